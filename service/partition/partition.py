@@ -1,7 +1,10 @@
 """One replica: its log, its leadership, its high watermark; a key of the purgatory in which fetches wait.
 
-With one replica the high watermark is the log end offset; it is kept as a value of its own, as every reader
-asks for it. Owned by the event loop.
+While this node leads and there are other replicas, `leading` says what is committed; a leader alone commits
+what it appends, and its high watermark is the log's end. On a follower it is what the leader told. In any
+case it is kept as a value of its own, as every reader asks for it. Owned by the event loop.
+
+Two keys of the purgatory: the partition itself is told what consumers may see; `growth` what replicas may.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -23,6 +26,8 @@ from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
+from service.replication.acks import Waiter
+from service.replication.leader import MOVED, PROPOSES, LeaderState
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteReader
@@ -31,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 HIGH_WATERMARK: Final = -1
 """The offset in a DeleteRecords that stands for the high watermark."""
+_SOME_BYTES: Final = 1 << 40
+"""More than any fetch waits for: whoever waits looks how many there are."""
+_MOST_UNSEEN: Final = 256
+"""Appends that are told apart while they wait for the high watermark."""
 
 
 class Partition:
@@ -47,7 +56,9 @@ class Partition:
         purgatory: Purgatory,
         *,
         is_leader: bool = True,
+        high_watermark: int | None = None,
     ) -> None:
+        """`high_watermark`: what is known to be committed; None where there is no other replica."""
         self.tip = tip
         self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
@@ -58,7 +69,19 @@ class Partition:
             self.leader_epoch = leader_epoch  # noted in the log at once
         self.isr_size = isr_size
         self.replica_count = isr_size
+        """these two count while `leading` is None"""
+        self.leading: LeaderState | None = None
+        """what followers have; None while this node does not lead, or has the only replica"""
+        self.growth = object()
+        """a key of the purgatory: bytes were appended, committed or not"""
+        self.on_proposal: Callable[[TopicIdPartition], None] | None = None
+        """called when `leading` has a new proposal"""
+        self._unseen: list[tuple[int, int]] = []
+        """appends that are not committed: base offset and bytes, the last maybe of several"""
+        self._clock = local.state.world.clock
         self.high_watermark = local.log_end_offset
+        if high_watermark is not None:
+            self.high_watermark = self._within(high_watermark)
         self.published_offset = 0
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
         self._held: str | None = None
@@ -84,16 +107,85 @@ class Partition:
         self._leader_epoch = leader_epoch
         self._changed()
 
-    def resign(self, leader_epoch: int) -> None:
+    def lead(self, leader_epoch: int, leading: LeaderState | None) -> None:
+        """This node leads in this epoch, others have replicas if there is `leading`.
+
+        The caller has had the log note the epoch before `leading` was made. One whose `image` says the new
+        epoch stays, and who waits for it waits on.
+        """
+        if leader_epoch != self._leader_epoch or not self.is_leader:
+            self._purgatory.happened(self.growth)
+        before, self.leading = self.leading, leading
+        self.is_leader = True
+        self.leader_epoch = leader_epoch
+        if leading is None:
+            self._take_mark(self.unified.end_offset)
+        elif leading is not before:
+            self._unseen.clear()
+            self._take_mark(leading.high_watermark)
+            self.happened(leading.look(self._clock.monotonic_ms()))
+        if before is not None and before is not leading:
+            alone = leading is None
+            self._dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
+
+    def follow(self, leader_epoch: int) -> None:
         """Another node leads from this epoch on, or nobody does: who waits here must look again."""
+        if not self.is_leader and leader_epoch == self._leader_epoch:
+            return
         self._leader_epoch = leader_epoch
         self.is_leader = False
-        self._purgatory.happened(self)
+        self._step_down(ErrorCode.not_leader_or_follower)
 
-    def elect(self, leader_epoch: int) -> None:
-        """This node leads from this epoch on."""
-        self.leader_epoch = leader_epoch
-        self.is_leader = True
+    def _step_down(self, error: ErrorCode) -> None:
+        leading, self.leading = self.leading, None
+        self._unseen.clear()
+        if leading is not None:
+            self._dismiss(leading, error)
+        self._purgatory.happened(self)
+        self._purgatory.happened(self.growth)
+
+    def _dismiss(self, leading: LeaderState, error: ErrorCode) -> None:
+        for waiter in leading.deposed():
+            _tell(waiter, error)
+
+    def happened(self, what: int) -> None:
+        """What a method of `leading` returned: whoever calls one says so here."""
+        leading = self.leading
+        if leading is None:
+            return
+        if what & MOVED:
+            self._take_mark(leading.high_watermark)
+            waiters, error = leading.passed()
+            for waiter in waiters:
+                _tell(waiter, error)
+        if what & PROPOSES and self.on_proposal is not None:
+            self.on_proposal(self.tip)
+
+    def _take_mark(self, high_watermark: int) -> None:
+        """What is below `high_watermark` is committed: consumers see it, and followers hear of it with what
+        they are answered next."""
+        if high_watermark == self.high_watermark:
+            return
+        self.high_watermark = high_watermark
+        size = seen = 0
+        for base_offset, appended in self._unseen:
+            if base_offset >= high_watermark:
+                break
+            seen += 1
+            size += appended
+        del self._unseen[:seen]
+        self._purgatory.happened(self, size or _SOME_BYTES)
+        self._purgatory.happened(self.growth, 0)
+        if self._mark_listener is not None:
+            self._mark_listener(high_watermark)
+
+    def follower_mark(self, high_watermark: int) -> None:
+        """The leader's high watermark, as it told this follower; here it is never above the log's end."""
+        if not self.is_leader:
+            self._take_mark(self._within(high_watermark))
+
+    def _within(self, offset: int) -> int:
+        return min(max(offset, self.unified.start_offset), self.unified.end_offset)
 
     def check_leads(self) -> None:
         """`RequestError` NOT_LEADER_OR_FOLLOWER while this node does not lead the partition."""
@@ -135,6 +227,8 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
+        if self.leading is not None:
+            self.happened(self.leading.configure(config.min_insync_replicas, self._clock.monotonic_ms()))
         self.rules = rules_of(config, self._max_inflated_bytes, str(self.tip))
         if config.gives_up_archive:
             self._give_up_archive()
@@ -266,12 +360,14 @@ class Partition:
         `RequestError` NOT_ENOUGH_REPLICAS when fewer replicas are in sync than ``min.insync.replicas``, which
         counts as the number of replicas where it is greater (Kafka `Partition.effectiveMinIsr`).
         """
-        least = min(self.config.min_insync_replicas, self.replica_count)
-        if self.isr_size < least:
-            raise RequestError(
-                ErrorCode.not_enough_replicas,
-                f"{self.isr_size} in-sync replicas of {self.tip}, there must be {least}",
-            )
+        leading = self.leading
+        if leading is not None:
+            error, in_sync, least = leading.check_replicas(), len(leading.in_sync), leading.min_isr
+        else:
+            in_sync, least = self.isr_size, min(self.config.min_insync_replicas, self.replica_count)
+            error = ErrorCode.not_enough_replicas if in_sync < least else ErrorCode.none
+        if error is not ErrorCode.none:
+            raise RequestError(error, f"{in_sync} in-sync replicas of {self.tip}, there must be {least}")
 
     def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
         """Append one validated batch as leader and let waiting fetches know.
@@ -283,11 +379,24 @@ class Partition:
             self._check_held("takes no records")
         info = self.unified.append(batch, self._leader_epoch, now_ms)
         if not info.duplicate:
+            if self.leading is not None:
+                self._appended(self.leading, info.first_offset, len(batch.data))
+                return info
             self.high_watermark = self.unified.end_offset
             self._purgatory.happened(self, len(batch.data))
             if self._mark_listener is not None:
                 self._mark_listener(self.high_watermark)
         return info
+
+    def _appended(self, leading: LeaderState, base_offset: int, size: int) -> None:
+        unseen = self._unseen
+        if len(unseen) < _MOST_UNSEEN:
+            unseen.append((base_offset, size))
+        else:
+            unseen[-1] = unseen[-1][0], unseen[-1][1] + size
+        what = leading.appended(self._clock.monotonic_ms())
+        self._purgatory.happened(self.growth, size)
+        self.happened(what)
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
         """Append a batch that this node has built itself, as a coordinator does; returns its base offset.
@@ -336,9 +445,16 @@ class Partition:
         )
 
     def close(self) -> None:
-        """This replica is no longer here: waiting fetches must look again and find that out."""
-        self._purgatory.happened(self)
+        """This replica is no longer here: who waits must look again and find that out."""
+        self._step_down(
+            ErrorCode.kafka_storage_error if self.is_offline else ErrorCode.not_leader_or_follower
+        )
 
     def _changed(self) -> None:
         """What a fetch is answered may differ from now on, but there are no more bytes."""
         self._purgatory.happened(self, 0)
+
+
+def _tell(waiter: Waiter, error: ErrorCode) -> None:
+    """Who waits with `LeaderState.wait` names itself as what is to be called with the outcome."""
+    cast("Callable[[ErrorCode], None]", waiter.key)(error)

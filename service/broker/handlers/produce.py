@@ -6,6 +6,8 @@ Every partition has its own outcome; a batch that is refused leaves no trace. Th
 One small batch is validated and appended at once. What is more than a slice of the loop's turn (many batches,
 one that is large, or inflates to much, or is to be compressed anew) goes on in later turns, and a large batch
 is validated on a thread; appending is the loop's in any case.
+
+With acks=all the answer waits until all in-sync replicas have what was appended (`broker/commits.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from service.base.slices import SLICE_US, Slice
 from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.broker.broker import Broker
+from service.broker.commits import Commits
 from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.log import AppendInfo
 from service.network.exchange import RequestContext, Response, Throttled
@@ -53,7 +56,8 @@ FIRST_VERSION_WITH_ZSTD: Final = 7
 FIRST_VERSION_WITH_LEADERS: Final = 10
 """Who is refused because we do not lead is told who does (KIP-951)."""
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
-VALID_ACKS: Final = (-1, 0, 1)
+ALL: Final = -1
+VALID_ACKS: Final = (ALL, 0, 1)
 FULL: Final = (ENOSPC, EDQUOT)
 MOST_AT_ONCE: Final = 250
 """Partitions that are named in what is answered without a task."""
@@ -62,7 +66,6 @@ _FILES_US: Final = 400
 _PARTITION_US: Final = 25
 """What a partition costs besides its bytes."""
 
-ToFlush = dict[tuple[TopicKey, int], Partition]
 AnsweredTopic = tuple[TopicKey, list[ProducePartitionResult]]
 
 
@@ -76,7 +79,7 @@ def handle(
 ) -> Response | Awaitable[Response | None] | None:
     """Append everything that can be. None when the client wants no answer (acks=0)."""
     now_ms = broker.clock.now_ms()
-    to_flush: ToFlush = {}
+    owed = Owed(request.timeout_ms)
     failed = False
     topics: list[AnsweredTopic] = []
     refused: list[AnsweredTopic] | None
@@ -99,19 +102,32 @@ def handle(
             try:
                 if over:
                     raise BeyondSlice
-                answer = _append(broker, context, request.acks, topic, index, records, now_ms, to_flush, work)
+                answer = _append(broker, context, request.acks, topic, index, records, now_ms, owed, work)
             except BeyondSlice as e:
                 is_large = not over and not isinstance(e, BeyondTurn)
-                produced = Produced(request.acks, now_ms, asked, topics, to_flush, failed, is_large)
+                produced = Produced(request.acks, now_ms, asked, topics, owed, failed, is_large)
                 return _go_on(broker, context, produced, work or Work(broker))
             failed = failed or answer.error_code != ErrorCode.none
             answers.append(answer)
-    if to_flush:
-        return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
+    if owed.to_flush:
+        return _answer_after_flush(broker, context, request.acks, topics, owed, failed)
+    if owed.commits is not None:
+        return _answer_once_committed(broker, context, topics, owed, owed.commits, failed)
     if failed and work is None and request.transactional_id is None:
         refused = at_once(_without_transactional_id(broker, context, asked))
         topics = topics if refused is None else refused
     return _answer(broker, context, request.acks, topics, failed)
+
+
+class Owed:
+    """What the answer waits for after the appends: the device, and other replicas."""
+
+    __slots__ = ("commits", "timeout_ms", "to_flush")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self.to_flush: dict[tuple[TopicKey, int], Partition] = {}
+        self.commits: Commits | None = None
 
 
 class BeyondTurn(BeyondSlice):
@@ -162,7 +178,7 @@ class Produced(NamedTuple):
     now_ms: int
     asked: Sequence[ProducedTopic]
     topics: list[AnsweredTopic]
-    to_flush: ToFlush
+    owed: Owed
     failed: bool
     is_large: bool
     """The next batch is known to be more than a slice."""
@@ -177,7 +193,8 @@ async def _from_the_start(
         refused = await Slice().go_on(_without_transactional_id(broker, context, asked))
         if refused is not None:
             return await _answer_in_slices(broker, context, request.acks, refused, True)
-    produced = Produced(request.acks, now_ms, asked, [], {}, failed=False, is_large=False)
+    owed = Owed(request.timeout_ms)
+    produced = Produced(request.acks, now_ms, asked, [], owed, failed=False, is_large=False)
     return await _go_on(broker, context, produced, Work(broker))
 
 
@@ -187,7 +204,7 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
     Partitions are appended to in the order asked, and on the loop; so are the requests of a connection, as
     the next one waits for this answer.
     """
-    acks, now_ms, asked, topics, to_flush, failed, is_large = produced
+    acks, now_ms, asked, topics, owed, failed, is_large = produced
     work.new_turn()
     for n, (topic, partitions) in enumerate(asked):
         if n == len(topics):
@@ -198,13 +215,13 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
                 await asyncio.sleep(0)
                 work.new_turn()
             answer = await _append_later(
-                broker, context, acks, topic, index, records, now_ms, to_flush, work, is_large
+                broker, context, acks, topic, index, records, now_ms, owed, work, is_large
             )
             is_large = False
             failed = failed or answer.error_code != ErrorCode.none
             answers.append(answer)
-    if to_flush:
-        return await _answer_after_flush(broker, context, acks, topics, to_flush, failed)
+    if owed.to_flush or owed.commits is not None:
+        return await _answer_after_flush(broker, context, acks, topics, owed, failed)
     return await _answer_in_slices(broker, context, acks, topics, failed)
 
 
@@ -340,10 +357,13 @@ async def _answer_after_flush(
     context: RequestContext,
     acks: int,
     topics: list[AnsweredTopic],
-    to_flush: ToFlush,
+    owed: Owed,
     failed: bool,
 ) -> Response | None:
-    """``flush.messages`` is due: the answer waits for the disk, the loop does not."""
+    """``flush.messages`` is due: the answer waits for the disk, the loop does not. Other replicas have their
+    time meanwhile."""
+    commits, to_flush = owed.commits, owed.to_flush
+    settled = None if commits is None else commits.begin(owed.timeout_ms)
     outcomes: list[object] = []
     logs = [partition.log for partition in to_flush.values()]
     for at in range(0, len(logs), MOST_AT_ONCE):
@@ -358,11 +378,61 @@ async def _answer_after_flush(
             raise error
         broker.log_storage_error("Produce", topic, index, error)
         broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
+    if settled is not None:
+        await settled
+    failed = failed or bool(lost) or (commits is not None and _take_refused(broker, context, topics, commits))
     for topic, answers in topics if lost else ():
         for n, answer in enumerate(answers):
             if (topic, answer.partition) in lost:
                 answers[n] = ProducePartitionResult(answer.partition, ErrorCode.kafka_storage_error)
-    return await _answer_in_slices(broker, context, acks, topics, failed or bool(lost))
+    return await _answer_in_slices(broker, context, acks, topics, failed)
+
+
+def _answer_once_committed(
+    broker: Broker,
+    context: RequestContext,
+    topics: list[AnsweredTopic],
+    owed: Owed,
+    commits: Commits,
+    failed: bool,
+) -> Response | Awaitable[Response | None] | None:
+    """acks=all: each partition has an outcome of its own, and the answer waits for the last."""
+
+    def answer() -> Response | None:
+        refused = _take_refused(broker, context, topics, commits)
+        return _answer(broker, context, ALL, topics, failed or refused)
+
+    def tell(_: asyncio.Future[None]) -> None:
+        if future.done():
+            return  # nobody waits for it any more
+        try:
+            future.set_result(answer())
+        except Exception as e:
+            future.set_exception(e)
+
+    settled = commits.begin(owed.timeout_ms)
+    if settled is None:
+        return answer()
+    future: asyncio.Future[Response | None] = broker.loop.create_future()
+    settled.add_done_callback(tell)
+    return future
+
+
+def _take_refused(
+    broker: Broker, context: RequestContext, topics: Sequence[AnsweredTopic], commits: Commits
+) -> bool:
+    """Note which partitions' records are not known to be committed, though they were appended; whether there
+    are any."""
+    refused = commits.refused()
+    for topic, answers in topics if refused else ():
+        for n, answer in enumerate(answers):
+            error = refused.get((topic, answer.partition))
+            if error is not None:
+                why = RequestError(error, f"appended at {answer.base_offset}, and not known to be committed")
+                told = _refused(broker, context, topic, answer.partition, why)
+                leader = told.current_leader
+                answers[n] = answer._replace(error_code=error, current_leader=leader)
+    return bool(refused)
 
 
 def _append(
@@ -373,7 +443,7 @@ def _append(
     index: int,
     records: Buffer | None,
     now_ms: int,
-    to_flush: ToFlush,
+    owed: Owed,
     work: Work | None,
 ) -> ProducePartitionResult:
     """At once, or not at all: `BeyondSlice`."""
@@ -392,7 +462,7 @@ def _append(
         info = partition.append(batch, now_ms)
     except (RequestError, StorageError, CorruptionError) as e:
         return _refused(broker, context, topic, index, e)
-    return _appended(broker, partition, topic, index, batch, info, to_flush)
+    return _appended(broker, acks, partition, topic, index, batch, info, owed)
 
 
 async def _append_later(
@@ -403,7 +473,7 @@ async def _append_later(
     index: int,
     records: Buffer | None,
     now_ms: int,
-    to_flush: ToFlush,
+    owed: Owed,
     work: Work,
     is_large: bool,
 ) -> ProducePartitionResult:
@@ -431,17 +501,18 @@ async def _append_later(
         info = partition.append(batch, now_ms)
     except (RequestError, StorageError, CorruptionError) as e:
         return _refused(broker, context, topic, index, e)
-    return _appended(broker, partition, topic, index, batch, info, to_flush)
+    return _appended(broker, acks, partition, topic, index, batch, info, owed)
 
 
 def _appended(
     broker: Broker,
+    acks: int,
     partition: Partition,
     topic: TopicKey,
     index: int,
     batch: ValidatedBatch,
     info: AppendInfo,
-    to_flush: ToFlush,
+    owed: Owed,
 ) -> ProducePartitionResult:
     metrics = broker.metrics
     metrics.appended_batches += 1
@@ -450,7 +521,12 @@ def _appended(
     if metrics.appended_bytes >= broker.disks.alarm_at:
         broker.disks.alarm()
     if partition.log.flush_due:
-        to_flush[topic, index] = partition
+        owed.to_flush[topic, index] = partition
+    leading = partition.leading
+    if leading is not None and acks == ALL:
+        if owed.commits is None:
+            owed.commits = Commits(broker)
+        owed.commits.add(leading, info.last_offset + 1, topic, index)
     return ProducePartitionResult(
         index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
     )
@@ -481,7 +557,7 @@ def _partition(
         raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
     if not partition.is_leader and acks in VALID_ACKS:
         partition.check_leads()
-    if acks == -1:
+    if acks == ALL:
         partition.check_replicas()
     elif acks not in VALID_ACKS:
         check_frame(records)
