@@ -30,7 +30,7 @@ from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names, producer_expiry
-from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
+from service.hot.checkpoints import AllOffsets, Checkpoints, Cuts, Name, OffsetTable, Rounds
 from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
@@ -40,7 +40,7 @@ from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
 from service.hot.offline import OfflineReplicas
-from service.hot.opening import Found, NewLog, OfflineReplica, Opener, look_into
+from service.hot.opening import Found, NewLog, OfflineReplica, Opener, close_all, look_into
 from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
@@ -106,6 +106,7 @@ class LogManager:
         self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
         self.cleaner = Cleaner(self._io, self._cleaner_io, world, self, self.metrics)
         self._offsets = OffsetTable()
+        self.cutting = Cuts(self._offsets, self._checkpoints, self._rounds, self._homes.get).cutting
         self._counts: Counter[LogDir] = Counter()
 
     def keep_producers(self, expiration_ms: int) -> None:
@@ -157,8 +158,7 @@ class LogManager:
                 self._dirs.leave_out(home, e)
                 continue
             self._offsets.add(home)
-            self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
-            self._checkpoints.cleaned[home] = found.cleaned
+            self._checkpoints.found(home, found.recovery_points, found.log_starts, found.cleaned)
             for path in found.doomed:
                 self._io.run(remove, self._disk, [path])
             stop = f"after a {'clean' if found.clean else 'hard'} stop"
@@ -570,8 +570,8 @@ class LogManager:
                 failed = await self._rounds.next()
                 safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
                 await self._removals.remove_rest(safe)
-            closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
-            unclean = {*closed, *self._offline.homes()}
+            closed = await self._io.run_all(partial(close_all, clean), list(self._logs.values()))
+            unclean = {*(self._homes.get(log) for log in closed if log), *self._offline.homes()}
             self._take_directories_offline()
             if clean:
                 offsets = self._take_offsets()
@@ -580,21 +580,6 @@ class LogManager:
             await self._cleaner_io.finish()
             await self._io.finish()
             self._dirs.close()
-
-    def _close_all(self, clean: bool, logs: Sequence[LocalLog]) -> list[LogDir | None]:
-        """On a `log-io` thread."""
-        return [self._close(log, clean) for log in logs]
-
-    def _close(self, log: LocalLog, clean: bool) -> LogDir | None:
-        """The log's directory, where it must not be marked clean."""
-        clean = clean and log.failure is None
-        try:
-            log.close(clean)
-        except (StorageError, CorruptionError) as e:
-            _log.error("closing %s: %s", log.tip, e)
-            clean = False
-            log.close(clean=False)
-        return None if clean else self._homes.get(log)
 
     def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
         self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())

@@ -1,4 +1,4 @@
-"""Finding and opening the logs of one log directory. Blocking, for `log-io` threads."""
+"""Finding, opening and closing the logs of log directories. Blocking, for `log-io` threads."""
 
 from __future__ import annotations
 
@@ -201,3 +201,19 @@ class Opener:
         stray = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), names.STRAY_DIR)
         self._disk.rename(path, home.path / stray)
         _log.warning("%s is set aside as %s: %s", path, stray, why)
+
+
+def close_all(clean: bool, logs: Sequence[LocalLog]) -> list[LocalLog | None]:
+    """Close logs; for each None, or itself, where its directory must not be marked clean."""
+    return [None if _close(log, clean) else log for log in logs]
+
+
+def _close(log: LocalLog, clean: bool) -> bool:
+    clean = clean and log.failure is None
+    try:
+        log.close(clean)
+    except (StorageError, CorruptionError) as e:
+        _log.error("closing %s: %s", log.tip, e)
+        clean = False
+        log.close(clean=False)
+    return clean
