@@ -289,8 +289,8 @@ class LocalLog:
             self.state.fail(f"a failed write could not be taken back: {error}")
 
     def append_raw(self, data: memoryview) -> AppendInfo:
-        """As `append_fetched`, of batches that nobody has looked at (the Raft log); `CorruptionError` for torn
-        bytes, too."""
+        """As `append_fetched`, of batches that nobody has looked at, as the Raft log's; `CorruptionError` for
+        torn bytes, too."""
         return self.append_fetched(data, list(iter_headers(data)))
 
     def append_fetched(self, data: memoryview, headers: Sequence[BatchHeader]) -> AppendInfo:
