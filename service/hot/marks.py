@@ -1,5 +1,4 @@
-"""High watermarks, as ``replication-offset-checkpoint`` of each log directory keeps them (Kafka
-``HighWatermarkCheckpoint``).
+"""High watermarks from one start to the next: ``replication-offset-checkpoint`` of each log directory.
 
 They are told by whoever knows them, and written where one has changed. What the files say at a start may be
 older than it was: a replica begins with less then, and hears the rest from its leader. It must never be
