@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from service.base.disk import DiskError
@@ -16,6 +17,7 @@ from service.base.files import FsyncFailed
 from service.base.threads import Threads
 from service.hot.log import LocalLog
 from service.hot.log_dir import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets
+from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class OffsetTable:
     def __init__(self) -> None:
         self._said: dict[LogDir, DirOffsets] = {}
         self._changed: dict[LocalLog, LogDir] = {}
+        self._most: dict[LocalLog, int] = {}
         self._taken = itertools.count()
         self.is_changed = False
         """whether anything has changed since `take`"""
@@ -58,6 +61,15 @@ class OffsetTable:
         """The log's offsets may be others than they were."""
         self._changed[log] = home
         self.is_changed = True
+
+    def hold(self, log: LocalLog, home: LogDir, offset: int) -> None:
+        """Its recovery point is told as `offset` at most from now on, until `let_go`: it is to be cut."""
+        self._most[log] = offset
+        self.note(log, home)
+
+    def let_go(self, log: LocalLog, home: LogDir) -> None:
+        del self._most[log]
+        self.note(log, home)
 
     def keep(self, name: Name, home: LogDir, known: tuple[Offsets, Offsets, Offsets]) -> None:
         """Go on saying what was known of a log that could not be opened."""
@@ -83,11 +95,11 @@ class OffsetTable:
         copies = [DirOffsets(said[0], *map(dict, said[1:])) for said in self._said.values()]
         return AllOffsets(next(self._taken), copies)
 
-    @staticmethod
-    def _update(log: LocalLog, said: DirOffsets) -> None:
+    def _update(self, log: LocalLog, said: DirOffsets) -> None:
         """A log's start is told wherever it may not be plain from the files: those before it go later."""
         name = log.tip.topic, log.tip.partition
-        said.recovery_points[name] = log.recovery_point
+        point = log.recovery_point
+        said.recovery_points[name] = min(point, self._most.get(log, point))
         if log.state.cleaned_offset >= 0:
             said.cleaned[name] = log.state.cleaned_offset
         if log.config.remote_storage_enable or log.log_start_offset:
@@ -109,12 +121,23 @@ class Checkpoints:
         self._failed: Mapping[LogDir, Exception] = {}
         self._told: dict[LogDir, str] = {}
         self._durable_starts: dict[LogDir, Offsets] = {}
+        self._durable_points: dict[LogDir, Offsets] = {}
         self.cleaned: dict[LogDir, Offsets] = {}
         self._lock = threads.lock()
 
     def durable_start(self, name: Name, home: LogDir) -> int:
         """Where the log begins after a crash, as far as this process has written it."""
         return self._durable_starts.get(home, {}).get(name, 0)
+
+    def found(self, home: LogDir, points: Offsets, starts: Offsets, cleaned: Offsets) -> None:
+        """What the files of a directory say at the start."""
+        self.names |= points.keys() | starts.keys()
+        self.cleaned[home] = cleaned
+        self._durable_points[home] = points
+
+    def durable_point(self, name: Name, home: LogDir) -> int:
+        """Below which offset the file says that all is durable."""
+        return self._durable_points.get(home, {}).get(name, 0)
 
     def write(self, offsets: AllOffsets) -> Mapping[LogDir, Exception]:
         """Make the offsets durable; the directories where that failed, each with its error.
@@ -132,6 +155,7 @@ class Checkpoints:
                     continue
                 try:
                     home.write_offsets(RECOVERY_POINTS, points)
+                    self._durable_points[home] = points
                     home.write_offsets(LOG_START_OFFSETS, starts)
                     if cleaned != self.cleaned.get(home, {}):  # most nodes have none
                         home.write_offsets(CLEANER_OFFSETS, cleaned)
@@ -178,3 +202,38 @@ class Rounds:
         """Wait for those that are under way."""
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
+
+
+class Cuts:
+    """Has the checkpoints tell of what is left of a log, before the rest goes. Owned by the loop."""
+
+    def __init__(
+        self,
+        table: OffsetTable,
+        checkpoints: Checkpoints,
+        rounds: Rounds,
+        home_of: Callable[[LocalLog], LogDir | None],
+    ) -> None:
+        self._table = table
+        self._checkpoints = checkpoints
+        self._rounds = rounds
+        self._home_of = home_of
+
+    @asynccontextmanager
+    async def cutting(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
+        """Within this the checkpoint says of `log` that `offset` is durable at most, so that it may be cut
+        there; False where the disk does not let us say so now. It costs nothing where it said less before.
+
+        `LogOffline` where the log is not here any more.
+        """
+        home = self._home_of(log)
+        if home is None:
+            raise LogOffline(f"{log.tip} is not here any more")
+        name = log.tip.topic, log.tip.partition
+        self._table.hold(log, home, offset)
+        try:
+            if max(log.recovery_point, self._checkpoints.durable_point(name, home)) > offset:
+                await self._rounds.next()
+            yield self._checkpoints.durable_point(name, home) <= offset
+        finally:
+            self._table.let_go(log, home)

@@ -32,7 +32,7 @@ from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
 from service.hot.producers import ProducerEntry, ProducerStates
-from service.hot.raw_batches import check_raw, marker_of
+from service.hot.raw_batches import append_batches, check_batches
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
 from service.hot.sealed import SealedSegment, SealedSegments
@@ -40,7 +40,7 @@ from service.hot.search import TimeSearch
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState, Watcher
 from service.hot.trimming import Trimming
-from service.records.batch import stamp
+from service.records.batch import BatchHeader, iter_headers, stamp
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.validation import Origin, ValidatedBatch
 
@@ -261,15 +261,20 @@ class LocalLog:
                 return AppendInfo(first, last, timestamp, state.start, True, False)
         last_offset = offset + header.last_offset_delta
         max_timestamp = header.max_timestamp
-        rolled = self._make_room(len(data), offset, last_offset, max_timestamp, now_ms)
+        if len(data) > self._limits[0]:
+            raise RequestError(
+                ErrorCode.record_list_too_large,
+                f"batch of {len(data)} bytes, segments of {self.tip} hold {self._limits[0]}",
+            )
+        rolled = self.make_room(len(data), offset, last_offset, max_timestamp, now_ms)
         if leader_epoch != state.epochs.latest:
-            self._assign_epoch(leader_epoch, offset)
+            self.assign_epoch(leader_epoch, offset)
         stamp(data, 0, offset, leader_epoch)
         segments = state.segments
         try:
             segments.active.append(data, last_offset, max_timestamp)
         except DiskError as e:
-            self._refused(segments.active, e)
+            self.write_failed(segments.active, e)
             raise
         state.end_offset = last_offset + 1
         segments.size += len(data)
@@ -279,53 +284,31 @@ class LocalLog:
         log_append_time = max_timestamp if header.is_log_append_time else NO_TIMESTAMP
         return AppendInfo(offset, last_offset, log_append_time, state.start, False, rolled)
 
-    def _refused(self, segment: Segment, error: DiskError) -> None:
+    def write_failed(self, segment: Segment, error: DiskError) -> None:
         if segment.is_torn:
             self.state.fail(f"a failed write could not be taken back: {error}")
 
     def append_raw(self, data: memoryview) -> AppendInfo:
-        """Append whole batches that bear their offsets and epochs already (the Raft log, followers).
+        """As `append_fetched`, of batches that nobody has looked at, as the Raft log's; `CorruptionError` for
+        torn bytes, too."""
+        return self.append_fetched(data, list(iter_headers(data)))
 
-        No producer checks: they were made where the offsets were given. `CorruptionError` for torn bytes, a
-        wrong checksum or offsets that do not go up from the log's end, before anything is written. On
-        `DiskError` the batches before the failing one stay.
+    def append_fetched(self, data: memoryview, headers: Sequence[BatchHeader]) -> AppendInfo:
+        """Append batches that bear offsets and epochs already: `headers`, with their positions in `data`.
+
+        None is too large, and producers are not checked: that was done where the offsets were given.
+        `CorruptionError` for a wrong checksum or offsets that do not go up from the log's end, before
+        anything is written. On `DiskError` the batches before the failing one stay.
         """
         state = self.state
         state.check()
-        headers = check_raw(data, state.end_offset, self.tip)
-        markers = [marker_of(data, header) for header in headers]
-        rolled = False
-        now_ms = state.world.clock.now_ms()
-        for header, marker in zip(headers, markers, strict=True):
-            base, last = header.base_offset, header.last_offset
-            rolled |= self._make_room(header.size, base, last, header.max_timestamp, now_ms)
-            if header.partition_leader_epoch > state.epochs.latest:
-                self._assign_epoch(header.partition_leader_epoch, base)
-            active = state.segments.active
-            try:
-                active.append(data[header.position : header.end], last, header.max_timestamp)
-            except DiskError as e:
-                self._refused(active, e)
-                raise
-            if base > state.end_offset and state.cleaned_offset >= 0:
-                state.gaps_below = base  # its leader's log was compacted
-            state.end_offset = last + 1
-            state.segments.size += header.size
-            if marker is not None:
-                state.producers.end_transaction(header, marker)
-            elif header.producer_id >= 0 and not header.is_control:
-                state.producers.update(header, base, last)
-            state.producers.end_offset = last + 1
+        check_batches(data, headers, state.end_offset, self.tip)
+        rolled = append_batches(self, data, headers)
         first, last = headers[0].base_offset, headers[-1].last_offset
         return AppendInfo(first, last, NO_TIMESTAMP, state.start, False, rolled)
 
-    def _make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+    def make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Roll if the batch does not belong into the active segment; says whether it did."""
-        if size > self._limits[0]:
-            raise RequestError(
-                ErrorCode.record_list_too_large,
-                f"batch of {size} bytes, segments of {self.tip} hold {self._limits[0]}",
-            )
         try:
             if not self.state.segments.active.must_roll(
                 size, max_timestamp, last_offset, now_ms, self._limits
@@ -337,7 +320,7 @@ class LocalLog:
         end = self.state.end_offset
         return self.roll(end if last_offset - end <= MAX_RELATIVE_OFFSET else offset)
 
-    def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
+    def assign_epoch(self, leader_epoch: int, offset: int) -> None:
         if leader_epoch >= 0 and self.state.epochs.assign(leader_epoch, offset):
             self._durability.note(self.state.epochs.path)
 
@@ -493,6 +476,14 @@ class LocalLog:
     def put_back_removals(self, paths: list[Path], due_ms: int) -> None:
         """What of `take_removals` could not be unlinked: nothing else goes before it."""
         self._trimming.put_back_removals(paths, due_ms)
+
+    def end_after(self, offset: int) -> int:
+        """Where the log ends at the least, were it cut by `truncate_to`."""
+        self.state.check()
+        try:
+            return self._trimming.end_after(offset)
+        except CorruptionError as e:
+            raise self.state.corrupt(e) from e
 
     def truncate_to(self, offset: int) -> int:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log.

@@ -8,6 +8,7 @@ All are Kafka's but the last:
     recovery-point-offset-checkpoint   "<topic> <partition> <offset>" lines: below it all is on disk
     log-start-offset-checkpoint        likewise; only for logs that begin above their first segment
     cleaner-offset-checkpoint          likewise; for logs that are or were compacted, up to where
+    replication-offset-checkpoint      likewise; high watermarks
     .fsync-failed                      empty; what was not known to be on disk is to be written again
     .boot-id                           of the machine's run in which it was last in use, and what was
                                        found damaged then, a directory a line
@@ -58,6 +59,7 @@ _ID_CHECKSUM: Final = "\nfirn.crc32c: "
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 
 _RESERVED_IDS: Final = 100
 

@@ -30,7 +30,7 @@ from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names, producer_expiry
-from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
+from service.hot.checkpoints import AllOffsets, Checkpoints, Cuts, Name, OffsetTable, Rounds
 from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
@@ -38,9 +38,10 @@ from service.hot.flusher import Flusher
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
 from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
+from service.hot.marks import Marks
 from service.hot.metrics import HotMetrics
 from service.hot.offline import OfflineReplicas
-from service.hot.opening import Found, NewLog, OfflineReplica, Opener, look_into
+from service.hot.opening import Found, NewLog, OfflineReplica, Opener, close_all, look_into
 from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
@@ -72,20 +73,20 @@ class LogManager:
         *,
         essential: Path | None = None,
         checkpoint_interval_ms: int = 60_000,
+        mark_interval_ms: int = 5_000,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
         io_threads: int = 2,
         max_open_files: int = 256,
         on_directory_failed: Callable[[Path, StorageError], None] | None = None,
     ) -> None:
-        """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``.
-        `on_directory_failed`: told on the loop of each log directory that has failed, once. `essential`, and
-        what is raised: as `LogDirs`.
+        """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``; `mark_interval_ms`:
+        ``replica.high.watermark.checkpoint.interval.ms``. `on_directory_failed`: told on the loop of each log
+        directory that has failed, once. `essential`, and what is raised: as `LogDirs`.
         """
         self.files = FileCache(world.disk, max_open_files)
         self.metrics = HotMetrics()
         self._world = world
-        self._clock = world.clock
-        self._disk = world.disk
+        self._clock, self._disk = world.clock, world.disk
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._opener = Opener(world, self.files, producer_expiration_ms)
         self._on_directory_failed = on_directory_failed
@@ -106,7 +107,14 @@ class LogManager:
         self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
         self.cleaner = Cleaner(self._io, self._cleaner_io, world, self, self.metrics)
         self._offsets = OffsetTable()
+        self.cutting = Cuts(self._offsets, self._checkpoints, self._rounds, self._homes.get).cutting
         self._counts: Counter[LogDir] = Counter()
+        self._marks = Marks(self._io, world.clock, mark_interval_ms, self._home_of)
+        self.high_watermark, self.keep_marks = self._marks.get, self._marks.keep
+
+    def _home_of(self, tip: TopicIdPartition) -> LogDir | None:
+        log = self._logs.get((tip.topic_id, tip.partition))
+        return self._homes.get(log) if log else None
 
     def keep_producers(self, expiration_ms: int) -> None:
         """``producer.id.expiration.ms``; it holds from the next look at them on."""
@@ -157,8 +165,8 @@ class LogManager:
                 self._dirs.leave_out(home, e)
                 continue
             self._offsets.add(home)
-            self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
-            self._checkpoints.cleaned[home] = found.cleaned
+            self._checkpoints.found(home, found.recovery_points, found.log_starts, found.cleaned)
+            self._marks.found(home, found.marks, (named for _, named in found.replicas))
             for path in found.doomed:
                 self._io.run(remove, self._disk, [path])
             stop = f"after a {'clean' if found.clean else 'hard'} stop"
@@ -235,6 +243,7 @@ class LogManager:
         name = one.tip.topic, one.tip.partition
         if name not in self._by_name:
             self._offsets.forget(name, one.home)
+            self._marks.forget(name, one.home)
 
     async def _open_again(self) -> None:
         """Try those again that the disk did not let us open; damage does not pass."""
@@ -288,9 +297,10 @@ class LogManager:
                 new.append(self._place(tip, config))
             except (StorageError, CorruptionError) as e:
                 found.append((tip, e))
-        if any((one.tip.topic, one.tip.partition) in self._checkpoints.names for one in new):
+        named = [(one.tip.topic, one.tip.partition) for one in new]
+        if any(name in self._checkpoints.names or self._marks.knows(name) for name in named):
             # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
-            failed = await self._rounds.next()
+            failed = {**await self._rounds.next(), **await self._marks.write()}
             for one in new:
                 if one.home in failed:
                     self._counts[one.home] -= 1
@@ -393,6 +403,7 @@ class LogManager:
         self._flusher.forget(log)
         self.cleaner.forget(log)
         self._offsets.forget((tip.topic, tip.partition), home, log)
+        self._marks.forget((tip.topic, tip.partition), home)
         self._checkpoint_soon = True
         log.retire()
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
@@ -495,6 +506,8 @@ class LogManager:
             if self._checkpoint_soon or (now_ms >= checkpoint_at and self._offsets.is_changed):
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
                 await self._rounds.next()
+            await self._marks.write_due()
+            self._take_directories_offline()
             self._remove_due()
             if now_ms >= open_at:
                 open_at = now_ms + _OPEN_AGAIN_MS
@@ -565,13 +578,15 @@ class LogManager:
         End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
         """
         await self._rounds.finish()
+        await self._marks.finish()
         try:
             if clean:
+                await self._marks.write_changed()
                 failed = await self._rounds.next()
                 safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
                 await self._removals.remove_rest(safe)
-            closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
-            unclean = {*closed, *self._offline.homes()}
+            closed = await self._io.run_all(partial(close_all, clean), list(self._logs.values()))
+            unclean = {*(self._homes.get(log) for log in closed if log), *self._offline.homes()}
             self._take_directories_offline()
             if clean:
                 offsets = self._take_offsets()
@@ -580,21 +595,6 @@ class LogManager:
             await self._cleaner_io.finish()
             await self._io.finish()
             self._dirs.close()
-
-    def _close_all(self, clean: bool, logs: Sequence[LocalLog]) -> list[LogDir | None]:
-        """On a `log-io` thread."""
-        return [self._close(log, clean) for log in logs]
-
-    def _close(self, log: LocalLog, clean: bool) -> LogDir | None:
-        """The log's directory, where it must not be marked clean."""
-        clean = clean and log.failure is None
-        try:
-            log.close(clean)
-        except (StorageError, CorruptionError) as e:
-            _log.error("closing %s: %s", log.tip, e)
-            clean = False
-            log.close(clean=False)
-        return None if clean else self._homes.get(log)
 
     def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
         self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())

@@ -1,10 +1,11 @@
-"""Finding and opening the logs of one log directory. Blocking, for `log-io` threads."""
+"""Finding, opening and closing the logs of log directories. Blocking, for `log-io` threads."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from service.hot.files import FileCache
 from service.hot.log import LocalLog
 from service.hot.log_dir import (
     CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     LogDir,
@@ -51,6 +53,8 @@ class Found(NamedTuple):
     """the machine was started anew: of what was not known to be durable, anything may be missing"""
     damaged: frozenset[str] = frozenset()
     """directories whose replicas were damaged before"""
+    marks: Mapping[tuple[str, int], int] = MappingProxyType({})
+    """high watermarks"""
 
 
 class NewLog(NamedTuple):
@@ -85,7 +89,8 @@ def look_into(home: LogDir) -> Found:
     cleaned = home.read_offsets(CLEANER_OFFSETS)
     boot = home.read_boot()
     doubtful, lost_power = home.is_doubtful(), home.lost_power(boot)
-    found = Found(clean, points, starts, cleaned, [], [], doubtful, lost_power, boot.damaged)
+    marks = home.read_offsets(HIGH_WATERMARKS)
+    found = Found(clean, points, starts, cleaned, [], [], doubtful, lost_power, boot.damaged, marks)
     for path in [home.path / entry.name for entry in home.disk.list(home.path) if entry.is_dir]:
         named = names.parse_partition_dir(path.name)
         if path.name == names.CLUSTER_METADATA_DIR:
@@ -201,3 +206,19 @@ class Opener:
         stray = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), names.STRAY_DIR)
         self._disk.rename(path, home.path / stray)
         _log.warning("%s is set aside as %s: %s", path, stray, why)
+
+
+def close_all(clean: bool, logs: Sequence[LocalLog]) -> list[LocalLog | None]:
+    """Close logs; for each None, or itself, where its directory must not be marked clean."""
+    return [None if _close(log, clean) else log for log in logs]
+
+
+def _close(log: LocalLog, clean: bool) -> bool:
+    clean = clean and log.failure is None
+    try:
+        log.close(clean)
+    except (StorageError, CorruptionError) as e:
+        _log.error("closing %s: %s", log.tip, e)
+        clean = False
+        log.close(clean=False)
+    return clean

@@ -1,23 +1,31 @@
-"""Batches that bear their offsets already, looked at before they are appended. [P]"""
+"""Batches that bear their offsets already: looked at, then appended as they are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from service.base.disk import DiskError
 from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.hot.producers import EndMarker
-from service.records.batch import BatchHeader, iter_headers, verify_crc
+from service.records.batch import BatchHeader, verify_crc
 from service.records.decode import iter_records
 from service.records.walk import Read
+
+if TYPE_CHECKING:
+    from service.hot.log import LocalLog
 
 _MAX_MARKER_BYTES = 1024
 
 
-def check_raw(data: memoryview, end_offset: int, tip: TopicIdPartition) -> list[BatchHeader]:
-    """The headers of whole batches that may follow on a log that ends at `end_offset`.
+def check_batches(
+    data: memoryview, headers: Sequence[BatchHeader], end_offset: int, tip: TopicIdPartition
+) -> None:
+    """Whether these may follow on a log that ends at `end_offset`; their positions are those in `data`.
 
-    `CorruptionError` for torn bytes, a wrong checksum or offsets that do not go up from there.
+    `CorruptionError` for a wrong checksum or offsets that do not go up from there.
     """
-    headers = list(iter_headers(data))
     if not headers:
         raise CorruptionError("nothing to append")
     expected = end_offset
@@ -27,7 +35,37 @@ def check_raw(data: memoryview, end_offset: int, tip: TopicIdPartition) -> list[
         if not verify_crc(data, header):
             raise CorruptionError(f"wrong checksum of the batch at offset {header.base_offset} for {tip}")
         expected = header.next_offset
-    return headers
+
+
+def append_batches(log: LocalLog, data: memoryview, headers: Sequence[BatchHeader]) -> bool:
+    """Append what `check_batches` has let pass, as `LocalLog.append_fetched` says; whether a segment was
+    begun for it."""
+    state = log.state
+    producers = state.producers
+    markers = [marker_of(data, header) for header in headers]
+    rolled = False
+    now_ms = state.world.clock.now_ms()
+    for header, marker in zip(headers, markers, strict=True):
+        base, last = header.base_offset, header.last_offset
+        rolled |= log.make_room(header.size, base, last, header.max_timestamp, now_ms)
+        if header.partition_leader_epoch > state.epochs.latest:
+            log.assign_epoch(header.partition_leader_epoch, base)
+        active = state.segments.active
+        try:
+            active.append(data[header.position : header.end], last, header.max_timestamp)
+        except DiskError as e:
+            log.write_failed(active, e)
+            raise
+        if base > state.end_offset and state.cleaned_offset >= 0:
+            state.gaps_below = base  # its leader's log was compacted
+        state.end_offset = last + 1
+        state.segments.size += header.size
+        if marker is not None:
+            producers.end_transaction(header, marker)
+        elif header.producer_id >= 0 and not header.is_control:
+            producers.update(header, base, last, now_ms)
+        producers.end_offset = last + 1
+    return rolled
 
 
 def marker_of(data: memoryview, header: BatchHeader) -> EndMarker | None:

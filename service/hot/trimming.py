@@ -256,6 +256,16 @@ class Trimming:
 
     # The end, and all of it
 
+    def end_after(self, offset: int) -> int:
+        """As `LocalLog.end_after`."""
+        state, segments = self._state, self._state.segments
+        if offset >= state.end_offset or offset < segments.bases[0]:
+            return min(offset, state.end_offset)
+        segment = segments.all[segments.slot_of(offset)]
+        place = segment.find(offset)
+        end = offset if place is None else min(place.base_offset, offset)
+        return segment.base_offset if end <= state.gaps_below else end
+
     def truncate_to(self, offset: int) -> int:
         """As `LocalLog.truncate_to`."""
         state, segments = self._state, self._state.segments
@@ -332,7 +342,8 @@ class Trimming:
             active = Segment.create(state.dir, offset, settings, state.files, state.world.clock.now_ms())
             state.segments.add(active)
             state.start = start
-            state.local_start = state.end_offset = state.recovery_point = offset
+            state.end_offset = state.recovery_point = offset
+            state.local_start = max(start, offset)
             state.cleaned_offset = min(state.cleaned_offset, start)
             state.gaps_below = 0
         end_restart(state.disk, state.dir)

@@ -1,8 +1,9 @@
 """The loop that fetches from one leader: the shell of `FollowerMachine`, over a channel of its own.
 
 One request at a time. What an answer brings is appended as it came, run by run of whole batches, in slices of
-the loop's time; before each it is asked whether it is still wanted. What takes long beside it, questions and
-what is built out of the archive, goes on beside the other partitions' fetches. Owned by the event loop.
+the loop's time; before each it is asked whether it is still wanted. Logs are cut beside each other, as one
+may wait for its disk, and nothing is fetched meanwhile. What takes long, questions and what is built out of
+the archive, goes on beside the other partitions' fetches. Owned by the event loop.
 
 An error that is no peer's and no disk's leaves `run`: it is a bug, and whoever runs it ends the node.
 """
@@ -10,7 +11,7 @@ An error that is no peer's and no disk's leaves `run`: it is a bug, and whoever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol
@@ -75,15 +76,17 @@ class Replica(FollowerLog, Protocol):
     def may_lack(self) -> bool:
         """Whether offsets may be missing, as the topic is or was compacted."""
 
-    def append(self, batches: memoryview) -> None:
-        """Append whole batches that follow on the log, unchanged. `CorruptionError` where a checksum or an
-        offset is wrong: nothing is written then."""
+    def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
+        """Append batches that follow on the log, unchanged: `headers`, neighbours, with their positions in
+        `data`. `CorruptionError` where a checksum or an offset is wrong: nothing is written then."""
 
-    def truncate(self, offset: int, *, is_below_high_watermark: bool) -> None:
-        """As `follower.Truncate` says. The log may end lower, where a batch reaches beyond `offset`."""
+    async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
+        """As `follower.Truncate` says; False where it cannot be done now. The log may end lower, where a
+        batch reaches beyond `offset`. Asks `is_wanted` before the log is touched."""
 
-    def restart(self, offset: int) -> None:
-        """As `follower.Restart` says; a start that lies beyond `offset` stays where it is."""
+    async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
+        """As `follower.Restart` says, and as `truncate`; a start that lies beyond `offset` stays where it
+        is."""
 
     def follow(self, high_watermark: int, start_offset: int) -> None:
         """As `follower.Follow` says."""
@@ -138,6 +141,8 @@ class Fetcher:
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
         self._news = asyncio.Event()
         self._beside: asyncio.TaskGroup | None = None
+        self.cuts_below_high_watermark = 0
+        """how often committed records had to go: an unclean election made it so"""
         self._early: list[Effect] = []
         """effects of assignments that came before `run`"""
 
@@ -308,12 +313,21 @@ class Fetcher:
             elif isinstance(effect, Follow):
                 self._follow(effect)
             elif isinstance(effect, Truncate | Restart):
-                done = self._cut(effect)
-                self._at_once(self._machine.done(effect.number, done, self._now_ms()))
-            elif isinstance(effect, AskOffsets | BuildLocalStart):
-                assert self._beside is not None, "effects are done while it runs"
-                work = self._ask(effect) if isinstance(effect, AskOffsets) else self._build(effect)
-                self._beside.create_task(work, name=f"replica of {effect.tip}")
+                self._go_on_beside(effect, self._cut(effect))
+            elif isinstance(effect, AskOffsets):
+                self._go_on_beside(effect, self._ask(effect))
+            elif isinstance(effect, BuildLocalStart):
+                self._go_on_beside(effect, self._build(effect))
+
+    def _go_on_beside(
+        self, effect: Truncate | Restart | AskOffsets | BuildLocalStart, work: Coroutine[Any, Any, None]
+    ) -> None:
+        assert self._beside is not None, "effects are done while it runs"
+        self._beside.create_task(work, name=f"replica of {effect.tip}")
+
+    def _done(self, number: int, done: Done) -> None:
+        self._at_once(self._machine.done(number, done, self._now_ms()))
+        self._news.set()
 
     def _follow(self, effect: Follow) -> None:
         replica = self._replicas.get(effect.tip)
@@ -324,22 +338,27 @@ class Fetcher:
         except StorageError as e:
             self._warn(f"{effect.tip}: {e}")  # its next append finds out what that means
 
-    def _cut(self, effect: Truncate | Restart) -> Done:
-        if not self._machine.is_wanted(effect.number):
-            return Done.NOT_NOW
-        replica = self._replicas[effect.tip]
+    async def _cut(self, effect: Truncate | Restart) -> None:
+        number = effect.number
+        done = Done.NOT_NOW
         try:
-            if isinstance(effect, Restart):
-                self._warn(f"{effect.tip} begins anew at {effect.offset}, where its leader's log begins")
-                replica.restart(effect.offset)
-            else:
-                if effect.is_below_high_watermark:
-                    self._warn(f"{effect.tip} is cut at {effect.offset}, below {replica.high_watermark}")
-                replica.truncate(effect.offset, is_below_high_watermark=effect.is_below_high_watermark)
+            if self._machine.is_wanted(number):
+                is_cut = await self._shorten(effect, lambda: self._machine.is_wanted(number))
+                done = Done.DONE if is_cut else Done.NOT_NOW
         except StorageError as e:
             self._warn(f"{effect.tip}: {e}")
-            return Done.OFFLINE
-        return Done.DONE
+            done = Done.OFFLINE
+        self._done(number, done)
+
+    async def _shorten(self, effect: Truncate | Restart, is_wanted: Callable[[], bool]) -> bool:
+        replica, tip, offset = self._replicas[effect.tip], effect.tip, effect.offset
+        if isinstance(effect, Restart):
+            self._warn(f"{tip} begins anew at {offset}, where its leader's log begins")
+            return await replica.restart(offset, is_wanted)
+        if effect.is_below_high_watermark:
+            self.cuts_below_high_watermark += 1
+            self._warn(f"{tip} is cut at {offset}, below {replica.high_watermark}")
+        return await replica.truncate(offset, is_wanted)
 
     async def _append(self, effect: Append, records: Any, piece: Slice) -> Done:
         """Append what fits of `records`, in runs; it ends early where it is no longer wanted."""
@@ -353,7 +372,7 @@ class Fetcher:
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW
-                found = _append_run(effect, replica, view, run)
+                found = await self._append_run(effect, replica, view, run)
                 taken, why = taken + found.taken, found.why
                 if why:
                     break
@@ -366,6 +385,26 @@ class Fetcher:
         if why:
             self._warn(f"{effect.tip}: the leader sends {why}")
         return Done.DONE if taken else Done.CORRUPT
+
+    async def _append_run(
+        self, effect: Append, replica: Replica, view: memoryview, run: Sequence[BatchHeader]
+    ) -> Fit:
+        """Append what fits of neighbouring batches."""
+        found = fit(
+            run,
+            start_offset=replica.log_start_offset,
+            end_offset=replica.log_end_offset,
+            latest_epoch=replica.latest_epoch,
+            leader_epoch=effect.leader_epoch,
+            may_lack=replica.may_lack,
+        )
+        if found.taken:
+            if found.begins_at >= 0 and not await replica.restart(
+                found.begins_at, lambda: self._machine.is_wanted(effect.number)
+            ):
+                return found._replace(taken=0)
+            replica.append(view, run[: found.taken])
+        return found
 
     async def _ask(self, effect: AskOffsets) -> None:
         try:
@@ -416,25 +455,7 @@ class Fetcher:
         except StorageError as e:
             self._warn(f"{effect.tip}: {e}")
             done = Done.OFFLINE
-        self._at_once(self._machine.done(number, done, self._now_ms()))
-        self._news.set()
-
-
-def _append_run(effect: Append, replica: Replica, view: memoryview, run: Sequence[BatchHeader]) -> Fit:
-    """Append what fits of neighbouring batches."""
-    found = fit(
-        run,
-        start_offset=replica.log_start_offset,
-        end_offset=replica.log_end_offset,
-        latest_epoch=replica.latest_epoch,
-        leader_epoch=effect.leader_epoch,
-        may_lack=replica.may_lack,
-    )
-    if found.taken:
-        if found.begins_at >= 0:
-            replica.restart(found.begins_at)
-        replica.append(view[run[0].position : run[found.taken - 1].end])
-    return found
+        self._done(number, done)
 
 
 def _runs(headers: Iterable[BatchHeader]) -> Iterator[tuple[list[BatchHeader], int]]:

@@ -22,6 +22,7 @@ from service.base.errors import CorruptionError, InvariantError, RequestError
 from service.base.rate import Rate, RateLimit
 from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
+from service.remote.catalog import CatalogEntry
 from service.remote.format.block_table import BlockTable
 from service.remote.format.keys import ManifestKey, parse_key
 from service.remote.format.manifest import (
@@ -78,11 +79,13 @@ class RemoteRead(NamedTuple):
 
 class ArchiveEnd(NamedTuple):
     """State at the end of the remote log: (epoch, first offset) of its leader epochs, oldest first, and its
-    producers as Kafka's producer snapshot, empty where none was kept.
+    producers as Kafka's producer snapshot, empty where none was kept. `entry`: what a catalog entry says that
+    names this manifest.
     """
 
     epochs: tuple[tuple[int, int], ...]
     producer_snapshot: bytes
+    entry: CatalogEntry
 
 
 class ReaderStats(NamedTuple):
@@ -271,14 +274,23 @@ class RemoteReader:
 
         def compute(at: _At) -> ArchiveEnd:
             manifest = self._manifest(at, tip, manifest_key)
+            entry = CatalogEntry(
+                manifest.version,
+                manifest_key,
+                manifest.leader_epoch,
+                manifest.start_offset,
+                manifest.end_offset,
+                manifest.segments,
+                manifest.size_bytes,
+            )
             epochs: list[tuple[int, int]] = []
             last: SegmentEntry | None = None
             for last in live_segments(manifest, at.load(manifest)):
                 epochs += [one for one in last.leader_epochs if not epochs or one[0] > epochs[-1][0]]
             if last is None:
-                return ArchiveEnd((), b"")
+                return ArchiveEnd((), b"", entry)
             snapshot: bytes = at.need(SectionResource(self._segment(at, last), "producer_snapshot"))
-            return ArchiveEnd(tuple(epochs), snapshot)
+            return ArchiveEnd(tuple(epochs), snapshot, entry)
 
         return self._start(compute)
 

@@ -59,6 +59,7 @@ def plan_segment(
     uuid: UUID,
     block_bytes: int = 1 << 20,
     tip: TopicIdPartition = TIP,
+    producer_snapshot: bytes = b"snapshot",
 ) -> PlannedObject:
     index = b"".join(
         struct.pack(">ii", header.base_offset - base_offset, header.position)
@@ -73,7 +74,7 @@ def plan_segment(
         blocks=blocks_of(log, block_bytes),
         offset_index=index,
         time_index=struct.pack(">qi", START_MS, 0),
-        producer_snapshot=b"snapshot",
+        producer_snapshot=producer_snapshot,
         leader_epochs=epochs,
         transactional_batch_count=0,
         max_timestamp_offset=last_offset,
@@ -92,6 +93,7 @@ class Archive:
     next_offset: int = 0
     timestamp: int = START_MS
     manifest_key: str = ""
+    producer_snapshot: bytes = b"snapshot"
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -119,6 +121,7 @@ class Archive:
             epochs=((epoch, base),),
             uuid=self.new_uuid(),
             block_bytes=self.block_bytes,
+            producer_snapshot=self.producer_snapshot,
         )
         self.store.put_stream(planned.key, planned.parts(), planned.size)
         self.log += log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from service.base.errors import InvariantError, StorageError
 from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.network.channel import Channel, ChannelOptions
-from service.records.batch import iter_headers
+from service.partition.followed import FollowedLog
+from service.records.batch import BatchHeader, iter_headers
 from service.replication.fetcher import Fetcher, FetcherSettings, Leader
 from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
@@ -32,6 +33,7 @@ from service.wire.api import (
 from service.wire.fetch import FetchPartition, FetchPartitionResult, encode_fetch_response, parse_fetch
 from tests.support.peers import peer, sound
 from tests.unit.hot.logs import START_MS, batch, open_log
+from tests.unit.partition.following import NoFiles, Standing
 
 EPOCH = 5
 FOLLOWER, BROKER_EPOCH = 2, 102
@@ -147,50 +149,20 @@ class LeaderNode:
         return module.ListOffsetsResponse(throttle_time=message.timeout, topics=(answer,))
 
 
-class LocalReplica:
-    """A `LocalLog` that follows."""
-
-    may_lack = False
+class LocalReplica(FollowedLog):
+    """A log that follows, and may fail."""
 
     def __init__(self, log: LocalLog) -> None:
+        super().__init__(Standing(log), NoFiles())
         self.log = log
-        self.high_watermark = 0
         self.fails: Exception | None = None
         self.appended = 0
 
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log.log_end_offset
-
-    @property
-    def latest_epoch(self) -> int:
-        return self.log.epochs.newest
-
-    def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        return self.log.end_offset_of_epoch(leader_epoch)
-
-    def append(self, batches: memoryview) -> None:
+    def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
         if self.fails is not None:
             raise self.fails
-        self.log.append_raw(batches)
+        super().append(data, headers)
         self.appended += 1
-
-    def truncate(self, offset: int, *, is_below_high_watermark: bool) -> None:
-        self.log.truncate_to(offset)
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
-
-    def restart(self, offset: int) -> None:
-        self.log.restart_at(offset)
-        self.high_watermark = offset
-
-    def follow(self, high_watermark: int, start_offset: int) -> None:
-        self.high_watermark = high_watermark
-        if start_offset > self.log.log_start_offset:
-            self.log.move_log_start(start_offset)
 
 
 class Bucket:
@@ -457,8 +429,8 @@ async def test_a_partition_that_goes_gets_nothing_more(tmp_path: Path) -> None:
     fetcher = pair.fetcher()
     append = pair.replica.append
 
-    def appends(batches: memoryview) -> None:
-        append(batches)
+    def appends(data: memoryview, headers: Sequence[BatchHeader]) -> None:
+        append(data, headers)
         asyncio.get_running_loop().call_soon(fetcher.remove, pair.tip)
 
     pair.replica.append = appends  # type: ignore[method-assign]

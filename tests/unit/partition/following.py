@@ -1,0 +1,32 @@
+"""Partitions that follow, without the rest of a node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from service.hot.log import LocalLog
+
+
+class Standing:
+    """What a follower needs of a partition."""
+
+    def __init__(self, log: LocalLog, high_watermark: int = 0) -> None:
+        self.log = log
+        self.high_watermark = high_watermark
+
+    def follower_mark(self, high_watermark: int) -> None:
+        self.high_watermark = min(max(high_watermark, self.log.log_start_offset), self.log.log_end_offset)
+
+
+class NoFiles:
+    """Checkpoints of logs that no process opens again."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.says_so = True
+
+    @asynccontextmanager
+    async def cutting(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
+        self.asked.append(offset)
+        yield self.says_so
