@@ -184,6 +184,7 @@ class Node:
             max_open_files=budget.cached_files if budget else descriptors.FEW_FILES,
             on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            mark_interval_ms=config.replication.high_watermark_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
 
@@ -262,7 +263,7 @@ class Node:
         replicas = Replicas()
         timers = Timers(asyncio.get_running_loop())
         reader = cold.reader if cold else None
-        replication = self._make_replication(stack, plane, logs, reader)
+        replication = self._make_replication(stack, plane, logs, replicas, reader)
         applier = Applier(config, logs, replicas, reader, timers.purgatory, replication)
         self._applier, self._replication = applier, replication
         at_once(check_topics(metadata.image, config))
@@ -301,7 +302,12 @@ class Node:
         return broker
 
     def _make_replication(
-        self, stack: AsyncExitStack, plane: ControlPlane, logs: LogManager, reader: RemoteReader | None
+        self,
+        stack: AsyncExitStack,
+        plane: ControlPlane,
+        logs: LogManager,
+        replicas: Replicas,
+        reader: RemoteReader | None,
     ) -> Replication | None:
         """A node that is alone has nobody to share partitions with."""
         if plane.alters is None:
@@ -317,7 +323,8 @@ class Node:
             lambda: plane.epoch,
             plane.alters,
             self._clock,
-            ArchiveOfLeader(reader, lambda: plane.metadata.image, logs),
+            ArchiveOfLeader(reader, replicas.get, lambda: plane.metadata.image),
+            logs,
             self._supervisor.fail,
             self._world.random.random,
         )

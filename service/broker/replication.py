@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from service.base.clock import Clock
 from service.base.slices import Slice
+from service.base.steps import Steps
 from service.base.types import TopicIdPartition
 from service.broker.forwarding import Asker
 from service.broker.isr_loop import IsrLoop
@@ -22,11 +23,11 @@ from service.config.replication import ReplicationConfig
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
 from service.network.channel import Channel, ChannelOptions, Channels
 from service.network.limited_log import RateLimitedLog
-from service.partition.followed import FollowedLog
+from service.partition.followed import Checkpoints, FollowedLog
 from service.partition.partition import Partition
 from service.replication.fetcher import Archive, Fetcher, FetcherSettings
 from service.replication.isr_proposals import Happened
-from service.replication.leader import Leadership, LeaderSettings, LeaderState, Registered
+from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered
 
 _LOG = logging.getLogger(__name__)
 _LOOK_US: Final = 4
@@ -47,6 +48,7 @@ class Replication:
         controllers: Asker,
         clock: Clock,
         archive: Archive,
+        checkpoints: Checkpoints,
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
     ) -> None:
@@ -58,6 +60,7 @@ class Replication:
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._archive = archive
+        self._checkpoints = checkpoints
         self._on_bug = on_bug
         self._chance = chance
         self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
@@ -66,7 +69,7 @@ class Replication:
         self._led: dict[TopicIdPartition, Partition] = {}
         self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
         """partitions that are led here, by whoever else has them"""
-        self._followed: dict[TopicIdPartition, tuple[_Place, FollowedLog]] = {}
+        self._followed: dict[TopicIdPartition, _Followed] = {}
         self._marked: dict[TopicIdPartition, Partition] = {}
         """those whose high watermark is not their end"""
         self._fetching: dict[_Place, _Fetching] = {}
@@ -101,7 +104,7 @@ class Replication:
         if endpoint is not None:
             self._places[broker.id] = endpoint
 
-    def look(self, tips: Iterable[TopicIdPartition]) -> Iterator[int]:
+    def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
         """Brokers that have replicas of these are others now. In steps (µs)."""
         for tip in tips:
             yield _LOOK_US
@@ -167,19 +170,17 @@ class Replication:
             self._unfollow(tip)
             return
         place = replica.leader, (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers
-        before, log = self._followed.get(tip, (None, None))
-        if log is None or before != place or log.partition is not partition:
+        followed = self._followed.get(tip)
+        if followed is None or followed.place != place or followed.partition is not partition:
             self._unfollow(tip)
-            log = FollowedLog(partition)
-            self._followed[tip] = place, log
+            log = FollowedLog(partition, self._checkpoints)
+            followed = self._followed[tip] = _Followed(place, partition, log)
         # Who was away may have to give up what a leader without it has replaced; who is in sync never has.
-        is_clean = (
-            self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED
-        )
+        is_clean = self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED
         remote = partition.unified.remote
         self._fetcher(place).assign(
             tip,
-            log,
+            followed.log,
             replica.leader_epoch,
             is_clean=is_clean,
             builds_first=(
@@ -206,13 +207,13 @@ class Replication:
                 del self._by_follower[broker_id]
 
     def _unfollow(self, tip: TopicIdPartition) -> None:
-        place, _ = self._followed.pop(tip, (None, None))
-        if place is None:
+        followed = self._followed.pop(tip, None)
+        if followed is None or followed.place not in self._fetching:
             return
-        fetching = self._fetching[place]
+        fetching = self._fetching[followed.place]
         fetching.fetcher.remove(tip)
         if not len(fetching.fetcher):
-            del self._fetching[place]
+            del self._fetching[followed.place]
             self._end(fetching)
 
     def _leader_of(self, tip: TopicIdPartition) -> LeaderState | None:
@@ -300,6 +301,14 @@ class Replication:
             await asyncio.wait(self._ending)
 
 
+class _Followed(NamedTuple):
+    """A partition that is fetched, and by whom."""
+
+    place: _Place
+    partition: Partition
+    log: FollowedLog
+
+
 class _Fetching:
     """One fetcher and what it runs on."""
 
@@ -336,4 +345,3 @@ class _Leader:
         self, api_key: int, version: int | None, message: Any, *, timeout_ms: int | None = None
     ) -> Any:
         return await self._channel().call(api_key, version, message, timeout_ms=timeout_ms)
-

@@ -8,7 +8,6 @@ and a decision can be repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 from uuid import UUID
 
 from service.metadata.image import BrokerImage
