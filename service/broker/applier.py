@@ -263,11 +263,13 @@ class Applier:
                 partition.lead(replica.leader_epoch, None)
             else:
                 partition.follow(replica.leader_epoch)
-        elif self._leads(replica):
+            return
+        if self._leads(replica):
             self._replication.lead(partition, replica)
         else:
             is_unclean = partition.config.unclean_leader_election_enable
             self._replication.follow(partition, replica, is_unclean=is_unclean)
+        self._replication.lies(partition, replica)
 
     def _why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> str | None:
         """What of its archive's end a leader's log lacks. Offsets that lie in the bucket must not be given

@@ -1,4 +1,4 @@
-"""Asks the controller for the in-sync replicas that this broker's leaders want: the shell of `IsrProposals`."""
+"""Asks the controller for the in-sync replicas that leaders here want: the shell of `IsrProposals`."""
 
 from __future__ import annotations
 

@@ -325,6 +325,7 @@ class Node:
             self._clock,
             ArchiveOfLeader(reader, replicas.get, lambda: plane.metadata.image),
             logs,
+            lambda log: self._directory_ids.get(log.dir.parent),
             self._supervisor.fail,
             self._world.random.random,
         )

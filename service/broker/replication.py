@@ -12,14 +12,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
+from service.broker.directory_loop import DirectoryLoop
 from service.broker.forwarding import Asker
 from service.broker.isr_loop import IsrLoop
 from service.config.replication import ReplicationConfig
+from service.hot.log import LocalLog
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
 from service.network.channel import Channel, ChannelOptions, Channels
 from service.network.limited_log import RateLimitedLog
@@ -49,11 +52,12 @@ class Replication:
         clock: Clock,
         archive: Archive,
         checkpoints: Checkpoints,
+        directory_of: Callable[[LocalLog], UUID | None],
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
     ) -> None:
-        """`listener`: by which brokers reach each other. `on_bug` is told of what is neither a peer's fault
-        nor a disk's."""
+        """`listener`: by which brokers reach each other. `directory_of`: the id of a log's directory.
+        `on_bug` is told of what is neither a peer's fault nor a disk's."""
         self._me = broker_id
         self._config = config
         self._listener = listener
@@ -61,6 +65,7 @@ class Replication:
         self._clock = clock
         self._archive = archive
         self._checkpoints = checkpoints
+        self._directory_of = directory_of
         self._on_bug = on_bug
         self._chance = chance
         self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
@@ -78,6 +83,7 @@ class Replication:
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
+        self._directories = DirectoryLoop(broker_id, broker_epoch, controllers)
         self._isr = IsrLoop(
             broker_id, broker_epoch, controllers, clock, self._leader_of, self._proposal_happened
         )
@@ -111,6 +117,12 @@ class Replication:
             partition = self._led.get(tip)
             if partition is not None and partition.leading is not None:
                 partition.happened(partition.leading.look(self._clock.monotonic_ms()))
+
+    def lies(self, partition: Partition, replica: PartitionImage) -> None:
+        """The partition is online, or the metadata says other things of it."""
+        directory_id = self._directory_of(partition.log)
+        if directory_id is not None:
+            self._directories.lies(partition.tip, replica, directory_id)
 
     def lead(self, partition: Partition, replica: PartitionImage) -> None:
         """This node leads it. Raises `StorageError` where the log cannot note that."""
@@ -195,6 +207,7 @@ class Replication:
         """The partition is not here any more, or offline."""
         self._unlead(tip)
         self._unfollow(tip)
+        self._directories.gone(tip)
         self._marked.pop(tip, None)
         self._out.discard(tip)
 
@@ -278,6 +291,7 @@ class Replication:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._isr.run(), name="in-sync replicas")
             tasks.create_task(self._tick(), name="who lags")
+            tasks.create_task(self._directories.run(), name="where replicas lie")
 
     async def _tick(self) -> None:
         piece = Slice()

@@ -141,36 +141,3 @@ def test_a_partition_moves_once_its_new_replica_is_in_sync(tmp_path: Path) -> No
         assert not fleet.failures
 
     asyncio.run(scenario())
-
-
-def test_nothing_moves_while_brokers_do_not_replicate(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        fleet = await Fleet(tmp_path).start()
-        brokers = [await Broker(fleet, 7).start(), await Broker(fleet, 8).start()]
-        forward = brokers[0].forward
-        answer = await forward(ApiKey.CREATE_TOPICS, 7, new_topics("t"))
-        assert answer.topics[0].error_code == ErrorCode.none
-        _, state = await led_by(brokers[0], "t")
-        there = 15 - state.leader
-        answer = await forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("t", 0, (there,))))
-        (one,) = answer.responses[0].partitions
-        assert one.error_code == ErrorCode.invalid_replica_assignment
-        assert one.error_message.endswith("Brokers do not replicate partitions yet.")
-        answer = await forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("t", 0, (state.leader,))))
-        assert codes(answer) == [("t", [(0, ErrorCode.none)])], "that is where it is"
-        assert told(await forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
-        module = request_module(ApiKey.CREATE_TOPICS)
-        topic = module.CreatableTopic(
-            name="two", num_partitions=1, replication_factor=2, assignments=(), configs=()
-        )
-        answer = await forward(
-            ApiKey.CREATE_TOPICS, 7, module.CreateTopicsRequest(topics=(topic,), timeout=10_000)
-        )
-        assert answer.topics[0].error_code == ErrorCode.invalid_replication_factor
-        assert answer.topics[0].error_message.endswith("Brokers do not replicate partitions yet.")
-        for broker in brokers:
-            await broker.close()
-        await fleet.stop()
-        assert not fleet.failures
-
-    asyncio.run(scenario())

@@ -46,8 +46,8 @@ def alter_reassignments(
     """Begin or call off a reassignment of each partition; one that is refused holds up no other. In steps.
 
     Without `allows_factor_change` a partition keeps its number of replicas (INVALID_REPLICATION_FACTOR).
-    Where brokers do not replicate, none is added (INVALID_REPLICA_ASSIGNMENT). A partition that is named
-    twice is changed twice. What would write more than 10,000 records is refused from there on.
+    A partition that is named twice is changed twice. What would write more than 10,000 records is refused
+    from there on.
     """
     elections = Elections(image, settings)
     changed: dict[tuple[UUID, int], PartitionImage] = {}

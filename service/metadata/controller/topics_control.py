@@ -61,9 +61,8 @@ def create_topics(
     """Create each topic wholly or not at all; one that is refused does not hold up the others. In steps.
 
     Answers come in the request's order, then those for names that were given twice, then for reserved names.
-    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION, one of several replicas where
-    brokers do not replicate with INVALID_REPLICATION_FACTOR. Raises `RequestError` POLICY_VIOLATION where all
-    of it makes more than 10,000 records.
+    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError`
+    POLICY_VIOLATION where all of it makes more than 10,000 records.
     """
     yield len(requests)
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:

@@ -20,13 +20,10 @@ from service.metadata.controller.requests import (
     AlterPartition,
     AlterResource,
     BrokerState,
-    CreateTopic,
     Reassignment,
     ReassignPartition,
     ReassignResult,
-    TopicDefaults,
 )
-from service.metadata.controller.topics_control import create_topics
 from service.metadata.image import MetadataImage
 from service.metadata.partition_index import MOVING_SHELF
 from service.metadata.records import NO_LEADER, PartitionRecord
@@ -301,53 +298,6 @@ def test_one_that_is_refused_holds_up_no_other() -> None:
         ErrorCode.no_reassignment_in_progress,
     ]
     assert [one.partition for one in listed(after)] == [1]
-
-
-def test_no_replica_is_added_where_brokers_do_not_replicate() -> None:
-    image = image_with(partition(0, (1,), (1,), 1), partition(1, (1, 2), (1, 2), 1))
-    after, results = alter(image, (0, (2,)), (0, (1,)), (1, (2,)), replicates=False)
-    assert [one.error for one in results] == [
-        ErrorCode.invalid_replica_assignment,
-        ErrorCode.none,
-        ErrorCode.none,
-    ]
-    assert results[0].message == (
-        "A replica on broker 2 would never be in sync. Brokers do not replicate partitions yet."
-    )
-    assert state_of(after) == state_of(image)
-    assert state_of(after, 1).replicas == (2,)
-
-
-def test_a_topic_has_one_replica_where_brokers_do_not_replicate() -> None:
-    image = image_with()
-    asked = [
-        CreateTopic("one", 1, 1),
-        CreateTopic("two", 1, 2),
-        CreateTopic("many", 1, 9),
-        CreateTopic("chosen", assignments=((0, (1, 2)),)),
-        CreateTopic("default", 1, -1),
-    ]
-
-    def answered(**more: Any) -> list[tuple[ErrorCode, str | None]]:
-        results = at_once(
-            create_topics(
-                image,
-                asked,
-                defaults=TopicDefaults(1, 2),
-                rules=AnyConfig(),
-                new_uuid=lambda: UUID(int=random.getrandbits(127)),
-                **more,
-            )
-        ).response
-        return [(one.error, one.message) for one in results]
-
-    why = "Unable to replicate the partition 2 time(s): Brokers do not replicate partitions yet."
-    refused = (ErrorCode.invalid_replication_factor, why)
-    results = answered(replicates=False)
-    assert [one for at, one in enumerate(results) if at != 2] == [(ErrorCode.none, None), *[refused] * 3]
-    assert results[2][0] is ErrorCode.invalid_replication_factor
-    assert "only 6 broker(s) are registered" in str(results[2][1])
-    assert [error for error, _ in answered()].count(ErrorCode.none) == 4
 
 
 def test_what_is_told_of_partitions_that_are_named() -> None:

@@ -1,0 +1,116 @@
+"""Tells the controller in which log directory each replica lies, where the metadata says another one.
+
+A broker with several directories chooses among them, a new disk has another id: until the controller knows,
+it cannot move the leaderships of a directory that fails. Apache Kafka ``AssignmentsManager`` (KIP-858).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.types import TopicIdPartition
+from service.broker.forwarding import Asker
+from service.metadata.image import PartitionImage
+from service.network.limited_log import RateLimitedLog
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import UnsupportedVersion
+
+_LOG = logging.getLogger(__name__)
+_MOST_AT_ONCE: Final = 2_000
+_TIMEOUT_MS: Final = 30_000
+_AGAIN_S: Final = 1.0
+
+
+class DirectoryLoop:
+    """One request at a time. Owned by the event loop."""
+
+    def __init__(self, broker_id: int, broker_epoch: Callable[[], int], controllers: Asker) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._controllers = controllers
+        self._told: dict[TopicIdPartition, UUID] = {}
+        """where those lie that the metadata has elsewhere"""
+        self._news = asyncio.Event()
+        self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
+
+    def lies(self, tip: TopicIdPartition, replica: PartitionImage, directory_id: UUID) -> None:
+        """This broker's replica lies there; `replica` is what the metadata says of it."""
+        known = dict(zip(replica.replicas, replica.directories, strict=False)).get(self._broker_id)
+        if known is None or known == directory_id:
+            self._told.pop(tip, None)
+        elif self._told.get(tip) != directory_id:
+            self._told[tip] = directory_id
+            self._news.set()
+
+    def gone(self, tip: TopicIdPartition) -> None:
+        """The replica is not here any more."""
+        self._told.pop(tip, None)
+
+    async def run(self) -> None:
+        """For as long as the task lives."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._told:
+                some = dict(list(self._told.items())[:_MOST_AT_ONCE])
+                if not await self._tell(some):
+                    await asyncio.sleep(_AGAIN_S)
+
+    async def _tell(self, lying: Mapping[TopicIdPartition, UUID]) -> bool:
+        """Whether the controller has looked at it: the metadata says what became of each."""
+        try:
+            answer = await self._controllers.ask(
+                ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+                self._message(lying),
+                timeout_ms=_TIMEOUT_MS,
+                is_safe_again=True,
+            )
+        except (RequestError, UnsupportedVersion) as e:
+            self._warnings.warning("directories of %d replicas: %s", len(lying), e)
+            return False
+        if answer.error_code != ErrorCode.none:
+            self._warnings.warning("directories of %d replicas: %s", len(lying), answer.error_code.name)
+            return False
+        for tip, directory_id in lying.items():
+            if self._told.get(tip) == directory_id:
+                del self._told[tip]
+        refused = [
+            one.error_code.name
+            for directory in answer.directories
+            for topic in directory.topics
+            for one in topic.partitions
+            if one.error_code != ErrorCode.none
+        ]
+        if refused:
+            self._warnings.warning(
+                "directories of %d replicas: %s", len(refused), ", ".join(sorted(set(refused)))
+            )
+        return True
+
+    def _message(self, lying: Mapping[TopicIdPartition, UUID]) -> Any:
+        module = request_module(ApiKey.ASSIGN_REPLICAS_TO_DIRS)
+        found: dict[UUID, dict[UUID, list[Any]]] = {}
+        for tip, directory_id in lying.items():
+            partition = module.PartitionData(partition_index=tip.partition)
+            found.setdefault(directory_id, {}).setdefault(tip.topic_id, []).append(partition)
+        return module.AssignReplicasToDirsRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            directories=tuple(
+                module.DirectoryData(
+                    id_=directory_id,
+                    topics=tuple(
+                        module.TopicData(topic_id=topic_id, partitions=tuple(partitions))
+                        for topic_id, partitions in topics.items()
+                    ),
+                )
+                for directory_id, topics in found.items()
+            ),
+        )
