@@ -2,6 +2,9 @@
 
 Hot bytes are slices of segment files; cold bytes come from the remote reader's cache, or are on their way
 there. Nothing is kept from one pass to the next but the downloads that were started.
+
+Other replicas get what lies in the local tier, up to the log's end; what they say of themselves is taken note
+of on the way (`Partition.judge_replica`).
 """
 
 from __future__ import annotations
@@ -9,22 +12,26 @@ from __future__ import annotations
 import sys
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeAlias
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.types import NO_LEADER_EPOCH
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.broker.broker import Broker
 from service.hot.files import FileSlice
+from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
+from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
     from service.remote.reading.flight import Hold
     from service.remote.reading.reader import RemoteRead
+    from service.replication.leader import ReplicaSession
 
 FIRST_VERSION_WITH_ZSTD: Final = 10
 FIRST_VERSION_WITH_LEADERS: Final = 16
@@ -45,15 +52,30 @@ class Pass:
     """What has been found so far. `look` is called for one partition after the other."""
 
     __slots__ = (
-        "_broker", "_cold_bytes", "_cold_size", "_errors", "_fetch", "_hot_reads", "_started", "_version",
-        "holds", "is_final", "leaders", "partitions", "remote", "room", "size", "unknown",
+        "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch", "_hot_reads", "_is_first",
+        "_session", "_started", "_version", "holds", "is_final", "is_replica", "leaders", "partitions",
+        "remote", "room", "size", "unknown",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> None:
-        """`started` are downloads of an earlier pass, so that none is asked for twice."""
+    def __init__(
+        self,
+        broker: Broker,
+        context: RequestContext,
+        fetch: FetchRequestView,
+        started: RemoteReads,
+        session: ReplicaSession | None = None,
+        *,
+        is_first: bool = True,
+    ) -> None:
+        """`started` are downloads of an earlier pass, so that none is asked for twice. A replica's fetch may
+        have a `session`; what it says counts when it `is_first` looked at."""
         self._broker = broker
-        self._version = version
+        self._context = context
+        self._version = context.api_version
         self._fetch = fetch
+        self.is_replica = fetch.replica_id >= 0
+        self._session = session
+        self._is_first = is_first
         self._started = started
         self._cold_bytes = sys.maxsize
         self._cold_size = 0
@@ -81,22 +103,14 @@ class Pass:
         broker = self._broker
         try:
             partition = broker.replicas.find(topic, asked.partition)
-            self._check(partition)
-            diverging = _diverging(partition, asked)
-            read = NOTHING if diverging is not None else self._read(partition, topic, asked)
-        except RequestError as e:
-            if e.code in _NOBODYS:
-                self.unknown += 1
+            if self.is_replica:
+                diverging, read = self._look_for_replica(partition, asked)
             else:
-                self.is_final = True
-            self._errors[e.code] = self._errors.get(e.code, 0) + 1
-            leader = None
-            if e.code in _ELSEWHERE and self._version >= FIRST_VERSION_WITH_LEADERS:
-                leader = broker.current_leader(topic, asked.partition)
-            if leader is not None:
-                self.leaders = self.leaders or {}
-                self.leaders[leader[0]] = None
-            return None, FetchPartitionResult(asked.partition, e.code, current_leader=leader)
+                self._check(partition)
+                diverging = _diverging(partition, asked)
+                read = NOTHING if diverging is not None else self._read(partition, topic, asked)
+        except RequestError as e:
+            return None, self._refused(topic, asked, e)
         except (StorageError, CorruptionError) as e:
             self.is_final = True
             code = storage_code(broker, topic, asked.partition, e)
@@ -114,7 +128,7 @@ class Pass:
             self._hot_reads += 1
         if diverging is not None:
             self.is_final = True
-        high_watermark = partition.high_watermark
+        high_watermark = partition.high_watermark  # which this very fetch may have moved
         return partition, FetchPartitionResult(
             asked.partition,
             ErrorCode.none,
@@ -126,6 +140,64 @@ class Pass:
             diverging_epoch=diverging,
         )
 
+    def _refused(self, topic: TopicKey, asked: FetchPartition, error: RequestError) -> FetchPartitionResult:
+        broker, code = self._broker, error.code
+        high_watermark = start_offset = NO_OFFSET
+        if self.is_replica:
+            code = self._judge_topic(topic, asked, code)
+            broker.log_refusal(
+                "Fetch", self._context, topic, asked.partition, RequestError(code, error.message)
+            )
+            partition = broker.replicas.get_by(topic, asked.partition)
+            if code is ErrorCode.offset_moved_to_tiered_storage and partition is not None:
+                # By these it knows of the archive what it has to (Kafka `handleOffsetOutOfRangeError`).
+                high_watermark, start_offset = partition.high_watermark, partition.start_offset
+        if code in _NOBODYS:
+            self.unknown += 1
+        else:
+            self.is_final = True
+        self._errors[code] = self._errors.get(code, 0) + 1
+        leader = None
+        if code in _ELSEWHERE and self._version >= FIRST_VERSION_WITH_LEADERS:
+            leader = broker.current_leader(topic, asked.partition)
+        if leader is not None:
+            self.leaders = self.leaders or {}
+            self.leaders[leader[0]] = None
+        return FetchPartitionResult(
+            asked.partition, code, high_watermark, NO_OFFSET, start_offset, current_leader=leader
+        )
+
+    def _judge_topic(self, topic: TopicKey, asked: FetchPartition, code: ErrorCode) -> ErrorCode:
+        """INCONSISTENT_TOPIC_ID where the partition that is here is of an older topic of the same name."""
+        if code is not ErrorCode.not_leader_or_follower or not isinstance(topic, UUID):
+            return code
+        known = self._broker.image.topic(topic)
+        if known is None or self._broker.replicas.get(topic, asked.partition) is not None:
+            return code
+        here = self._broker.replicas.get_by(known.name, asked.partition)
+        error = judge_topic(topic, topic, None if here is None else here.tip.topic_id)
+        return code if error is ErrorCode.none else error
+
+    def _look_for_replica(
+        self, partition: Partition, asked: FetchPartition
+    ) -> tuple[tuple[int, int] | None, LogRead]:
+        fetch = self._fetch
+        says = ReplicaFetch(
+            fetch.replica_id,
+            fetch.replica_epoch,
+            asked.current_leader_epoch,
+            asked.fetch_offset,
+            asked.last_fetched_epoch,
+            asked.log_start_offset,
+        )
+        diverging = partition.judge_replica(says, self._session, is_first=self._is_first)
+        if diverging is not None:
+            return diverging, NOTHING
+        limit = max(min(asked.max_bytes, self.room - self.size), 0)
+        is_first = self.size == 0
+        read = partition.read_as_replica(asked.fetch_offset, limit, min_one=is_first)
+        return None, read if is_first or read.size <= limit else NOTHING
+
     def forget_downloads(self) -> None:
         """Of this pass and of the one before: nobody here waits for them."""
         self.remote = self._started = {}
@@ -133,20 +205,18 @@ class Pass:
     def count(self) -> None:
         """This pass is what is answered: count what it found."""
         metrics = self._broker.metrics
-        metrics.hot_reads += self._hot_reads
-        metrics.hot_bytes += self.size - self._cold_size
+        if self.is_replica:
+            metrics.replica_reads += self._hot_reads
+            metrics.replica_bytes += self.size
+        else:
+            metrics.hot_reads += self._hot_reads
+            metrics.hot_bytes += self.size - self._cold_size
         metrics.cold_reads += len(self.holds)
         metrics.cold_bytes += self._cold_size
         for code, count in self._errors.items():
             metrics.error("FETCH", code, count)
 
     def _check(self, partition: Partition) -> None:
-        if self._fetch.replica_id >= 0:
-            # Replicas of this partition are named by the metadata, and there is none but this node.
-            raise RequestError(
-                ErrorCode.not_leader_or_follower,
-                f"{self._fetch.replica_id} is no replica of {partition.tip}",
-            )
         if self._version < FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == "zstd":
             raise RequestError(ErrorCode.unsupported_compression_type)
 

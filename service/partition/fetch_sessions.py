@@ -1,4 +1,4 @@
-"""Fetch sessions: what consumers with many partitions asked for before, so that they send only changes. [P]
+"""Fetch sessions: what those with many partitions asked for before, so that they send only changes. [P]
 
 A session remembers each partition as it was last asked for and last answered, and watches it: an append marks
 the partition *dirty*, and an incremental fetch looks at dirty ones alone. What is not dirty would be answered
@@ -7,6 +7,8 @@ session that nobody uses any more costs an append nothing.
 
 Dirty partitions are looked at in the order in which they became so, and those that gave records go to the
 end: under one byte budget each gets its turn.
+
+A replica's session is watched for what is appended, that of a consumer for what is committed.
 
 What changes without a word (a disk that fails) is found by a patrol: each fetch looks at a few of the others.
 
@@ -29,6 +31,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import ENOUGH, Operation, Purgatory
+from service.replication.leader import ReplicaSession
 from service.wire.fetch import FetchPartition, FetchPartitionResult
 from service.wire.produce import TopicKey
 
@@ -57,9 +60,13 @@ class Watched(Protocol):
     """What a session asks of a partition."""
 
     high_watermark: int
+    growth: object
 
     @property
     def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
 
     @property
     def is_offline(self) -> bool: ...
@@ -105,7 +112,8 @@ class SessionPartition(Operation):
                 return
             self.session.purgatory.forget(self)
         self.watched = partition
-        self.session.purgatory.watch(self, (partition,))
+        key = partition if self.session.replica is None else partition.growth
+        self.session.purgatory.watch(self, (key,))
 
     @property
     def may_have_changed(self) -> bool:
@@ -123,13 +131,13 @@ class Look(NamedTuple):
 
     @property
     def is_caught_up(self) -> bool:
-        """Nothing can be read from where the client is."""
-        return (
-            self.partition is not None
-            and not self.result.records
-            and self.result.diverging_epoch is None
-            and self.of.asked.fetch_offset == self.result.high_watermark
-        )
+        """Nothing can be read from where the client is: for replicas the log has an end, for consumers the
+        high watermark is one."""
+        if self.partition is None or self.result.records or self.result.diverging_epoch is not None:
+            return False
+        is_replica = self.of.session.replica is not None
+        end = self.partition.end_offset if is_replica else self.result.high_watermark
+        return self.of.asked.fetch_offset == end
 
     @property
     def says_something(self) -> bool:
@@ -148,8 +156,8 @@ class FetchSession:
     """One client's partitions. Is a key of the purgatory: its fetch waits for events on it."""
 
     __slots__ = (
-        "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "id", "last_used_ms", "partitions",
-        "privileged", "purgatory", "size", "uses_topic_ids",
+        "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "last_used_ms",
+        "partitions", "privileged", "purgatory", "replica", "size", "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(
@@ -167,6 +175,10 @@ class FetchSession:
         self.size = 0
         """partitions that the cache has counted for it"""
         self.evictable_by = Evictor.NOBODY
+        self.replica: ReplicaSession | None = None
+        """of a replica's session: its fetches confirm the offsets that it has said"""
+        self.forgets: Callable[[SessionPartition], None] | None = None
+        """told of each partition that is in the session no more"""
         self._patrol: Iterator[SessionPartition] = iter(())
 
     def add(self, topic: TopicKey, asked: FetchPartition) -> SessionPartition:
@@ -194,6 +206,8 @@ class FetchSession:
                 if known is not None:
                     self.purgatory.forget(known)
                     self.dirty.pop(known, None)
+                    if self.forgets is not None:
+                        self.forgets(known)
 
     def patrol(self) -> None:
         """Mark what has changed without a word among the next few partitions."""
@@ -242,6 +256,8 @@ class FetchSession:
         """Nothing is watched any more; who waits looks again."""
         for one in self.partitions.values():
             self.purgatory.forget(one)
+            if self.forgets is not None:
+                self.forgets(one)
         self.purgatory.happened(self, ENOUGH)
 
 

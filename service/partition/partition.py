@@ -27,7 +27,8 @@ from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.replication.acks import Waiter
-from service.replication.leader import MOVED, PROPOSES, LeaderState
+from service.replication.leader import MOVED, PROPOSES, LeaderState, ReplicaSession
+from service.replication.replica_fetch import ReplicaFetch
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteReader
@@ -62,6 +63,10 @@ class Partition:
         self.tip = tip
         self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
+        self.leading: LeaderState | None = None
+        """what followers have; None while this node does not lead, or has the only replica"""
+        self.growth = object()
+        """a key of the purgatory: bytes were appended, committed or not"""
         self.is_leader = is_leader
         """whether this node leads it, as the committed metadata says; nobody is served while it does not"""
         self._leader_epoch = leader_epoch
@@ -70,10 +75,6 @@ class Partition:
         self.isr_size = isr_size
         self.replica_count = isr_size
         """these two count while `leading` is None"""
-        self.leading: LeaderState | None = None
-        """what followers have; None while this node does not lead, or has the only replica"""
-        self.growth = object()
-        """a key of the purgatory: bytes were appended, committed or not"""
         self.on_proposal: Callable[[TopicIdPartition], None] | None = None
         """called when `leading` has a new proposal"""
         self._unseen: list[tuple[int, int]] = []
@@ -337,6 +338,11 @@ class Partition:
         """Seal the active segment if it has so many bytes, so that it may be copied; whether it was."""
         return self.is_copied and self.log.state.segments.active.size >= least_bytes and self.log.roll()
 
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends, committed or not: what replicas can read."""
+        return self.unified.end_offset
+
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead.
 
@@ -444,6 +450,45 @@ class Partition:
             offset, max_bytes, self.high_watermark, min_one=min_one, cold_bytes=cold_bytes
         )
 
+    def read_as_replica(self, offset: int, max_bytes: int, *, min_one: bool) -> LogRead:
+        """Records that another replica gets: up to the log's end, and no bytes of the bucket's."""
+        return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=0)
+
+    def judge_replica(
+        self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_first: bool
+    ) -> tuple[int, int] | None:
+        """Take note of what a replica's fetch says, unless it `is_first` no more: it has waited.
+
+        The epoch and end offset by which its log differs from ours; None where it may have what follows on
+        its offset. `RequestError` in Kafka's order (`replication/replica_fetch.py`), `StorageError` where
+        this replica is offline. `session` confirms the offset from now on, or nothing where it may not.
+        """
+        self.log.check()
+        leading = self.leading
+        if leading is None:
+            self.check_epoch(asked.leader_epoch)
+            is_current = asked.leader_epoch == self._leader_epoch
+            raise RequestError(
+                ErrorCode.unknown_leader_epoch if is_current else ErrorCode.not_leader_or_follower,
+                f"{asked.replica_id} is no replica of {self.tip}",
+            )
+        if is_first:
+            verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
+            self.happened(what)
+        else:
+            verdict = leading.judge(asked)
+        is_granted = verdict.error is ErrorCode.none and verdict.diverging is None
+        if session is not None and not is_granted:
+            leading.detach(asked.replica_id, session)
+        if verdict.error is not ErrorCode.none:
+            raise RequestError(verdict.error, verdict.why)
+        return verdict.diverging
+
+    def forgotten_by(self, broker_id: int, session: ReplicaSession) -> None:
+        """A replica's session has ended, or names this partition no more."""
+        if self.leading is not None:
+            self.leading.detach(broker_id, session)
+
     def close(self) -> None:
         """This replica is no longer here: who waits must look again and find that out."""
         self._step_down(
@@ -453,6 +498,8 @@ class Partition:
     def _changed(self) -> None:
         """What a fetch is answered may differ from now on, but there are no more bytes."""
         self._purgatory.happened(self, 0)
+        if self.leading is not None:
+            self._purgatory.happened(self.growth, 0)
 
 
 def _tell(waiter: Waiter, error: ErrorCode) -> None:

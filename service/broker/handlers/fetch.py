@@ -34,10 +34,12 @@ from service.partition.fetch_sessions import (
     NO_SESSION,
     FetchSession,
     Look,
+    SessionPartition,
     can_be_remembered,
     next_epoch,
 )
 from service.partition.waits import Wait
+from service.replication.leader import ReplicaSession
 from service.wire.fetch import (
     FetchPartitionResult,
     FetchRequestView,
@@ -85,6 +87,8 @@ def handle(
         )
     except RequestError as e:
         return _refusal(context, e.code)
+    if session is not None and session.replica is not None:
+        session.replica.last_fetch_ms = broker.clock.monotonic_ms()
     if session is None:
         return _FullFetch(broker, context, fetch, wants_session=False).begin()
     return _IncrementalFetch(broker, context, fetch, session).begin()
@@ -114,6 +118,7 @@ class _Fetching:
         "_fetch",
         "_future",
         "_pass",
+        "_replica",
         "_task",
         "_wait",
         "_was_remote",
@@ -124,6 +129,7 @@ class _Fetching:
         self._context = context
         self._fetch = fetch
         self._pass: Pass
+        self._replica: ReplicaSession | None = None
         self._future: asyncio.Future[Response] | None = None
         self._task: asyncio.Task[None] | None = None
         self._wait: Wait | None = None
@@ -211,6 +217,10 @@ class _Fetching:
         if self._wait is not None:
             self._wait = None
             self._pass.forget_downloads()
+
+    def _new_pass(self, started: RemoteReads) -> Pass:
+        is_first = self._wait is None
+        return Pass(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
 
     def _wait_first(self) -> None:
         fetch, remote = self._fetch, bool(self._pass.remote)
@@ -330,6 +340,8 @@ class _FullFetch(_Fetching):
     ) -> None:
         super().__init__(broker, context, fetch)
         self._wants_session = wants_session
+        if wants_session and _is_follower(broker, fetch.replica_id):
+            self._replica = ReplicaSession(broker.clock.monotonic_ms())
         self._session_id = NO_SESSION
         self._topics: list[AnsweredTopic] = []
 
@@ -340,13 +352,14 @@ class _FullFetch(_Fetching):
         return bool(self._pass.partitions)
 
     def _watched(self) -> Iterable[Hashable]:
-        return self._pass.partitions
+        found = self._pass
+        return [one.growth for one in found.partitions] if found.is_replica else found.partitions
 
     def _let_go(self) -> None:
         self._topics = []
 
     def _look(self, started: RemoteReads) -> Generator[int, None, None]:
-        found = Pass(self._broker, self._context.api_version, self._fetch, started)
+        found = self._new_pass(started)
         topics: list[AnsweredTopic] = []
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
@@ -369,12 +382,15 @@ class _FullFetch(_Fetching):
                 named.update([(topic, one.partition) for one in partitions[at : at + TAKEN_AT_A_TIME]])
         session = broker.fetch_sessions.open(
             now_ms,
-            privileged=_is_follower(broker, fetch.replica_id),
+            privileged=self._replica is not None,
             uses_topic_ids=self._context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
             size=len(named),
         )
         if session is None:
             return
+        if self._replica is not None:
+            session.replica = self._replica
+            session.forgets = partial(_forgotten, broker, fetch.replica_id, self._replica)
         try:
             for (topic, asked), (_, answers) in zip(fetch.topics, self._topics, strict=True):
                 for one, answer in zip(asked, answers, strict=True):
@@ -413,6 +429,7 @@ class _IncrementalFetch(_Fetching):
     ) -> None:
         super().__init__(broker, context, fetch)
         self._session = session
+        self._replica = session.replica
         self._looks: list[Look] = []
 
     def _length(self) -> int:
@@ -431,11 +448,18 @@ class _IncrementalFetch(_Fetching):
     def _look(self, started: RemoteReads) -> Generator[int, None, None]:
         session = self._session
         session.patrol()
-        found = Pass(self._broker, self._context.api_version, self._fetch, started)
+        found = self._new_pass(started)
         looks: list[Look] = []
+        named: set[tuple[TopicKey, int]] | None = None
         for one in tuple(session.dirty):
             if found.size >= found.room:
-                break  # the others have their turn in the fetches that follow
+                if not found.is_replica or self._wait is not None:
+                    break  # the others have their turn in the fetches that follow
+                # What a replica says of itself counts at once.
+                if named is None:
+                    named = {(topic, asked.partition) for topic, some in self._fetch.topics for asked in some}
+                if (one.topic, one.asked.partition) not in named:
+                    continue
             yield LOOK_US
             if one not in session.dirty:
                 continue  # forgotten meanwhile
@@ -469,6 +493,13 @@ class _IncrementalFetch(_Fetching):
             else:
                 topics.append((topic, [answer]))
         return (yield from self._encoded(topics, session.id))
+
+
+def _forgotten(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:
+    """A replica's fetches say nothing of the partition any more."""
+    partition = broker.replicas.get_by(one.topic, one.asked.partition)
+    if partition is not None:
+        partition.forgotten_by(replica_id, session)
 
 
 def _is_follower(broker: Broker, replica_id: int) -> bool:

@@ -24,8 +24,9 @@ class Log:
 
     def __init__(self) -> None:
         self.start_offset = 0
-        self.high_watermark = 0
+        self.high_watermark = self.end_offset = 0
         self.is_offline = False
+        self.growth = object()
 
 
 class Asked(NamedTuple):
