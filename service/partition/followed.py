@@ -65,7 +65,8 @@ class FollowedLog:
         return self._log.state.cleaned_offset >= 0
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        return self._log.end_offset_of_epoch(leader_epoch)
+        """Also where its files failed: what is then done to it finds that out."""
+        return self._log.epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
     def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
         self._log.append_fetched(data, headers)

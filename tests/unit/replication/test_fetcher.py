@@ -45,21 +45,24 @@ def tip_of(number: int) -> TopicIdPartition:
 
 
 class LeaderNode:
-    """Leads all partitions in `EPOCH`; it reads requests and writes answers as they are on the wire."""
+    """Leads all partitions in one epoch; it reads requests and writes answers as they are on the wire."""
 
-    def __init__(self, logs: Mapping[TopicIdPartition, LocalLog]) -> None:
+    def __init__(
+        self, logs: Mapping[TopicIdPartition, LocalLog], epoch: int = EPOCH, high_watermark: int = 0
+    ) -> None:
         self.logs = logs
+        self.leader_epoch = epoch
         self.leaders: dict[TopicIdPartition, LeaderState] = {}
         brokers = {one: Registered(100 + one, is_active=True) for one in (1, FOLLOWER)}
         for tip, log in logs.items():
-            log.note_leader_epoch(EPOCH)
+            log.note_leader_epoch(epoch)
             self.leaders[tip] = LeaderState(
                 1,
                 LeaderSettings(),
                 brokers,
                 log,
-                Leadership(EPOCH, 1, (1, FOLLOWER), (1, FOLLOWER)),
-                high_watermark=0,
+                Leadership(epoch, 1, (1, FOLLOWER), (1, FOLLOWER)),
+                high_watermark=high_watermark,
                 min_insync_replicas=1,
                 now_ms=START_MS,
             )
@@ -140,10 +143,10 @@ class LeaderNode:
         (topic,) = message.topics
         (asked,) = topic.partitions
         log = next(log for tip, log in self.logs.items() if tip.topic == topic.name)
-        assert (message.replica_id, asked.current_leader_epoch) == (FOLLOWER, EPOCH)
+        assert (message.replica_id, asked.current_leader_epoch) == (FOLLOWER, self.leader_epoch)
         offset = log.log_end_offset if asked.timestamp == -1 else log.log_start_offset
         told = module.ListOffsetsPartitionResponse(
-            partition_index=0, error_code=ErrorCode.none, offset=offset, leader_epoch=EPOCH
+            partition_index=0, error_code=ErrorCode.none, offset=offset, leader_epoch=self.leader_epoch
         )
         answer = module.ListOffsetsTopicResponse(name=topic.name, partitions=(told,))
         return module.ListOffsetsResponse(throttle_time=message.timeout, topics=(answer,))
