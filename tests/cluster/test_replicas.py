@@ -77,7 +77,7 @@ def read_all(cluster: Cluster, topic: str) -> list[list[int]]:
 
 def create(cluster: Cluster, topic: str, **config: str) -> None:
     admin = Admin(cluster.bootstrap)
-    admin.create(topic, PARTITIONS, 3, min_insync_replicas="2", **config)
+    admin.replicate(topic, PARTITIONS, 3, min_insync_replicas="2", **config)
     wait_in_sync(cluster, topic)
 
 

@@ -315,11 +315,15 @@ class Admin:
         self.bootstrap = bootstrap
         self.client = confluent_admin.AdminClient({"bootstrap.servers": bootstrap})
 
-    def create(self, topic: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Creates a topic; `segment_bytes="1048576"` stands for `segment.bytes=1048576`.
 
         The rows of tests are years old, so nothing is deleted by age unless asked.
         """
+        self.replicate(topic, partitions, 1, **config)
+
+    def replicate(self, topic: str, partitions: int, replicas: int, **config: str) -> None:
+        """As `create`, of several replicas."""
         settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
         new = confluent_admin.NewTopic(topic, partitions, replicas, config=settings)
         self.client.create_topics([new], operation_timeout=20)[topic].result(30)

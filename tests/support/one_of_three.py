@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from uuid import UUID
 
+from service.base.steps import Steps
 from service.base.timers import Timers
+from service.base.types import TopicIdPartition
 from service.broker.applier import Applier
 from service.broker.broker import Broker
 from service.broker.coordinators import GroupCoordinators
@@ -22,7 +24,7 @@ from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.manager import LogManager
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage
+from service.metadata.image import MetadataImage, PartitionImage
 from service.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -34,6 +36,7 @@ from service.metadata.records import (
 )
 from service.network.exchange import Promise, RequestContext, Response
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
 from tests.support.world import START_MS, make_world
@@ -182,6 +185,29 @@ class OneOfThree:
         return await self.call(ApiKey.FETCH, "FetchRequest", version, **message)
 
 
+class _Unfollowed:
+    """The applier's `Replication` of a broker whose followers are the test's own: nobody fetches by itself."""
+
+    def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
+        return []
+
+    def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
+        yield from ()
+
+    def lies(self, partition: Partition, replica: PartitionImage) -> None:
+        pass
+
+    def lead(self, partition: Partition, replica: PartitionImage) -> None:
+        partition.log.note_leader_epoch(replica.leader_epoch)
+        partition.lead(replica.leader_epoch, None)
+
+    def follow(self, partition: Partition, replica: PartitionImage, *, is_unclean: bool) -> None:
+        partition.follow(replica.leader_epoch)
+
+    def leave(self, tip: TopicIdPartition) -> None:
+        pass
+
+
 class _NoController:
     """Whatever is asked of it is a mistake of the test."""
 
@@ -207,7 +233,7 @@ async def one_of_three(
     await logs.open_all(lambda _: LogConfig())
     metadata = SimpleNamespace(image=MetadataImage())
     replicas, timers = Replicas(), Timers(asyncio.get_running_loop())
-    applier = Applier(config, logs, replicas, None, timers.purgatory)
+    applier = Applier(config, logs, replicas, None, timers.purgatory, cast("Any", _Unfollowed()))
     image: Callable[[], MetadataImage] = lambda: metadata.image  # noqa: E731
     controller: Any = _NoController()
     groups = GroupCoordinators(

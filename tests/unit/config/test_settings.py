@@ -10,6 +10,7 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.docs import markdown
 from service.config.keys import ConfigKey, ConfigType, to_text
+from service.config.replication import ReplicationConfig
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
 from service.config.tables.cluster import CLUSTER_TOPIC
@@ -66,7 +67,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
     """A key that no field and no topic default comes from would be accepted and ignored."""
     fields = {
         field.name
-        for config in (BrokerConfig, ClusterConfig, QuorumConfig)
+        for config in (BrokerConfig, ClusterConfig, QuorumConfig, ReplicationConfig)
         for field in dataclasses.fields(config)
     }
     of_topics = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.synonyms}
@@ -77,6 +78,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
     }
     for name in BROKER_KEYS:
         field = name.removeprefix("controller.quorum.").removeprefix("firn.").removeprefix("quorum.")
+        field = field.removeprefix("replica.")
         assert field.replace(".", "_") in fields or name in {*of_topics, *checked_only, *of_groups}, name
 
 
@@ -118,8 +120,8 @@ def test_every_key_of_a_node_reaches_it() -> None:
             "Invalid value 5 for configuration log.segment.bytes: Value must be at least 1048576",
         ),
         (
-            {"default.replication.factor": "3"},
-            "Invalid value 3 for configuration default.replication.factor: Value must be no more than 1",
+            {"default.replication.factor": "0"},
+            "Invalid value 0 for configuration default.replication.factor: Value must be at least 1",
         ),
         (
             {"auto.create.topics.enable": "yes"},
