@@ -343,8 +343,9 @@ class Partition:
         """Where the log ends, committed or not: what replicas can read."""
         return self.unified.end_offset
 
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead.
+    def check_epoch(self, current_leader_epoch: int, *, needs_leader: bool = True) -> None:
+        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead, unless any
+        replica will do.
 
         `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
         us, NOT_LEADER_OR_FOLLOWER when neither, and others lead; `StorageError` where the replica is offline,
@@ -353,9 +354,9 @@ class Partition:
         self.log.check()
         epoch = self._leader_epoch
         if current_leader_epoch in (NO_LEADER_EPOCH, epoch):
-            if self.is_leader:
-                return
-            self.check_leads()
+            if needs_leader and not self.is_leader:
+                self.check_leads()
+            return
         behind = current_leader_epoch < epoch
         code = ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch
         raise RequestError(code, f"leader epoch of {self.tip} is {epoch}, not {current_leader_epoch}")
