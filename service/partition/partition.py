@@ -77,6 +77,8 @@ class Partition:
         """these two count while `leading` is None"""
         self.on_proposal: Callable[[TopicIdPartition], None] | None = None
         """called when `leading` has a new proposal"""
+        self.lows: object | None = None
+        """a key of the purgatory, once somebody has waited for `low_watermark` to rise"""
         self._unseen: list[tuple[int, int]] = []
         """appends that are not committed: base offset and bytes, the last maybe of several"""
         self._clock = local.state.world.clock
@@ -125,6 +127,7 @@ class Partition:
             self._unseen.clear()
             self._take_mark(leading.high_watermark)
             self.happened(leading.look(self._clock.monotonic_ms()))
+        self._tell_of_lows()
         if before is not None and before is not leading:
             alone = leading is None
             self._dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
@@ -144,6 +147,11 @@ class Partition:
             self._dismiss(leading, error)
         self._purgatory.happened(self)
         self._purgatory.happened(self.growth)
+        self._tell_of_lows()
+
+    def _tell_of_lows(self) -> None:
+        if self.lows is not None:
+            self._purgatory.happened(self.lows)
 
     def _dismiss(self, leading: LeaderState, error: ErrorCode) -> None:
         for waiter in leading.deposed():
@@ -161,6 +169,17 @@ class Partition:
                 _tell(waiter, error)
         if what & PROPOSES and self.on_proposal is not None:
             self.on_proposal(self.tip)
+
+    @property
+    def low_watermark(self) -> int:
+        """Where all live replicas begin at the latest."""
+        return self.start_offset if self.leading is None else self.leading.low_watermark()
+
+    def watch_lows(self) -> object:
+        """The key of the purgatory to which a rise of `low_watermark` happens."""
+        if self.lows is None:
+            self.lows = object()
+        return self.lows
 
     def _take_mark(self, high_watermark: int) -> None:
         """What is below `high_watermark` is committed: consumers see it, and followers hear of it with what
@@ -476,6 +495,7 @@ class Partition:
         if is_first:
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
             self.happened(what)
+            self._tell_of_lows()
         else:
             verdict = leading.judge(asked)
         is_granted = verdict.error is ErrorCode.none and verdict.diverging is None
