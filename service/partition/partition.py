@@ -27,7 +27,7 @@ from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.replication.acks import Waiter
-from service.replication.leader import MOVED, PROPOSES, LeaderState, ReplicaSession
+from service.replication.leader import MOVED, PROPOSES, Follower, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Partition:
         self._unseen: list[tuple[int, int]] = []
         """appends that are not committed: base offset and bytes, the last maybe of several"""
         self._clock = local.state.world.clock
+        self._is_shared = high_watermark is not None
+        """whether others have replicas, too: what is known to be committed may be read from any of them"""
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
             self.high_watermark = self._within(high_watermark)
@@ -119,6 +121,7 @@ class Partition:
         if leader_epoch != self._leader_epoch or not self.is_leader:
             self._purgatory.happened(self.growth)
         before, self.leading = self.leading, leading
+        self._is_shared = leading is not None
         self.is_leader = True
         self.leader_epoch = leader_epoch
         if leading is None:
@@ -202,6 +205,7 @@ class Partition:
     def follower_mark(self, high_watermark: int) -> None:
         """The leader's high watermark, as it told this follower; here it is never above the log's end."""
         if not self.is_leader:
+            self._is_shared = True
             self._take_mark(self._within(high_watermark))
 
     def _within(self, offset: int) -> int:
@@ -363,8 +367,8 @@ class Partition:
         return self.unified.end_offset
 
     def check_epoch(self, current_leader_epoch: int, *, needs_leader: bool = True) -> None:
-        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead, unless any
-        replica will do.
+        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead; or follow,
+        where any replica will do.
 
         `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
         us, NOT_LEADER_OR_FOLLOWER when neither, and others lead; `StorageError` where the replica is offline,
@@ -373,7 +377,7 @@ class Partition:
         self.log.check()
         epoch = self._leader_epoch
         if current_leader_epoch in (NO_LEADER_EPOCH, epoch):
-            if needs_leader and not self.is_leader:
+            if not self.is_leader and (needs_leader or not self._is_shared):
                 self.check_leads()
             return
         behind = current_leader_epoch < epoch
@@ -509,6 +513,18 @@ class Partition:
         """A replica's session has ended, or names this partition no more."""
         if self.leading is not None:
             self.leading.detach(broker_id, session)
+
+    def candidates(self, offset: int) -> list[Follower]:
+        """In-sync followers that have `offset`, or the end of the log there; none while others lead."""
+        leading = self.leading
+        if leading is None:
+            return []
+        in_sync = leading.in_sync
+        return [
+            one
+            for one in leading.followers
+            if one.broker_id in in_sync and one.start_offset <= offset <= one.end_offset
+        ]
 
     def close(self) -> None:
         """This replica is no longer here: who waits must look again and find that out."""
