@@ -41,6 +41,7 @@ from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
     from service.broker.control_plane import ControlPlane
+    from service.replication.selectors import Selector
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -100,6 +101,8 @@ class Broker:
         self._search_pool = threads.pool("search", 1)
         self.encoded_settings = EncodedSettings()
         self.encoded_topics = EncodedTopics(replicas)
+        self.replica_selector: Selector | None = None
+        """``replica.selector.class``: from which replica a consumer had better read"""
         self.metrics = ServingMetrics()
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
         self._careful_until = 0.0

@@ -19,12 +19,14 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.broker.broker import Broker
+from service.broker.cluster_view import NOBODY
 from service.hot.files import FileSlice
 from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
+from service.replication.selectors import Candidate
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
 from service.wire.produce import TopicKey
 
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
     from service.remote.reading.flight import Hold
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
+    from service.replication.selectors import Selector
 
 FIRST_VERSION_WITH_ZSTD: Final = 10
+FIRST_VERSION_WITH_RACKS: Final = 11
+"""Consumers say where they are, may be sent to a replica that is near, and read from any (KIP-392)."""
 FIRST_VERSION_WITH_LEADERS: Final = 16
 """Who asks the wrong broker, or believes in an old epoch, is told who leads (KIP-951)."""
 _ELSEWHERE: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
@@ -107,7 +112,11 @@ class Pass:
                 diverging, read = self._look_for_replica(partition, asked)
             else:
                 self._check(partition)
-                diverging = _diverging(partition, asked)
+                if broker.replica_selector is not None and self._version >= FIRST_VERSION_WITH_RACKS:
+                    preferred = self._preferred(broker.replica_selector, partition, asked.fetch_offset)
+                    if preferred != NOBODY:
+                        return partition, self._sent_away(partition, asked, preferred)
+                diverging = self._diverging(partition, asked)
                 read = NOTHING if diverging is not None else self._read(partition, topic, asked)
         except RequestError as e:
             return None, self._refused(topic, asked, e)
@@ -220,6 +229,55 @@ class Pass:
         if self._version < FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == "zstd":
             raise RequestError(ErrorCode.unsupported_compression_type)
 
+    def _preferred(self, select: Selector, partition: Partition, offset: int) -> int:
+        """The broker that the consumer had better ask, `NOBODY` where that is this one (Kafka
+        `ReplicaManager.findPreferredReadReplica`)."""
+        broker = self._broker
+        followers = partition.candidates(offset)
+        if not followers:
+            return NOBODY
+        known = broker.cluster.seen_by(self._context.listener).by_id
+        now_ms, end, own = broker.clock.monotonic_ms(), partition.end_offset, broker.config.node_id
+        here = known.get(own)
+        leader = Candidate(own, None if here is None else here.rack, end, 0)
+        candidates = [leader]
+        for one in followers:
+            reached = known.get(one.broker_id)
+            if reached is not None:
+                behind_ms = now_ms - one.last_caught_up_ms(end)
+                candidates.append(Candidate(one.broker_id, reached.rack, one.end_offset, behind_ms))
+        chosen = select(self._fetch.rack_id, leader, candidates).broker_id
+        return NOBODY if chosen == own else chosen
+
+    def _sent_away(self, partition: Partition, asked: FetchPartition, preferred: int) -> FetchPartitionResult:
+        """The consumer gets nothing here, and is told at once where to go."""
+        partition.check_epoch(asked.current_leader_epoch)
+        self.is_final = True
+        self.partitions.append(partition)
+        return FetchPartitionResult(
+            asked.partition,
+            ErrorCode.none,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.start_offset,
+            preferred_read_replica=preferred,
+        )
+
+    def _diverging(self, partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
+        """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
+        needs_leader = self._version < FIRST_VERSION_WITH_RACKS
+        partition.check_epoch(asked.current_leader_epoch, needs_leader=needs_leader)
+        if asked.last_fetched_epoch == NO_LEADER_EPOCH:
+            return None
+        epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
+        if epoch == NO_LEADER_EPOCH:
+            raise RequestError(
+                ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
+            )
+        if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+            return epoch, end_offset
+        return None
+
     def _read(self, partition: Partition, topic: TopicKey, asked: FetchPartition) -> LogRead:
         limit = max(min(asked.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
@@ -234,21 +292,6 @@ class Pass:
             read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
         # A remote read brings whole batches, at least one: it may be more than is left of the budget.
         return read if is_first or read.size <= limit else NOTHING
-
-
-def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
-    """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
-    partition.check_epoch(asked.current_leader_epoch)
-    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
-        return None
-    epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
-    if epoch == NO_LEADER_EPOCH:
-        raise RequestError(
-            ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
-        )
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-        return epoch, end_offset
-    return None
 
 
 def storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:

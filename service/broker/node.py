@@ -420,6 +420,10 @@ class Node:
         """Partitions of this node that could not be opened, or were taken offline."""
         return 0 if self._broker is None else self._broker.replicas.closed_count
 
+    def replica_counts(self) -> Mapping[str, int]:
+        """Partitions of several replicas that are led and followed here, and what is amiss with the first."""
+        return {} if self._replication is None else self._replication.standing()._asdict()
+
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""
         return {server.listener: server.connection_count for server in self.listening}

@@ -72,6 +72,8 @@ class Replication:
         self._brokers: dict[int, Registered] = {}
         self._places: dict[int, EndpointImage] = {}
         self._led: dict[TopicIdPartition, Partition] = {}
+        self._short: dict[TopicIdPartition, Partition] = {}
+        """those of them with replicas that are not in sync"""
         self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
         """partitions that are led here, by whoever else has them"""
         self._followed: dict[TopicIdPartition, _Followed] = {}
@@ -159,6 +161,8 @@ class Replication:
             partition.lead(replica.leader_epoch, leading)
         self._unlead(tip)
         self._led[tip] = self._marked[tip] = partition
+        if len(replica.isr) < len(replica.replicas):
+            self._short[tip] = partition
         for one in replica.replicas:
             if one != self._me:
                 self._by_follower.setdefault(one, {})[tip] = None
@@ -212,9 +216,9 @@ class Replication:
         self._out.discard(tip)
 
     def _unlead(self, tip: TopicIdPartition) -> None:
-        partition = self._led.pop(tip, None)
-        if partition is None:
+        if self._led.pop(tip, None) is None:
             return
+        self._short.pop(tip, None)
         for broker_id, tips in list(self._by_follower.items()):
             if tips.pop(tip, tip) is None and not tips:
                 del self._by_follower[broker_id]
@@ -280,6 +284,13 @@ class Replication:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
+    # -- what is told
+
+    def standing(self) -> ReplicaCounts:
+        """How many there are of each kind."""
+        under = sum(one.leading is not None and one.leading.is_under_min_isr for one in self._short.values())
+        return ReplicaCounts(len(self._led), len(self._followed), len(self._short), under)
+
     # -- life
 
     def marks(self) -> Iterable[tuple[TopicIdPartition, int]]:
@@ -313,6 +324,16 @@ class Replication:
         self._followed.clear()
         while self._ending:
             await asyncio.wait(self._ending)
+
+
+class ReplicaCounts(NamedTuple):
+    """Partitions of several replicas on this broker."""
+
+    led: int
+    followed: int
+    under_replicated: int
+    """of those that are led here"""
+    under_min_isr: int
 
 
 class _Followed(NamedTuple):

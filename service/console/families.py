@@ -285,6 +285,19 @@ METADATA: Final = (
         kafka="kafka.controller:type=KafkaController,name=ActiveBrokerCount",
     ),
     _gauge(
+        "replicas_led", "Partitions of several replicas that this node leads.",
+        kafka="kafka.server:type=ReplicaManager,name=LeaderCount",
+    ),
+    _gauge("replicas_followed", "Partitions of several replicas that this node fetches from their leaders."),
+    _gauge(
+        "replicas_under_replicated", "Partitions led here with replicas that are not in sync.",
+        kafka="kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions",
+    ),
+    _gauge(
+        "replicas_under_min_isr", "Partitions led here that take no records with acks=all.",
+        kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
+    ),
+    _gauge(
         "cluster_partitions_without_leader", "Partitions that nobody leads.",
         kafka="kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
     ),

@@ -95,6 +95,7 @@ def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
     yield from _network(node.network)
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
     yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
+    yield from (Sample(f"firn_replicas_{kind}", n) for kind, n in node.replica_counts().items())
     if node.serving is not None:
         yield from _serving(node.serving)
     if node.logs is not None:

@@ -76,6 +76,10 @@ class Watched(Protocol):
     def closed_count(self) -> int:
         """Partitions of this node that could not be opened, or were taken offline."""
 
+    def replica_counts(self) -> Mapping[str, int]:
+        """Partitions of several replicas: `led` and `followed` here, and of the first `under_replicated` and
+        `under_min_isr`; nothing where there are no other brokers."""
+
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""
 

@@ -149,6 +149,7 @@ class Look(NamedTuple):
             or result.high_watermark != of.high_watermark
             or result.log_start_offset != of.log_start_offset
             or result.diverging_epoch is not None
+            or result.preferred_read_replica >= 0
         )
 
 

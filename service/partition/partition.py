@@ -27,7 +27,7 @@ from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.replication.acks import Waiter
-from service.replication.leader import MOVED, PROPOSES, LeaderState, ReplicaSession
+from service.replication.leader import MOVED, PROPOSES, Follower, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
 
 if TYPE_CHECKING:
@@ -77,9 +77,13 @@ class Partition:
         """these two count while `leading` is None"""
         self.on_proposal: Callable[[TopicIdPartition], None] | None = None
         """called when `leading` has a new proposal"""
+        self.lows: object | None = None
+        """a key of the purgatory, once somebody has waited for `low_watermark` to rise"""
         self._unseen: list[tuple[int, int]] = []
         """appends that are not committed: base offset and bytes, the last maybe of several"""
         self._clock = local.state.world.clock
+        self._is_shared = high_watermark is not None
+        """whether others have replicas, too: what is known to be committed may be read from any of them"""
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
             self.high_watermark = self._within(high_watermark)
@@ -117,6 +121,7 @@ class Partition:
         if leader_epoch != self._leader_epoch or not self.is_leader:
             self._purgatory.happened(self.growth)
         before, self.leading = self.leading, leading
+        self._is_shared = leading is not None
         self.is_leader = True
         self.leader_epoch = leader_epoch
         if leading is None:
@@ -125,6 +130,7 @@ class Partition:
             self._unseen.clear()
             self._take_mark(leading.high_watermark)
             self.happened(leading.look(self._clock.monotonic_ms()))
+        self._tell_of_lows()
         if before is not None and before is not leading:
             alone = leading is None
             self._dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
@@ -144,6 +150,11 @@ class Partition:
             self._dismiss(leading, error)
         self._purgatory.happened(self)
         self._purgatory.happened(self.growth)
+        self._tell_of_lows()
+
+    def _tell_of_lows(self) -> None:
+        if self.lows is not None:
+            self._purgatory.happened(self.lows)
 
     def _dismiss(self, leading: LeaderState, error: ErrorCode) -> None:
         for waiter in leading.deposed():
@@ -161,6 +172,17 @@ class Partition:
                 _tell(waiter, error)
         if what & PROPOSES and self.on_proposal is not None:
             self.on_proposal(self.tip)
+
+    @property
+    def low_watermark(self) -> int:
+        """Where all live replicas begin at the latest."""
+        return self.start_offset if self.leading is None else self.leading.low_watermark()
+
+    def watch_lows(self) -> object:
+        """The key of the purgatory to which a rise of `low_watermark` happens."""
+        if self.lows is None:
+            self.lows = object()
+        return self.lows
 
     def _take_mark(self, high_watermark: int) -> None:
         """What is below `high_watermark` is committed: consumers see it, and followers hear of it with what
@@ -183,6 +205,7 @@ class Partition:
     def follower_mark(self, high_watermark: int) -> None:
         """The leader's high watermark, as it told this follower; here it is never above the log's end."""
         if not self.is_leader:
+            self._is_shared = True
             self._take_mark(self._within(high_watermark))
 
     def _within(self, offset: int) -> int:
@@ -343,8 +366,9 @@ class Partition:
         """Where the log ends, committed or not: what replicas can read."""
         return self.unified.end_offset
 
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead.
+    def check_epoch(self, current_leader_epoch: int, *, needs_leader: bool = True) -> None:
+        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead; or follow,
+        where any replica will do.
 
         `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
         us, NOT_LEADER_OR_FOLLOWER when neither, and others lead; `StorageError` where the replica is offline,
@@ -353,9 +377,9 @@ class Partition:
         self.log.check()
         epoch = self._leader_epoch
         if current_leader_epoch in (NO_LEADER_EPOCH, epoch):
-            if self.is_leader:
-                return
-            self.check_leads()
+            if not self.is_leader and (needs_leader or not self._is_shared):
+                self.check_leads()
+            return
         behind = current_leader_epoch < epoch
         code = ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch
         raise RequestError(code, f"leader epoch of {self.tip} is {epoch}, not {current_leader_epoch}")
@@ -475,6 +499,7 @@ class Partition:
         if is_first:
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
             self.happened(what)
+            self._tell_of_lows()
         else:
             verdict = leading.judge(asked)
         is_granted = verdict.error is ErrorCode.none and verdict.diverging is None
@@ -488,6 +513,18 @@ class Partition:
         """A replica's session has ended, or names this partition no more."""
         if self.leading is not None:
             self.leading.detach(broker_id, session)
+
+    def candidates(self, offset: int) -> list[Follower]:
+        """In-sync followers that have `offset`, or the end of the log there; none while others lead."""
+        leading = self.leading
+        if leading is None:
+            return []
+        in_sync = leading.in_sync
+        return [
+            one
+            for one in leading.followers
+            if one.broker_id in in_sync and one.start_offset <= offset <= one.end_offset
+        ]
 
     def close(self) -> None:
         """This replica is no longer here: who waits must look again and find that out."""

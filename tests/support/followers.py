@@ -9,7 +9,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.records.builder import BatchBuilder
-from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.leader import Follower, LeaderSettings, Leadership, LeaderState, Registered
 from service.replication.replica_fetch import ReplicaFetch
 from service.wire.api import ApiKey, request_module
 from tests.support.one_of_three import HIDDEN, ME, OTHER, TOPIC, OneOfThree, partition, topic
@@ -59,6 +59,12 @@ class Followed:
             verdict, what = self.leading.fetched(asked, None, START_MS)
             assert verdict.error is ErrorCode.none
             self.partition.happened(what)
+
+    def of(self, broker_id: int) -> Follower:
+        """What the leader knows of it."""
+        found = self.leading.follower(broker_id)
+        assert found is not None
+        return found
 
     async def fetch(self, replica: int = OTHER, offset: int = 0, **how: Any) -> Any:
         """The partition's answer."""

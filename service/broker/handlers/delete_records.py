@@ -1,12 +1,14 @@
 """DeleteRecords (KIP-107): the log begins later, over both tiers, and does so after a crash, too.
 
-What is answered without an error is durable: a checkpoint on disk tells where the log begins. The catalog
+What is answered without an error is durable: a checkpoint on disk tells where the log begins; and all live
+replicas begin there (Kafka `DelayedDeleteRecords`), as their fetches say. The catalog
 follows by itself (`tiering/partition_work.py`), and objects and local segments go after their delays.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, NamedTuple
 
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
@@ -25,6 +27,8 @@ from service.broker.internal_topics import INTERNAL_TOPICS
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.exchange import RequestContext
+from service.partition.partition import HIGH_WATERMARK, Partition
+from service.partition.waits import Wait
 
 LOOK_US: Final = 2
 TOPIC_US: Final = 4
@@ -34,10 +38,16 @@ SEGMENTS_US: Final = 500
 
 
 class _Deleted(NamedTuple):
-    """A partition whose log begins at `start` at the earliest, once that is durable."""
+    """A partition whose log begins at `start` at the earliest, once that is durable. All replicas are to
+    begin at `wanted`."""
 
-    log: LocalLog
+    partition: Partition
     start: int
+    wanted: int
+
+    @property
+    def log(self) -> LocalLog:
+        return self.partition.log
 
 
 _Outcome = _Deleted | ErrorCode
@@ -48,8 +58,8 @@ async def handle(
 ) -> DeleteRecordsResponse:
     """One answer for each partition; of one that is named twice the last offset counts, as in Kafka.
 
-    REQUEST_TIMED_OUT where a start has moved and is not durable within the request's time: a crash may still
-    bring records back then.
+    REQUEST_TIMED_OUT where a start has moved and is not durable within the request's time, or not taken over
+    by a replica: a crash may still bring records back then.
     """
     piece = Slice()
     deadline = broker.loop.time() + request.timeout.total_seconds()
@@ -61,6 +71,7 @@ async def handle(
                 await broker.checkpoint_starts()
         except TimeoutError:
             timed_out = True
+    await _replicas_follow(broker, outcomes, deadline, piece)
     topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
     for (topic, partition), outcome in outcomes.items():
         if piece.charge(PARTITION_US):
@@ -97,7 +108,8 @@ async def _delete(
                     ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {topic}."
                 )
             found = broker.replicas.find(topic, partition)
-            outcomes[topic, partition] = _Deleted(found.log, found.delete_records(offset))
+            wanted = found.high_watermark if offset == HIGH_WATERMARK else offset
+            outcomes[topic, partition] = _Deleted(found, found.delete_records(offset), wanted)
             while (
                 broker.replicas.get_by(topic, partition) is found
                 and found.log.delete_below_start() == MOST_AT_ONCE
@@ -127,13 +139,59 @@ async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcom
     return False
 
 
+async def _replicas_follow(
+    broker: Broker, outcomes: dict[tuple[str, int], _Outcome], deadline: float, piece: Slice
+) -> None:
+    """Until all live replicas of each partition begin where it was asked for, or the time is over."""
+    waiting = {
+        key: one for key, one in outcomes.items() if isinstance(one, _Deleted) and one.partition.leading
+    }
+    while waiting:
+        left_s = max(deadline - broker.loop.time(), 0.0)
+        future: asyncio.Future[None] = broker.loop.create_future()
+        wait = Wait(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
+        broker.timers.watch(wait, [one.partition.watch_lows() for one in waiting.values()], left_s)
+        try:
+            for key, one in list(waiting.items()):
+                if piece.charge(LOOK_US):
+                    await piece.next_turn()
+                error = _why_not(broker, key, one)
+                if error is not None:
+                    outcomes[key] = error
+                if error is not None or one.partition.low_watermark >= one.wanted:
+                    del waiting[key]
+            if not left_s:
+                outcomes.update(dict.fromkeys(waiting, ErrorCode.request_timed_out))
+                return
+            if waiting:
+                await future
+        finally:
+            broker.timers.purgatory.forget(wait)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _why_not(broker: Broker, key: tuple[str, int], deleted: _Deleted) -> ErrorCode | None:
+    """Why nothing is to be waited for any more: the partition is another's now, or nobody's."""
+    try:
+        if broker.replicas.find(*key) is not deleted.partition:
+            return ErrorCode.unknown_topic_or_partition
+        deleted.partition.check_leads()
+    except RequestError as e:
+        return e.code
+    return None
+
+
 def _answer(
     broker: Broker, partition: int, outcome: _Outcome, timed_out: bool
 ) -> DeleteRecordsPartitionResult:
     start, error = NO_OFFSET, outcome
     if isinstance(outcome, _Deleted):
         if broker.durable_start(outcome.log) >= outcome.start:
-            start, error = outcome.start, ErrorCode.none
+            start, error = max(min(outcome.start, outcome.partition.low_watermark), 0), ErrorCode.none
         else:  # the disk refuses, or takes its time; or the topic was deleted meanwhile
             error = ErrorCode.request_timed_out if timed_out else ErrorCode.kafka_storage_error
     assert isinstance(error, ErrorCode)

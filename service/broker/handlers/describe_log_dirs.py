@@ -25,8 +25,6 @@ from service.network.exchange import RequestContext
 
 LOOK_US: Final = 1
 PARTITION_US: Final = 6
-NO_LAG: Final = 0
-"""This node leads what it serves: a log ends where the high watermark is."""
 UNKNOWN_LAG: Final = -1
 
 Topics = dict[str, list[DescribeLogDirsPartition]]
@@ -67,11 +65,15 @@ async def _wanted(request: DescribeLogDirsRequest, piece: Slice) -> set[tuple[st
 
 
 def _partition(broker: Broker, log: LocalLog) -> DescribeLogDirsPartition:
-    is_online = broker.replicas.get(log.tip.topic_id, log.tip.partition) is not None and log.failure is None
+    partition = broker.replicas.get(log.tip.topic_id, log.tip.partition)
+    lag = UNKNOWN_LAG
+    if partition is not None and log.failure is None:
+        # How much it lacks of what it knows to be committed (Kafka `getLogEndOffsetLag`).
+        lag = max(partition.high_watermark - log.log_end_offset, 0)
     return DescribeLogDirsPartition(
         partition_index=log.tip.partition,
         partition_size=log.size,
-        offset_lag=NO_LAG if is_online else UNKNOWN_LAG,
+        offset_lag=lag,
         is_future_key=False,
     )
 

@@ -5,6 +5,10 @@ Sources: KIP-79, KIP-405, KIP-734, KIP-1005, KIP-1023.
 A negative timestamp names a place; which of them a client may ask for depends on the request's version.
 Searches by time that reach into the bucket run on the remote-read threads; the answer waits for them no
 longer than the request's timeout.
+
+Consumers are told of nothing at or above the high watermark; and of nothing there while a new leader does not
+know yet how far its predecessors' reached (OFFSET_NOT_AVAILABLE; Kafka `Partition.fetchOffsetForTimestamp`).
+Other replicas are told of all that is in the log.
 """
 
 from __future__ import annotations
@@ -46,6 +50,10 @@ FIRST_VERSION: Final = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+FIRST_VERSION_WITH_NOT_AVAILABLE: Final = 5
+CONSUMER: Final = -1
+DEBUGGING: Final = -2
+"""A replica id to which any replica answers."""
 READ_COMMITTED: Final = 1
 TOPIC_US: Final = 4
 PARTITION_US: Final = 10
@@ -86,6 +94,7 @@ class _Offsets:
         self._broker = broker
         self._version = context.api_version
         self._request = request
+        self._is_consumer = request.replica_id == CONSUMER
         self._topics: list[tuple[str, list[ListOffsetsPartitionResponse]]] = []
         self._piece = Slice()
         self._local = asyncio.Lock()
@@ -124,8 +133,9 @@ class _Offsets:
             return _answer(one, ErrorCode.unsupported_version, NOT_FOUND)
         try:
             partition = self._broker.replicas.find(topic, one.partition_index)
-            partition.check_epoch(one.current_leader_epoch)
-            found = _place(partition, one.timestamp, self._request.isolation_level)
+            needs_leader = self._request.replica_id != DEBUGGING
+            partition.check_epoch(one.current_leader_epoch, needs_leader=needs_leader)
+            found = self._place(partition, one.timestamp)
         except (RequestError, StorageError, CorruptionError) as e:
             return self._failed(topic, one, e)
         if found is None:
@@ -137,11 +147,33 @@ class _Offsets:
         self, topic: str, one: ListOffsetsPartition, error: Exception
     ) -> ListOffsetsPartitionResponse:
         if isinstance(error, RequestError):
-            return _answer(one, error.code, NOT_FOUND)
+            code = error.code
+            is_old = self._version < FIRST_VERSION_WITH_NOT_AVAILABLE
+            if code is ErrorCode.offset_not_available and is_old:
+                code = ErrorCode.leader_not_available
+            return _answer(one, code, NOT_FOUND)
         if isinstance(error, TimeoutError):
             return _answer(one, ErrorCode.request_timed_out, NOT_FOUND)
         self._broker.log_storage_error("ListOffsets", topic, one.partition_index, error)
         return _answer(one, ErrorCode.kafka_storage_error, NOT_FOUND)
+
+    def _place(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
+        """The places that are known without looking at records; None for those that need a search."""
+        if timestamp != LATEST:
+            return _place(partition, timestamp)
+        end = partition.end_offset
+        if self._is_consumer:
+            _check_reached(partition)
+            committed = self._request.isolation_level == READ_COMMITTED
+            end = partition.last_stable_offset if committed else partition.high_watermark
+        return TimestampedOffset(end, NO_TIMESTAMP, partition.leader_epoch)
+
+    def _within(self, partition: Partition, found: TimestampedOffset) -> TimestampedOffset:
+        """What was searched for, as far as a consumer may know of it."""
+        if not self._is_consumer or NO_OFFSET < found.offset < partition.high_watermark:
+            return found
+        _check_reached(partition)
+        return NOT_FOUND
 
     async def finish(self, known: Awaitable[None] | None) -> ListOffsetsResponse:
         if known is not None:
@@ -167,7 +199,7 @@ class _Offsets:
     async def _search(self, search: _Search) -> None:
         answers, at, topic, one, partition = search
         try:
-            found = await self._find(partition, one.timestamp)
+            found = self._within(partition, await self._find(partition, one.timestamp))
         except (RequestError, TimeoutError, StorageError, CorruptionError) as e:
             answers[at] = self._failed(topic, one, e)
         else:
@@ -243,13 +275,20 @@ def _answer(
     )
 
 
-def _place(partition: Partition, timestamp: int, isolation_level: int) -> TimestampedOffset | None:
-    """The places that are known without looking at records; None for those that need a search."""
+def _check_reached(partition: Partition) -> None:
+    """`RequestError` OFFSET_NOT_AVAILABLE while what consumers saw of earlier leaders is not known to be
+    committed."""
+    leading = partition.leading
+    if leading is not None and not leading.has_reached_its_epoch:
+        raise RequestError(
+            ErrorCode.offset_not_available,
+            f"{partition.tip} is committed up to {leading.high_watermark}, its epoch begins at "
+            f"{leading.epoch_start}",
+        )
+
+
+def _place(partition: Partition, timestamp: int) -> TimestampedOffset | None:
     log = partition.unified
-    if timestamp == LATEST:
-        committed = isolation_level == READ_COMMITTED
-        end = partition.last_stable_offset if committed else partition.high_watermark
-        return TimestampedOffset(end, NO_TIMESTAMP, partition.leader_epoch)
     if timestamp == EARLIEST:
         return _at(partition, log.start_offset)
     if timestamp == EARLIEST_LOCAL:

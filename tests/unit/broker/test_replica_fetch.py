@@ -40,6 +40,14 @@ def offsets(answer: Any) -> list[int]:
     return [one.base_offset for one in iter_headers(memoryview(answer.records or b""))]
 
 
+def ends(followed: list[Followed]) -> list[int]:
+    return [one.of(OTHER).end_offset for one in followed]
+
+
+def attached(followed: list[Followed]) -> list[bool]:
+    return [one.of(OTHER).session is not None for one in followed]
+
+
 async def append(one: Followed, count: int = 1) -> None:
     for _ in range(count):
         await produced(one.node, one.number, acks=1)
@@ -58,7 +66,7 @@ def test_replicas_get_all_there_is_and_consumers_what_is_committed(tmp_path: Pat
         assert answer.high_watermark == 1, "it was moved by this very fetch"
         seen = (await node.fetch(0)).responses[0].partitions[0]
         assert (offsets(seen), seen.high_watermark) == ([0], 1)
-        assert one.leading.follower(OTHER).end_offset == 2  # type: ignore[union-attr]
+        assert one.of(OTHER).end_offset == 2
 
     run(tmp_path, scenario)
 
@@ -98,8 +106,7 @@ def test_what_is_read_again_after_waiting_is_no_progress(tmp_path: Path) -> None
         one = Followed(node)
         task = asyncio.create_task(one.fetch(OTHER, 0, wait_ms=20_000))
         await settle()
-        follower = one.leading.follower(OTHER)
-        assert follower is not None
+        follower = one.of(OTHER)
         follower.end_offset = -1
         await append(one)
         assert offsets(await task) == [0]
@@ -156,8 +163,7 @@ def test_what_may_not_be_is_refused_and_nothing_of_it_is_noted(
         assert (ErrorCode(answer.error_code), answer.records or b"") == (expected, b"")
         assert "refused" in caplog.text
         assert "127.0.0.1" in caplog.text
-        follower = one.leading.follower(OTHER)
-        assert follower is not None
+        follower = one.of(OTHER)
         assert (follower.end_offset, follower.session) == (-1, None)
         assert one.partition.high_watermark == 0
         if expected is FENCED:
@@ -185,7 +191,7 @@ def test_where_the_logs_differ_the_replica_is_told_and_nothing_is_noted(tmp_path
         assert answer.error_code == NONE
         assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (EPOCH, 3)
         assert offsets(answer) == []
-        assert one.leading.follower(OTHER).end_offset == -1  # type: ignore[union-attr]
+        assert one.of(OTHER).end_offset == -1
 
     run(tmp_path, scenario)
 
@@ -264,7 +270,7 @@ def test_one_answer_has_its_room_and_all_that_is_said_counts(tmp_path: Path) -> 
             answer = await all_of_them[0].fetch_all(OTHER, topics=topics, max_bytes=1, session_epoch=session)
             found = {one.partition_index: offsets(one) for one in answer.responses[0].partitions}
             assert found == {0: [2], 1: [], 2: []}
-            assert [one.leading.follower(OTHER).end_offset for one in all_of_them] == [2, 2, 2]  # type: ignore[union-attr]
+            assert ends(all_of_them) == [2, 2, 2]
         # In a session, those that have no room left are not lost, either.
         topics = (
             module.FetchTopic(
@@ -281,7 +287,7 @@ def test_one_answer_has_its_room_and_all_that_is_said_counts(tmp_path: Path) -> 
             OTHER, topics=topics, max_bytes=1, session_id=answer.session_id, session_epoch=1
         )
         assert sum(len(offsets(one)) for one in answer.responses[0].partitions) == 1
-        assert [one.leading.follower(OTHER).end_offset for one in all_of_them] == [3, 3, 3]  # type: ignore[union-attr]
+        assert ends(all_of_them) == [3, 3, 3]
 
     run(tmp_path, scenario)
 
@@ -326,8 +332,7 @@ def test_an_idle_session_confirms_what_it_said(tmp_path: Path) -> None:
             assert await session.fetch({}) == {}
         now = clock.monotonic_ms()
         for one in followed:
-            follower = one.leading.follower(OTHER)
-            assert follower is not None
+            follower = one.of(OTHER)
             assert follower.last_fetch_ms == now
             what = one.leading.tick(now)
             assert one.leading.proposal is not None, what
@@ -341,16 +346,15 @@ def test_a_session_that_ended_or_forgot_confirms_nothing(tmp_path: Path) -> None
         followed = [Followed(node, n) for n in range(3)]
         session = Session(followed)
         await session.fetch({0: 0, 1: 0, 2: 0})
-        attached = lambda: [one.leading.follower(OTHER).session is not None for one in followed]  # type: ignore[union-attr]  # noqa: E731
-        assert attached() == [True, True, True]
+        assert attached(followed) == [True, True, True]
         await session.fetch({}, forget=(1,))
-        assert attached() == [True, False, True]
+        assert attached(followed) == [True, False, True]
         await session.fetch({2: 99})
-        assert attached() == [True, False, False], "it was refused"
+        assert attached(followed) == [True, False, False], "it was refused"
         await session.fetch({2: 0})
-        assert attached() == [True, False, True]
+        assert attached(followed) == [True, False, True]
         node.broker.fetch_sessions.close(session.id)
-        assert attached() == [False, False, False]
+        assert attached(followed) == [False, False, False]
 
     run(tmp_path, scenario)
 

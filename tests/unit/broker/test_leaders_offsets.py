@@ -1,0 +1,133 @@
+"""ListOffsets and OffsetForLeaderEpoch of a leader with followers: who is told of what is not committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.wire.api import ApiKey, request_module
+from tests.support.followers import EPOCH, SPREAD, Followed, produced
+from tests.support.one_of_three import OTHER, OneOfThree, one_of_three
+from tests.support.world import START_MS
+
+NONE, NOT_LEADER = ErrorCode.none, ErrorCode.not_leader_or_follower
+NOT_AVAILABLE = ErrorCode.offset_not_available
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+CONSUMER, DEBUGGING = -1, -2
+
+
+class Listed(NamedTuple):
+    error: ErrorCode
+    offset: int
+
+
+def run(folder: Path, scenario: Callable[[OneOfThree], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(30), one_of_three(folder, *SPREAD) as node:
+            await scenario(node)
+
+    asyncio.run(whole())
+
+
+async def listed(
+    node: OneOfThree, timestamp: int, replica: int = CONSUMER, epoch: int = -1, version: int = 9
+) -> Listed:
+    module = request_module(ApiKey.LIST_OFFSETS)
+    asked = module.ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=timestamp)
+    answer = await node.call(
+        ApiKey.LIST_OFFSETS, "ListOffsetsRequest", version, replica_id=replica, isolation_level=0,
+        timeout=timedelta(0), topics=(module.ListOffsetsTopic(name="t", partitions=(asked,)),),
+    )  # fmt: skip
+    found = answer.topics[0].partitions[0]
+    return Listed(ErrorCode(found.error_code), found.offset)
+
+
+def test_consumers_are_told_of_what_is_committed_and_replicas_of_all(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        for _ in range(4):
+            await produced(node, 0, acks=1)
+        one.has(2)
+        assert await listed(node, LATEST) == (NONE, 2)
+        assert await listed(node, LATEST, OTHER) == (NONE, 4)
+        assert await listed(node, LATEST, DEBUGGING) == (NONE, 4)
+        assert await listed(node, EARLIEST) == (NONE, 0)
+        assert await listed(node, START_MS) == (NONE, 0)
+        assert await listed(node, MAX_TIMESTAMP) == (NONE, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_found_above_the_mark_is_nothing_to_consumers(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        await produced(node, 0, acks=1)
+        assert await listed(node, START_MS) == (NONE, -1)
+        assert await listed(node, MAX_TIMESTAMP) == (NONE, -1)
+        assert await listed(node, START_MS, OTHER) == (NONE, 0)
+        one.has(1)
+        assert await listed(node, START_MS) == (NONE, 0)
+        assert await listed(node, START_MS + 1) == (NONE, -1)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [4, 5, 9])
+def test_a_new_leader_says_when_it_does_not_know_yet(tmp_path: Path, version: int) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        for _ in range(4):
+            await produced(node, 0, acks=1)
+        one = Followed(node, high_watermark=2)
+        expected = NOT_AVAILABLE if version >= 5 else ErrorCode.leader_not_available
+        assert await listed(node, LATEST, version=version) == (expected, -1)
+        assert await listed(node, START_MS, version=version) == (NONE, 0)
+        assert await listed(node, START_MS + 1, version=version) == (expected, -1)
+        assert await listed(node, EARLIEST, version=version) == (NONE, 0)
+        assert await listed(node, LATEST, OTHER, version=version) == (NONE, 4)
+        if version == 9:
+            assert await listed(node, EARLIEST_LOCAL) == (NONE, 0)
+            assert await listed(node, LATEST_TIERED) == (NONE, -1)
+        one.has(3)
+        assert (await listed(node, LATEST, version=version)).error is expected
+        one.has(4)
+        assert await listed(node, LATEST, version=version) == (NONE, 4)
+        assert await listed(node, START_MS + 1, version=version) == (NONE, -1)
+
+    run(tmp_path, scenario)
+
+
+def test_a_follower_tells_those_who_debug_and_nobody_else(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        await produced(node, 0, acks=1)
+        one.partition.follow(EPOCH + 1)
+        assert await listed(node, LATEST) == (NOT_LEADER, -1)
+        assert await listed(node, LATEST, OTHER) == (NOT_LEADER, -1)
+        assert await listed(node, LATEST, DEBUGGING) == (NONE, 1)
+        assert await listed(node, LATEST, DEBUGGING, epoch=EPOCH) == (ErrorCode.fenced_leader_epoch, -1)
+
+    run(tmp_path, scenario)
+
+
+def test_an_epoch_ends_where_the_log_does_committed_or_not(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        Followed(node)
+        for _ in range(3):
+            await produced(node, 0, acks=1)
+        module = request_module(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        asked = module.OffsetForLeaderPartition(partition=0, current_leader_epoch=EPOCH, leader_epoch=EPOCH)
+        for replica in (-1, OTHER):
+            answer = await node.call(
+                ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpochRequest", 4, replica_id=replica,
+                topics=(module.OffsetForLeaderTopic(topic="t", partitions=(asked,)),),
+            )  # fmt: skip
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.leader_epoch, found.end_offset) == (NONE, EPOCH, 3)
+
+    run(tmp_path, scenario)
