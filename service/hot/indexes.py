@@ -9,12 +9,13 @@ in the page cache.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP
 from service.hot.files import FileHandle, SegmentFile
-from service.records.segment_indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
+from service.records.segment_indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY, IndexEntry
 
 _BLOCK_ENTRIES: Final = 256
 
@@ -68,6 +69,16 @@ class _Index:
         file.pwrite(self.ENTRY.pack(*fields), position)
         self.entries += 1
         self.handle.size = file.size = position + width
+
+    def _append_packed(self, data: bytes) -> None:
+        """As `_append`, of entries that are packed."""
+        if not data:
+            return
+        file = self.handle.get()
+        position = self.entries * self.ENTRY.size
+        file.pwrite(data, position)
+        self.entries += len(data) // self.ENTRY.size
+        self.handle.size = file.size = position + len(data)
 
     def _entry(self, file: SegmentFile, slot: int) -> tuple[int, ...]:
         width = self.ENTRY.size
@@ -145,6 +156,10 @@ class OffsetIndex(_Index):
     def append(self, last_offset: int, position: int) -> None:
         self._append(last_offset - self.base_offset, position)
 
+    def append_all(self, entries: Iterable[IndexEntry]) -> None:
+        pack, base = self.ENTRY.pack, self.base_offset
+        self._append_packed(b"".join([pack(one.last_offset - base, one.position) for one in entries]))
+
     def lookup(self, offset: int) -> tuple[int, int]:
         """A position at or before the batch that holds `offset`, and that of the entry in front of it."""
         found = self._floor(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
@@ -203,6 +218,16 @@ class TimeIndex(_Index):
         if timestamp > self.last()[0]:
             self._append(timestamp, offset - self.base_offset)
             self._last = (timestamp, offset)
+
+    def append_all(self, entries: Iterable[IndexEntry]) -> None:
+        """Of those with a timestamp that is greater than the last one's before."""
+        last, rows = self.last(), []
+        for one in entries:
+            if one.newest > last[0]:
+                last = one.newest, one.newest_offset
+                rows.append(self.ENTRY.pack(one.newest, one.newest_offset - self.base_offset))
+        self._append_packed(b"".join(rows))
+        self._last = last
 
     def lookup(self, timestamp: int) -> int:
         """An offset before which every timestamp is less than or equal to `timestamp`;

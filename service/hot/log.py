@@ -32,7 +32,7 @@ from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
 from service.hot.producers import ProducerEntry, ProducerStates
-from service.hot.raw_batches import append_batches, check_batches
+from service.hot.raw_batches import append_batches, append_run, check_batches
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
 from service.hot.sealed import SealedSegment, SealedSegments
@@ -40,7 +40,8 @@ from service.hot.search import TimeSearch
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState, Watcher
 from service.hot.trimming import Trimming
-from service.records.batch import BatchHeader, iter_headers, stamp
+from service.records.batch import iter_headers, stamp
+from service.records.scan import BatchScan
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.validation import Origin, ValidatedBatch
 
@@ -233,7 +234,7 @@ class LocalLog:
         segment_ms = config.effective_segment_ms
         jitter = min(config.segment_jitter_ms, segment_ms)
         early_ms = self.state.world.random.randrange(jitter) if jitter > 0 else 0
-        self._limits = (config.segment_bytes, segment_ms - early_ms)
+        self.limits = (config.segment_bytes, segment_ms - early_ms)
 
     def fail(self, why: Exception) -> None:
         """Take the replica offline."""
@@ -261,10 +262,10 @@ class LocalLog:
                 return AppendInfo(first, last, timestamp, state.start, True, False)
         last_offset = offset + header.last_offset_delta
         max_timestamp = header.max_timestamp
-        if len(data) > self._limits[0]:
+        if len(data) > self.limits[0]:
             raise RequestError(
                 ErrorCode.record_list_too_large,
-                f"batch of {len(data)} bytes, segments of {self.tip} hold {self._limits[0]}",
+                f"batch of {len(data)} bytes, segments of {self.tip} hold {self.limits[0]}",
             )
         rolled = self.make_room(len(data), offset, last_offset, max_timestamp, now_ms)
         if leader_epoch != state.epochs.latest:
@@ -289,29 +290,35 @@ class LocalLog:
             self.state.fail(f"a failed write could not be taken back: {error}")
 
     def append_raw(self, data: memoryview) -> AppendInfo:
-        """As `append_fetched`, of batches that nobody has looked at, as the Raft log's; `CorruptionError` for
-        torn bytes, too."""
-        return self.append_fetched(data, list(iter_headers(data)))
-
-    def append_fetched(self, data: memoryview, headers: Sequence[BatchHeader]) -> AppendInfo:
-        """Append batches that bear offsets and epochs already: `headers`, with their positions in `data`.
+        """Append whole batches that bear offsets and epochs already (the Raft log).
 
         None is too large, and producers are not checked: that was done where the offsets were given.
-        `CorruptionError` for a wrong checksum or offsets that do not go up from the log's end, before
-        anything is written. On `DiskError` the batches before the failing one stay.
+        `CorruptionError` for torn bytes, a wrong checksum or offsets that do not go up from the log's end,
+        before anything is written. On `DiskError` the batches before the failing one stay.
         """
         state = self.state
         state.check()
+        headers = list(iter_headers(data))
         check_batches(data, headers, state.end_offset, self.tip)
         rolled = append_batches(self, data, headers)
         first, last = headers[0].base_offset, headers[-1].last_offset
+        return AppendInfo(first, last, NO_TIMESTAMP, state.start, False, rolled)
+
+    def append_fetched(self, data: memoryview, run: BatchScan) -> AppendInfo:
+        """As `append_raw`, of neighbouring batches that were found sound: `run`, with positions in `data`."""
+        state = self.state
+        state.check()
+        first, last = run.base_offsets[0], run.last_offsets[-1]
+        if first < state.end_offset:
+            raise CorruptionError(f"batch at offset {first}, the log of {self.tip} is at {state.end_offset}")
+        rolled = append_run(self, data, run)
         return AppendInfo(first, last, NO_TIMESTAMP, state.start, False, rolled)
 
     def make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Roll if the batch does not belong into the active segment; says whether it did."""
         try:
             if not self.state.segments.active.must_roll(
-                size, max_timestamp, last_offset, now_ms, self._limits
+                size, max_timestamp, last_offset, now_ms, self.limits
             ):
                 return False
         except CorruptionError as e:

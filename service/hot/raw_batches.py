@@ -9,8 +9,10 @@ from service.base.disk import DiskError
 from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.hot.producers import EndMarker
-from service.records.batch import BatchHeader, verify_crc
+from service.hot.recovery_walk import producers_of
+from service.records.batch import CONTROL_FLAG, BatchHeader, read_header, verify_crc
 from service.records.decode import iter_records
+from service.records.scan import BatchScan
 from service.records.walk import Read
 
 if TYPE_CHECKING:
@@ -37,9 +39,65 @@ def check_batches(
         expected = header.next_offset
 
 
+def headers_of(data: memoryview, run: BatchScan) -> list[BatchHeader]:
+    return [read_header(data, position) for position in run.positions]
+
+
+def append_run(log: LocalLog, data: memoryview, run: BatchScan) -> bool:
+    """Append batches that `scan_batches` found sound, as `LocalLog.append_fetched` says; whether a segment
+    was begun for it.
+
+    Mostly they are alike: of the epoch that the log is in, without a gap, and all of them fit the active
+    segment. Then they are written at once, and what has to be known of each is found by the kernels.
+    """
+    now_ms = log.state.world.clock.now_ms()
+    if not _is_plain(log, run) or not _fits(log, run, now_ms):
+        return append_batches(log, data, headers_of(data, run))
+    state, producers = log.state, log.state.producers
+    begin, end = run.positions[0], run.positions[-1] + run.sizes[-1]
+    active = state.segments.active
+    try:
+        active.append_run(data[begin:end], run)
+    except DiskError as e:
+        log.write_failed(active, e)
+        raise
+    state.end_offset = producers.end_offset = run.last_offsets[-1] + 1
+    state.segments.size += end - begin
+    for header in producers_of(data, run.positions):
+        producers.update(header, header.base_offset, header.last_offset, now_ms)
+    return False
+
+
+def _is_plain(log: LocalLog, run: BatchScan) -> bool:
+    """Whether all are of the log's epoch, none is a control batch, and no offset is missing."""
+    bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
+    return (
+        len(bases) > 1
+        and epochs[0] == log.state.epochs.latest == log.state.epochs.newest
+        and epochs.count(epochs[0]) == len(epochs)
+        and max(run.attributes) < CONTROL_FLAG
+        and bases[0] == log.state.end_offset
+        and sum(lasts) - sum(bases) + len(bases) == lasts[-1] + 1 - bases[0]
+    )
+
+
+def _fits(log: LocalLog, run: BatchScan, now_ms: int) -> bool:
+    """Whether all belong into the active segment, which has some before."""
+    active = log.state.segments.active
+    size = run.positions[-1] + run.sizes[-1] - run.positions[0]
+    newest, last = max(run.max_timestamps), run.last_offsets[-1]
+    try:
+        if not active.size or active.must_roll(size, newest, last, now_ms, log.limits):
+            return False
+    except CorruptionError as e:
+        raise log.state.corrupt(e) from e
+    entries = len(run.positions)
+    offsets, times = active.offset_index, active.time_index
+    return offsets.entries + entries < offsets.max_entries and times.entries + entries < times.max_entries - 1
+
+
 def append_batches(log: LocalLog, data: memoryview, headers: Sequence[BatchHeader]) -> bool:
-    """Append what `check_batches` has let pass, as `LocalLog.append_fetched` says; whether a segment was
-    begun for it."""
+    """Append what was found sound, batch by batch, as `append_run` does."""
     state = log.state
     producers = state.producers
     markers = [marker_of(data, header) for header in headers]

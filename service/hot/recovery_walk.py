@@ -37,13 +37,17 @@ class Run(NamedTuple):
 
         Those are the last ones of each producer, and all of transactions.
         """
-        positions = self.batches.positions
-        table = array("q", bytes(8 * TABLE_FIELDS * _SLOTS))
-        found = array("q", bytes(8 * len(positions)))
-        count = recent_producers(self.data, positions, REMEMBERED_BATCHES, table, found)
-        for index in reversed(found[:count]):
-            position = positions[index]
-            yield at_position(read_header(self.data, position), self.start + position)
+        for header in producers_of(self.data, self.batches.positions):
+            yield at_position(header, self.start + header.position)
+
+
+def producers_of(data: memoryview, positions: array[int]) -> Iterator[BatchHeader]:
+    """As `Run.producers`, of sound batches at these positions in `data`."""
+    table = array("q", bytes(8 * TABLE_FIELDS * _SLOTS))
+    found = array("q", bytes(8 * len(positions)))
+    count = recent_producers(data, positions, REMEMBERED_BATCHES, table, found)
+    for index in reversed(found[:count]):
+        yield read_header(data, positions[index])
 
 
 class Problem(NamedTuple):

@@ -12,27 +12,28 @@ with the last descriptor. Owned by the loop; `flush` and `prove_indexes` may run
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.base.disk import DiskError, MissingFile
 from service.base.errors import CorruptionError
-from service.base.files import fsync_file, read_file, sync_data
+from service.base.files import fsync_file, sync_data
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
 from service.hot.index_check import Looked, index_problem, of_the_index
+from service.hot.index_proof import proved_indexes
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
-from service.records.scan import scan_pieces
+from service.records.scan import BatchScan
 from service.records.segment_indexes import (
     MAX_RELATIVE_OFFSET,
     IndexBuilder,
     IndexBytes,
-    IndexProof,
-    Take,
     Walk,
+    due_entries,
 )
 from service.records.walk import LOOKUP_BYTES, BatchPlace, find_offset, iter_batches, last_place
 
@@ -40,7 +41,6 @@ __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
 
 _log = logging.getLogger(__name__)
 
-MAX_INDEX_BYTES: Final = 1 << 30
 _MOST_DOUBTS: Final = 4
 
 
@@ -219,6 +219,29 @@ class Segment:
             self._index(last_offset, position, self._max)
         self._since_index += size
 
+    def append_run(self, data: Buffer, run: BatchScan) -> None:
+        """As `append`, of neighbouring batches that `data` is made of, at once; others stand before them, and
+        both indexes have room."""
+        file = self._writing or self._hold_open()
+        position, size = self.size, len(data)
+        try:
+            self._disk.pwrite(file.fd, data, position)
+        except DiskError:
+            self._take_back(file)
+            raise
+        # As above, nothing raises from here on.
+        self.size = file.size = position + size
+        state = array("q", (self._since_index, *self._maximum()))
+        entries = due_entries(run, position, state, self.settings.index_interval_bytes)
+        self._since_index, self._max = self._since_index + size, (state[1], state[2])
+        try:
+            self.offset_index.append_all(entries)
+            self.time_index.append_all(entries)
+        except (DiskError, CorruptionError) as e:
+            self._left_out(e)
+        else:
+            self._since_index = state[0]
+
     def _take_back(self, file: SegmentFile) -> None:
         """Undo a failed write, of which any part may be in the file."""
         try:
@@ -235,13 +258,16 @@ class Segment:
             if not self.time_index.is_full:
                 self.time_index.maybe_append(*newest)
         except (DiskError, CorruptionError) as e:
-            if not self._index_failed:
-                _log.warning("index entries for %s left out: %s", self.log.path, e)
-            self._index_failed = True
-            if isinstance(e, MissingFile):
-                self._checked = False  # the next lookup makes it anew
+            self._left_out(e)
         else:
             self._since_index = 0
+
+    def _left_out(self, error: DiskError | CorruptionError) -> None:
+        if not self._index_failed:
+            _log.warning("index entries for %s left out: %s", self.log.path, error)
+        self._index_failed = True
+        if isinstance(error, MissingFile):
+            self._checked = False  # the next lookup makes it anew
 
     def must_roll(
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int, limits: tuple[int, int]
@@ -403,33 +429,7 @@ class Segment:
         them anew. What was wrong in the files is made anew by the next lookup. Safe from any thread,
         blocking. Raises `CorruptionError` where the log itself is damaged, `DiskError`, and what `walk` does.
         """
-        walk = walk or self._walk
-        try:
-            found = IndexBytes(
-                read_file(self._disk, self.offset_index.handle.path, MAX_INDEX_BYTES),
-                read_file(self._disk, self.time_index.handle.path, MAX_INDEX_BYTES),
-            )
-            proof = IndexProof(self.base_offset, found, self.settings.index_interval_bytes)
-            walk(proof.add)
-            proof.finish()
-            return found
-        except (CorruptionError, MissingFile) as e:
-            builder = IndexBuilder(self.base_offset, self.settings.index_interval_bytes)
-            walk(builder.add)
-            _log.warning("the indexes of %s are made anew: %s", self.log.path, e)
-            self.distrust_indexes()
-            return builder.finish()
-
-    def _walk(self, take: Take) -> None:
-        file = self.log.get()
-
-        def read(position: int, size: int) -> bytes:
-            return FileSlice(file, position, size).read()
-
-        for batches, position, _ in scan_pieces(
-            read, 0, self.size, first_offset=self.base_offset, name=str(self.log.path)
-        ):
-            take(batches, position)
+        return proved_indexes(self, walk)
 
     def _check_indexes(self) -> None:
         """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""

@@ -8,12 +8,12 @@ Owned by the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from service.hot.log import LocalLog
-from service.records.batch import BatchHeader
+from service.records.scan import BatchScan
 
 
 class Following(Protocol):
@@ -68,8 +68,8 @@ class FollowedLog:
         """Also where its files failed: what is then done to it finds that out."""
         return self._log.epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
-    def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
-        self._log.append_fetched(data, headers)
+    def append(self, data: memoryview, run: BatchScan) -> None:
+        self._log.append_fetched(data, run)
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         least = self._log.end_after(offset)

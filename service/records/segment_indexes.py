@@ -65,6 +65,36 @@ class ProveIndexes(Protocol):
     def __call__(self, walk: Walk | None = None) -> IndexBytes: ...
 
 
+class IndexEntry(NamedTuple):
+    """An entry of each index: of a batch, and the greatest timestamp so far with its batch's last offset."""
+
+    last_offset: int
+    position: int
+    newest: int
+    newest_offset: int
+
+
+def due_entries(batches: BatchScan, start: int, state: array[int], interval_bytes: int) -> list[IndexEntry]:
+    """The entries that are due for batches of which the first stands at `start` in the log.
+
+    `state`: bytes since the last entry, the greatest timestamp so far and its batch's last offset; renewed.
+    """
+    out = array("q", bytes(8 * ENTRY_FIELDS * batches.batches))
+    positions = batches.positions
+    count = index_entries(
+        positions,
+        batches.sizes,
+        batches.last_offsets,
+        batches.max_timestamps,
+        start - positions[0],
+        interval_bytes,
+        state,
+        out,
+    )
+    fields = out[: count * ENTRY_FIELDS]
+    return [IndexEntry(*fields[at : at + ENTRY_FIELDS]) for at in range(0, len(fields), ENTRY_FIELDS)]
+
+
 class IndexBuilder:
     """Makes both indexes from the batches of a segment, given in order."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
+from service.records.scan import BatchScan
 
 
 class Header(Protocol):
@@ -32,6 +33,44 @@ class Fit(NamedTuple):
     why: str = ""
     begins_at: int = NO_OFFSET
     """An empty log begins here, below its start: that lies within the leader's first batch."""
+
+
+def fit_run(
+    run: BatchScan,
+    *,
+    start_offset: int,
+    end_offset: int,
+    latest_epoch: int,
+    leader_epoch: int,
+    may_lack: bool,
+) -> Fit:
+    """As `fit`, for batches that stand in columns."""
+    bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
+    if (
+        bases
+        and bases[0] == end_offset
+        and sum(lasts) - sum(bases) + len(bases) == lasts[-1] + 1 - end_offset
+        and latest_epoch <= epochs[0] <= leader_epoch
+        and epochs[0] != NO_LEADER_EPOCH
+        and epochs.count(epochs[0]) == len(epochs)
+    ):
+        return Fit(len(bases), lasts[-1] + 1, epochs[0])
+    return fit(
+        (Row(base, last + 1, epoch) for base, last, epoch in zip(bases, lasts, epochs, strict=True)),
+        start_offset=start_offset,
+        end_offset=end_offset,
+        latest_epoch=latest_epoch,
+        leader_epoch=leader_epoch,
+        may_lack=may_lack,
+    )
+
+
+class Row(NamedTuple):
+    """A batch as `fit` looks at it."""
+
+    base_offset: int
+    next_offset: int
+    partition_leader_epoch: int
 
 
 def fit(

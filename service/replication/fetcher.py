@@ -11,7 +11,7 @@ An error that is no peer's and no disk's leaves `run`: it is a bug, and whoever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,8 +23,10 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.records.batch import BatchHeader, complete_headers
-from service.replication.arriving import Fit, fit
+from service.records.batch import LOG_OVERHEAD, size_at
+from service.records.kernel_status import Status
+from service.records.scan import BatchScan, scan_batches
+from service.replication.arriving import Fit, fit_run
 from service.replication.follower import (
     Append,
     AskOffsets,
@@ -53,10 +55,11 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _PARTITION_US: Final = 4
 _EFFECT_US: Final = 60
-_BATCH_US: Final = 10
-_BYTES_PER_US: Final = 1_000
-_RUN_US: Final = 1_000
-"""of batches that are checked and written in one go"""
+_RUN_BYTES: Final = 512 << 10
+_RUN_BATCHES: Final = 500
+"""that are checked and written in one go, about so much"""
+_RUN_US: Final = 50
+_BYTES_PER_US: Final = 700
 
 
 class Leader(Protocol):
@@ -76,9 +79,9 @@ class Replica(FollowerLog, Protocol):
     def may_lack(self) -> bool:
         """Whether offsets may be missing, as the topic is or was compacted."""
 
-    def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Append batches that follow on the log, unchanged: `headers`, neighbours, with their positions in
-        `data`. `CorruptionError` where a checksum or an offset is wrong: nothing is written then."""
+    def append(self, data: memoryview, run: BatchScan) -> None:
+        """Append neighbouring batches that were found sound and follow on the log, unchanged: `run`, with
+        positions in `data`."""
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         """As `follower.Truncate` says; False where it cannot be done now. The log may end lower, where a
@@ -365,32 +368,40 @@ class Fetcher:
         if not self._machine.is_wanted(effect.number):
             return Done.NOT_NOW
         replica, view = self._replicas[effect.tip], memoryview(records)
-        taken, why = 0, ""
+        taken, position = 0, 0
         try:
-            for run, work_us in _runs(complete_headers(view)):
-                if piece.charge(work_us):
+            while (end := _end_of_run(view, position)) > position:
+                if piece.charge(_RUN_US + (end - position) // _BYTES_PER_US):
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW
-                found = await self._append_run(effect, replica, view, run)
-                taken, why = taken + found.taken, found.why
-                if why:
-                    break
+                run = scan_batches(view, position, end)
+                if run.batches > 2 * _RUN_BATCHES:  # the first was a large one
+                    run = _first(run, _RUN_BATCHES)
+                if run.batches:
+                    found = await self._append_run(effect, replica, view, run)
+                    taken += found.taken
+                    if found.taken < run.batches:
+                        self._warn(
+                            f"{effect.tip}: the leader sends {found.why or 'what is not wanted any more'}"
+                        )
+                        return Done.DONE if taken else Done.CORRUPT
+                if run.status not in (Status.OK, Status.TRUNCATED) or not run.batches:
+                    why = f"batch at position {run.end}: {run.status.reason}"
+                    self._warn(f"{effect.tip}: the leader sends bytes that are wrong: {why}")
+                    return Done.CORRUPT
+                position = run.end
         except (CorruptionError, RequestError) as e:
             self._warn(f"{effect.tip}: {e}")
             return Done.CORRUPT
         except StorageError as e:
             self._warn(f"{effect.tip}: {e}")
             return Done.OFFLINE
-        if why:
-            self._warn(f"{effect.tip}: the leader sends {why}")
         return Done.DONE if taken else Done.CORRUPT
 
-    async def _append_run(
-        self, effect: Append, replica: Replica, view: memoryview, run: Sequence[BatchHeader]
-    ) -> Fit:
+    async def _append_run(self, effect: Append, replica: Replica, view: memoryview, run: BatchScan) -> Fit:
         """Append what fits of neighbouring batches."""
-        found = fit(
+        found = fit_run(
             run,
             start_offset=replica.log_start_offset,
             end_offset=replica.log_end_offset,
@@ -403,7 +414,7 @@ class Fetcher:
                 found.begins_at, lambda: self._machine.is_wanted(effect.number)
             ):
                 return found._replace(taken=0)
-            replica.append(view, run[: found.taken])
+            replica.append(view, run if found.taken == run.batches else _first(run, found.taken))
         return found
 
     async def _ask(self, effect: AskOffsets) -> None:
@@ -458,16 +469,18 @@ class Fetcher:
         self._done(number, done)
 
 
-def _runs(headers: Iterable[BatchHeader]) -> Iterator[tuple[list[BatchHeader], int]]:
-    """Runs of neighbouring batches, and how long each takes (µs); one batch of those that take longer."""
-    run: list[BatchHeader] = []
-    work_us = 0
-    for header in headers:
-        its_us = _BATCH_US + header.size // _BYTES_PER_US
-        if run and work_us + its_us > _RUN_US:
-            yield run, work_us
-            run, work_us = [], 0
-        run.append(header)
-        work_us += its_us
-    if run:
-        yield run, work_us
+def _end_of_run(view: memoryview, position: int) -> int:
+    """Where the bytes end that are looked at next: a run of batches like the first, or that one alone;
+    `position` where no whole batch is left. `CorruptionError` where none can begin there."""
+    left = len(view) - position
+    if left < LOG_OVERHEAD:
+        return position
+    size = size_at(view, position)
+    wanted = max(size, min(_RUN_BYTES, size * _RUN_BATCHES))
+    return position + min(wanted, left) if size <= left else position
+
+
+def _first(run: BatchScan, count: int) -> BatchScan:
+    """The first batches of a run."""
+    end = run.positions[count - 1] + run.sizes[count - 1]
+    return BatchScan(Status.OK, end, *(column[:count] for column in run[2:]))

@@ -20,7 +20,8 @@ from service.hot.cleaning.plan import MAX_POSITION
 from service.hot.cleaning.swap import discard
 from service.hot.cleaning.transactions import Transactions, aborted_between
 from service.hot.files import FileSlice
-from service.hot.segment import MAX_INDEX_BYTES, Segment
+from service.hot.index_proof import MAX_INDEX_BYTES
+from service.hot.segment import Segment
 from service.hot.state import LogState
 from service.records import txn_rows
 from service.records.kernel_status import Status

@@ -19,7 +19,8 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.partition.followed import FollowedLog
-from service.records.batch import iter_headers, stamp
+from service.records.batch import stamp
+from service.records.scan import scan_batches
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch, checkpointed, headers_from, open_log, raw
@@ -44,7 +45,7 @@ def follow(log: LocalLog, high_watermark: int = 0) -> tuple[FollowedLog, Standin
 
 
 def append(followed: FollowedLog, data: memoryview) -> None:
-    followed.append(data, list(iter_headers(data)))
+    followed.append(data, scan_batches(data))
 
 
 def always() -> bool:
@@ -71,16 +72,11 @@ def test_no_batch_is_too_large_for_a_segment(tmp_path: Path) -> None:
     assert [header.base_offset for header in headers_from(log, 0)] == [0, 1, 21]
 
 
-def test_it_looks_at_the_neighbours_that_it_is_given_alone(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    followed, _, _ = follow(log)
-    data = bytearray(raw((0, 2, 3), (2, 2, 3), (4, 2, 3)))
-    data[-1] ^= 1
-    headers = list(iter_headers(data))
-    followed.append(memoryview(data), headers[:1])
-    followed.append(memoryview(data), headers[1:2])
-    with pytest.raises(CorruptionError, match="checksum"):
-        followed.append(memoryview(data), headers[2:])
+def test_what_goes_below_the_logs_end_is_refused(tmp_path: Path) -> None:
+    followed, _, _ = follow(open_log(tmp_path))
+    append(followed, raw((0, 2, 3), (2, 2, 3)))
+    with pytest.raises(CorruptionError, match="at 4"):
+        append(followed, raw((2, 2, 3), (4, 2, 3)))
     assert (followed.log_end_offset, followed.latest_epoch) == (4, 3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
 from service.network.channel import Channel, ChannelOptions
 from service.partition.followed import FollowedLog
-from service.records.batch import BatchHeader, iter_headers
+from service.records.batch import iter_headers
+from service.records.scan import BatchScan
 from service.replication.fetcher import Fetcher, FetcherSettings, Leader
 from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
@@ -129,7 +130,7 @@ class LeaderNode:
             return FetchPartitionResult(0, int(verdict.error), log_start_offset=log.log_start_offset)
         if verdict.diverging is not None:
             return FetchPartitionResult(0, diverging_epoch=verdict.diverging)
-        found = log.read(asked.fetch_offset, min(self.max_bytes, asked.max_bytes)).slice
+        found = log.read(asked.fetch_offset, self.max_bytes).slice
         data = b"" if found is None else self.garbles(tip, bytes(found.read()))
         return FetchPartitionResult(
             0,
@@ -161,10 +162,10 @@ class LocalReplica(FollowedLog):
         self.fails: Exception | None = None
         self.appended = 0
 
-    def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
+    def append(self, data: memoryview, run: BatchScan) -> None:
         if self.fails is not None:
             raise self.fails
-        super().append(data, headers)
+        super().append(data, run)
         self.appended += 1
 
 
@@ -428,12 +429,13 @@ async def test_a_log_that_fails_holds_up_no_other(tmp_path: Path) -> None:
 @at_once
 async def test_a_partition_that_goes_gets_nothing_more(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
-    pair.write(4_000)
+    pair.write(12_000)
+    pair.leader.max_bytes = 10 << 20
     fetcher = pair.fetcher()
     append = pair.replica.append
 
-    def appends(data: memoryview, headers: Sequence[BatchHeader]) -> None:
-        append(data, headers)
+    def appends(data: memoryview, run: BatchScan) -> None:
+        append(data, run)
         asyncio.get_running_loop().call_soon(fetcher.remove, pair.tip)
 
     pair.replica.append = appends  # type: ignore[method-assign]
@@ -441,7 +443,7 @@ async def test_a_partition_that_goes_gets_nothing_more(tmp_path: Path) -> None:
     await asyncio.sleep(0.3)
     running.cancel()
     await asyncio.wait({running})
-    assert 0 < pair.replica.log_end_offset < 12_000
+    assert 0 < pair.replica.log_end_offset < 36_000
     assert len(fetcher) == 0
 
 

@@ -1,0 +1,53 @@
+"""The indexes of a sealed segment, held against its log. Blocking, for any thread."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from service.base.disk import MissingFile
+from service.base.errors import CorruptionError
+from service.base.files import read_file
+from service.hot.files import FileSlice
+from service.records.scan import scan_pieces
+from service.records.segment_indexes import IndexBuilder, IndexBytes, IndexProof, Take, Walk
+
+if TYPE_CHECKING:
+    from service.hot.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+MAX_INDEX_BYTES: Final = 1 << 30
+
+
+def proved_indexes(segment: Segment, walk: Walk | None) -> IndexBytes:
+    """As `Segment.prove_indexes`."""
+    walk = walk or (lambda take: _walk(segment, take))
+    try:
+        disk = segment.log.disk
+        found = IndexBytes(
+            read_file(disk, segment.offset_index.handle.path, MAX_INDEX_BYTES),
+            read_file(disk, segment.time_index.handle.path, MAX_INDEX_BYTES),
+        )
+        proof = IndexProof(segment.base_offset, found, segment.settings.index_interval_bytes)
+        walk(proof.add)
+        proof.finish()
+        return found
+    except (CorruptionError, MissingFile) as e:
+        builder = IndexBuilder(segment.base_offset, segment.settings.index_interval_bytes)
+        walk(builder.add)
+        _log.warning("the indexes of %s are made anew: %s", segment.log.path, e)
+        segment.distrust_indexes()
+        return builder.finish()
+
+
+def _walk(segment: Segment, take: Take) -> None:
+    file = segment.log.get()
+
+    def read(position: int, size: int) -> bytes:
+        return FileSlice(file, position, size).read()
+
+    for batches, position, _ in scan_pieces(
+        read, 0, segment.size, first_offset=segment.base_offset, name=str(segment.log.path)
+    ):
+        take(batches, position)
