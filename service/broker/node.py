@@ -68,6 +68,7 @@ from service.network.server import Server
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.replication.selectors import of_the_rack
 
 if TYPE_CHECKING:
     from service.broker.cold import ColdTier, OpenStore
@@ -293,6 +294,8 @@ class Node:
         )
         stack.callback(broker.close)
         self._broker = broker
+        if config.replication.selects_by_rack:
+            broker.replica_selector = of_the_rack
         broker.endpoints.update(self._places)
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:

@@ -323,9 +323,14 @@ class Partition:
     def apply_retention(self, now_ms: int) -> int:
         """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
         it, unless the bucket does not take it and it is beyond the retention of both tiers.
+
+        Where the log begins is its leader's to say: of a follower's only that goes which lies below, or in
+        the bucket.
         """
         remote = self.unified.remote
         is_archive_empty = remote is None or not remote.segments
+        if not self.is_leader and self.replica_count > 1 and is_archive_empty:
+            return self.log.delete_below_start()
         gone = self.log.apply_local_retention(
             now_ms,
             self.published_offset,

@@ -78,7 +78,9 @@ class UnifiedLog:
     def remote_committed(self, entry: CatalogEntry | None) -> None:
         """Take over a committed catalog entry: from now on its manifest is the remote part of this log."""
         self.remote = entry
-        if entry is not None and entry.start_offset > self.local.log_start_offset:
+        if entry is None or entry.start_offset <= self.local.log_start_offset:
+            return
+        if entry.start_offset <= self.local.log_end_offset:  # else it is a follower's, which begins anew
             self.local.advance_log_start(entry.start_offset)
 
     def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:

@@ -47,6 +47,9 @@ class Shown:
     def connections(self) -> Mapping[str, int]:
         return {}
 
+    def replica_counts(self) -> Mapping[str, int]:
+        return {"led": 2}
+
     def memory(self) -> Mapping[str, int]:
         return {}
 

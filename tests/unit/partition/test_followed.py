@@ -83,11 +83,9 @@ def test_what_goes_below_the_logs_end_is_refused(tmp_path: Path) -> None:
 def test_offsets_may_be_missing_where_records_are_compacted_or_were(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     followed, _, _ = follow(log)
-    assert not followed.may_lack
-    log.config = LogConfig(cleanup_policy="compact")
-    assert followed.may_lack
-    log.config = LogConfig()
-    assert followed.may_lack
+    assert followed.may_lack, "its leader may have compacted under a policy that is no more"
+    append(followed, raw((0, 1, 0), (7, 1, 0)))
+    assert followed.log_end_offset == 8
 
 
 def test_producers_are_remembered_from_when_their_records_came(tmp_path: Path) -> None:
