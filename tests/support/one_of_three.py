@@ -186,7 +186,7 @@ class OneOfThree:
 
 
 class _Unfollowed:
-    """The applier's `Replication` of a broker whose followers are the test's own: nobody fetches by itself."""
+    """The applier's `Replication` where followers are the test's own: nobody fetches by itself."""
 
     def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         return []
