@@ -57,16 +57,22 @@ class BatchScan(NamedTuple):
 
 
 def scan_batches(
-    buf: Buffer, position: int = 0, end: int | None = None, *, next_offset: int = 0
+    buf: Buffer,
+    position: int = 0,
+    end: int | None = None,
+    *,
+    next_offset: int = 0,
+    small_bytes: int = SMALL_BATCH_BYTES,
 ) -> BatchScan:
     """Walk and verify the batches in ``buf[position:end]``: magic, length, checksum, order of offsets, and
     that none claims more records than it has offsets.
 
     The first base offset must be ``next_offset`` or more, each later one more than the last offset before it.
-    Never raises for bad data: the answer says where and why it stopped.
+    Never raises for bad data: the answer says where and why it stopped. `small_bytes`: up to which size the
+    kernel makes the checksum of a batch; less is for the loop, whose GIL nobody else has meanwhile.
     """
     limit = len(buf) if end is None else min(end, len(buf))
-    crc_limit = SMALL_BATCH_BYTES if kernel.COMPILED else 0
+    crc_limit = small_bytes if kernel.COMPILED else 0
     most = min(_BATCHES_PER_STEP, 1 + max(limit - position, 0) // HEADER_SIZE)
     step = array("q", bytes(8 * BATCH_FIELDS * most))
     rows = array("q")

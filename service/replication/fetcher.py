@@ -58,6 +58,7 @@ _EFFECT_US: Final = 60
 _RUN_BYTES: Final = 512 << 10
 _RUN_BATCHES: Final = 500
 """that are checked and written in one go, about so much"""
+_SMALL_BYTES: Final = 2_048
 _RUN_US: Final = 50
 _BYTES_PER_US: Final = 700
 
@@ -375,7 +376,7 @@ class Fetcher:
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW
-                run = scan_batches(view, position, end)
+                run = scan_batches(view, position, end, small_bytes=_SMALL_BYTES)
                 if run.batches > 2 * _RUN_BATCHES:  # the first was a large one
                     run = _first(run, _RUN_BATCHES)
                 if run.batches:
