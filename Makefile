@@ -48,8 +48,9 @@ test-node: install ## Whole nodes, servers and log managers inside the tests' ow
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
 	$(PYTEST) $(ANYWHERE) tests/process
 
-test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
-	$(PYTEST) $(ANYWHERE) tests/clients
+NODES ?= 1
+test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node (NODES=3: against a cluster of three)
+	FIRN_TEST_NODES=$(NODES) $(PYTEST) $(ANYWHERE) tests/clients
 
 test-million: install ## kafka-producer-perf-test and its like with a million records
 	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
