@@ -125,7 +125,7 @@ def test_an_old_node_grows_to_three_voters_to_five_and_back(tmp_path: Path) -> N
         nodes.controllers = opened(first)
         first.start()
         reader = stack.enter_context(Reader(first.bootstrap, "old", rows))
-        changes = stack.enter_context(Changes([(1, first.bootstrap)], 20, SEED))
+        changes = stack.enter_context(Changes([(1, first.bootstrap)], 50, SEED, each=4))
         reader.wait_for_next()
         described = tool("features", "--bootstrap-server", first.bootstrap, "describe")
         (line,) = (one for one in described.splitlines() if "kraft.version" in one)
