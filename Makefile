@@ -11,7 +11,7 @@ AT_ONCE := -n $(JOBS) --dist loadfile
 ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,8 +48,9 @@ test-node: install ## Whole nodes, servers and log managers inside the tests' ow
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
 	$(PYTEST) $(ANYWHERE) tests/process
 
-test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
-	$(PYTEST) $(ANYWHERE) tests/clients
+NODES ?= 1
+test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node (NODES=3: against a cluster of three)
+	FIRN_TEST_NODES=$(NODES) $(PYTEST) $(ANYWHERE) tests/clients
 
 test-million: install ## kafka-producer-perf-test and its like with a million records
 	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
@@ -122,6 +123,11 @@ SEED ?= 1
 HISTORIES ?= 3000
 sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=cluster: of 3 and 5 nodes; WORLD=machines: Raft alone)
 	$(BIN)/python -m simulator$(if $(WORLD),.$(WORLD)) --seed $(SEED) --histories $(HISTORIES) $(SIM)
+
+FUZZ_FRAMES ?= 1000000
+fuzz: install ## A million damaged frames to both listeners of three nodes, and as many to the codecs (FUZZ_FRAMES=n SEED=n; half an hour)
+	$(BIN)/python -m tests.property.wire.test_fuzzed_controllers $(FUZZ_FRAMES) $(SEED)
+	FUZZ_FRAMES=$(FUZZ_FRAMES) SEED=$(SEED) $(PYTEST) tests/cluster/test_fuzzed_nodes.py -s
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)

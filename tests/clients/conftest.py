@@ -1,6 +1,8 @@
 """The broker that ordinary clients are pointed at.
 
-One node with an S3 tier for the whole run; or another broker, say Apache Kafka, to judge the tests by:
+One node with an S3 tier for the whole run. `FIRN_TEST_NODES=3` (`make test-clients NODES=3`): a cluster of so
+many, all of them brokers and controllers, with one bucket; tests about one node, which they start themselves,
+are left out. Or another broker, say Apache Kafka, to judge the tests by:
 `FIRN_TEST_BOOTSTRAP=127.0.0.1:9092 make test-clients`, with `FIRN_TEST_TIERED=1` where it has a cold tier and
 `FIRN_TEST_DATA=/dir` where its `log.dirs` can be read.
 """
@@ -19,30 +21,55 @@ import pytest
 from tests.conftest import BRISK
 from tests.support.clients import Admin
 from tests.support.processes import Node, wait_until
+from tests.support.quorums import Cluster
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import offset, settle
-from tests.support.wire import RawConnection, offsets
+from tests.support.wire import RawConnection, leader_of, offsets
+
+NODES = int(os.environ.get("FIRN_TEST_NODES", "1"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts a node of its own is as with one node: it says nothing about several."""
+    alone = pytest.mark.skip(reason="is about one node, which it starts itself")
+    here = (item for item in items if NODES > 1 and item.path.parent == Path(__file__).parent)
+    for item in here:
+        if {"start_node", "firn"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(alone)
 
 
 @dataclass
 class Broker:
-    """Where clients connect. `node` and `store` are None when it is somebody else's broker."""
+    """Where clients connect: one or several nodes. `store` is None when it is somebody else's broker."""
 
     bootstrap: str
     admin: Admin
     tiered: bool
-    data: Path | None
-    node: Node | None = None
+    data: tuple[Path, ...] = ()
+    """log directories that can be read, of the first node first"""
+    logs: tuple[Path, ...] = ()
+    """what nodes of ours say"""
+    restart: Callable[[], None] | None = None
+    """one node after the other"""
     store: Store | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.restart is not None
 
     def need_tiers(self) -> None:
         if not self.tiered:
             pytest.skip("this broker has no cold tier (FIRN_TEST_TIERED)")
 
-    def need_data(self) -> Path:
-        if self.data is None:
+    def need_data(self) -> tuple[Path, ...]:
+        if not self.data:
             pytest.skip("this broker's data directory is not known (FIRN_TEST_DATA)")
         return self.data
+
+    def folder(self, topic: str, partition: int = 0) -> Path:
+        """The directory of a partition."""
+        (found,) = (one for data in self.need_data() if (one := data / f"{topic}-{partition}").is_dir())
+        return found
 
     def need_store(self) -> Store:
         if self.store is None:
@@ -51,6 +78,11 @@ class Broker:
 
     def offset(self, topic: str, partition: int, which: int) -> int:
         return offset(self.bootstrap, topic, partition, which)
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Whether somebody leads a partition, and knows it."""
+        with RawConnection(leader_of(self.bootstrap, topic, partition)) as connection:
+            return bool(offsets(connection, topic, partition, -1).error_code == 0)
 
     def settle(self, topic: str, partition: int) -> int:
         """Lets local copies of sealed segments go; returns the first local offset, within the log."""
@@ -71,28 +103,47 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if bootstrap:
         data = os.environ.get("FIRN_TEST_DATA")
         tiered = os.environ.get("FIRN_TEST_TIERED") == "1"
-        yield Broker(bootstrap, Admin(bootstrap), tiered, Path(data) if data else None)
+        yield Broker(bootstrap, Admin(bootstrap), tiered, (Path(data),) if data else ())
         return
     folder = tmp_path_factory.mktemp("clients")
     with _object_storage(folder) as endpoint:
         store = new_bucket(endpoint, f"clients-{os.getpid()}")
-        node = Node(folder / "node", {**BRISK, **store.node_settings}, store.env)
-        try:
-            node.start()
-            yield Broker(node.bootstrap, Admin(node.bootstrap), True, node.data, node, store)
-            node.stop()
-        finally:
-            node.close()
+        yield from (_several if NODES > 1 else _one)(folder / "node", store)
+
+
+def _one(folder: Path, store: Store) -> Iterator[Broker]:
+    node = Node(folder, {**BRISK, **store.node_settings}, store.env)
+    try:
+        node.start()
+        where = Admin(node.bootstrap)
+        yield Broker(node.bootstrap, where, True, (node.data,), (node.stderr_path,), node.restart, store)
+        node.stop()
+    finally:
+        node.close()
+
+
+def _several(folder: Path, store: Store) -> Iterator[Broker]:
+    folder.mkdir()
+    settings = {**BRISK, **store.node_settings}
+    with Cluster(folder, NODES, NODES, settings=settings, environ=store.env) as cluster:
+        cluster.start()
+        members = cluster.members.values()
+
+        def restart() -> None:
+            for one in members:
+                one.leave()
+                one.start()
+
+        data = tuple(one.data for one in members)
+        logs = tuple(one.log_path for one in members)
+        yield Broker(cluster.bootstrap, Admin(cluster.bootstrap), True, data, logs, restart, store)
+        cluster.stop()
+        assert [one.process.returncode for one in members] == [0] * NODES
 
 
 @pytest.fixture
 def bootstrap(broker: Broker) -> str:
     return broker.bootstrap
-
-
-def _is_there(bootstrap: str, topic: str, partition: int) -> bool:
-    with RawConnection(bootstrap) as connection:
-        return bool(offsets(connection, topic, partition, -1).error_code == 0)
 
 
 _numbers = itertools.count(1)
@@ -107,8 +158,9 @@ def new_topic(broker: Broker) -> NewTopic:
     def create(partitions: int = 1, **config: str) -> str:
         name = f"topic-{os.getpid()}-{next(_numbers)}"
         broker.admin.create(name, partitions, **config)
-        # Apache Kafka answers before its broker has heard of it.
-        wait_until("the topic to be there", lambda: _is_there(broker.bootstrap, name, partitions - 1))
+        # Apache Kafka answers before its broker has heard of it; so does a node before the others have.
+        for number in range(partitions):
+            wait_until("the topic to be there", lambda number=number: broker.leads(name, number))  # type: ignore[misc]
         return name
 
     return create

@@ -12,7 +12,7 @@ import kafka.admin
 import pytest
 from confluent_kafka import admin as confluent_admin
 
-from tests.clients.conftest import Broker, NewTopic
+from tests.clients.conftest import NODES, Broker, NewTopic
 from tests.support.clients import CLIENTS, digest, make_rows
 from tests.support.processes import wait_until
 
@@ -27,7 +27,7 @@ def test_confluent_creates_describes_and_deletes(broker: Broker) -> None:
     assert admin.configs("confluent-made")["retention.bytes"] == "7654321"
     cluster = admin.client.describe_cluster().result(20)
     assert cluster.cluster_id
-    assert [(node.id, node.host) for node in cluster.nodes] == [(1, "127.0.0.1")]
+    assert [(node.id, node.host) for node in cluster.nodes] == [(1 + n, "127.0.0.1") for n in range(NODES)]
     names = confluent_kafka.TopicCollection(["confluent-made"])
     described = admin.client.describe_topics(names)["confluent-made"].result(20)
     assert [partition.id for partition in described.partitions] == [0, 1, 2, 3, 4]

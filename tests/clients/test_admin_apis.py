@@ -24,7 +24,7 @@ from tests.clients.test_configs_and_dirs import node_id
 from tests.support.clients import CLIENTS, EPOCH_MS, make_rows
 from tests.support.kafka_tools import run_tool, tool
 from tests.support.processes import wait_until
-from tests.support.wire import RawConnection, schema
+from tests.support.wire import RawConnection, leader_of, schema
 
 ROWS = 120
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -44,12 +44,6 @@ def admin(broker: Broker) -> Iterator[Any]:
     client = kafka.KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     yield client
     client.close()
-
-
-@pytest.fixture
-def raw(broker: Broker) -> Iterator[RawConnection]:
-    with RawConnection(broker.bootstrap) as connection:
-        yield connection
 
 
 # -- settings
@@ -141,9 +135,12 @@ def test_kafka_python_describes_producers(admin: Any, filled: str) -> None:
 
 
 def test_kafka_python_describes_log_dirs(admin: Any, broker: Broker, filled: str) -> None:
-    (told,) = admin.describe_log_dirs([filled])
-    assert str(told.get("broker", told.get("node_id"))) == node_id(broker)
-    dirs = told.get("log_dirs") or told["results"]
+    answers = {
+        str(told.get("broker", told.get("node_id"))): told.get("log_dirs") or told["results"]
+        for told in admin.describe_log_dirs([filled])
+    }
+    assert node_id(broker) in answers
+    dirs = [one for told in answers.values() for one in told]
     held = [one for found in dirs for topic in found["topics"] for one in topic["partitions"]]
     assert [(one["partition_index"], one["offset_lag"], one["is_future_key"]) for one in held] == [
         (0, 0, False)
@@ -154,10 +151,10 @@ def test_kafka_python_describes_log_dirs(admin: Any, broker: Broker, filled: str
 
 
 def test_replicas_are_not_moved_between_directories(admin: Any, broker: Broker, filled: str) -> None:
-    if broker.node is None:
+    if not broker.is_ours:
         pytest.skip("other brokers move replicas")
     with pytest.raises(kafka.errors.KafkaError, match=r"(?i)AlterReplicaLogDirs|support"):
-        admin.alter_replica_log_dirs({(filled, 0, 1): str(broker.need_data())})
+        admin.alter_replica_log_dirs({(filled, 0, 1): str(broker.need_data()[0])})
 
 
 # -- offsets and epochs
@@ -176,7 +173,12 @@ def test_get_offsets_of_a_topic_in_one_tier(
     assert tool("get-offsets", *at).split() == ([] if offset is None else [f"{filled}:0:{offset}"])
 
 
-def test_offsets_by_every_name_in_every_version(raw: RawConnection, filled: str) -> None:
+def test_offsets_by_every_name_in_every_version(broker: Broker, filled: str) -> None:
+    with RawConnection(leader_of(broker.bootstrap, filled)) as raw:
+        every_name_in_every_version(raw, filled)
+
+
+def every_name_in_every_version(raw: RawConnection, filled: str) -> None:
     known = {LATEST: ROWS, EARLIEST: 0, MAX_TIMESTAMP: ROWS - 1, EARLIEST_LOCAL: 0, LATEST_TIERED: -1}
     first = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11, -7: 12}
     for version in range(1, 12):
@@ -204,18 +206,17 @@ def list_offsets(raw: RawConnection, version: int, topic: str, time: int) -> tup
     return int(found.error_code), found.offset
 
 
-def test_epochs_end_where_records_of_both_tiers_do(
-    broker: Broker, new_topic: NewTopic, raw: RawConnection
-) -> None:
+def test_epochs_end_where_records_of_both_tiers_do(broker: Broker, new_topic: NewTopic) -> None:
     broker.need_tiers()
     topic = new_topic(1, remote_storage_enable="true", segment_bytes="1048576")
     CLIENTS[0].produce(broker.bootstrap, topic, make_rows(3000, 1))
     broker.settle(topic, 0)
-    for version in (2, 3, 4):
-        assert epoch_end(raw, version, topic, 0) == (0, 0, 3000)
-        assert epoch_end(raw, version, topic, 5) == (0, -1, -1)
-        assert epoch_end(raw, version, topic, 0, current=7) == (75, -1, -1)  # UNKNOWN_LEADER_EPOCH
-        assert epoch_end(raw, version, "no-such-topic", 0) == (3, -1, -1)
+    with RawConnection(leader_of(broker.bootstrap, topic)) as raw:
+        for version in (2, 3, 4):
+            assert epoch_end(raw, version, topic, 0) == (0, 0, 3000)
+            assert epoch_end(raw, version, topic, 5) == (0, -1, -1)
+            assert epoch_end(raw, version, topic, 0, current=7) == (75, -1, -1)  # UNKNOWN_LEADER_EPOCH
+            assert epoch_end(raw, version, "no-such-topic", 0) == (3, -1, -1)
 
 
 def epoch_end(

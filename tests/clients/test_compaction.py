@@ -35,16 +35,16 @@ def eager(broker: Broker) -> Iterator[None]:
 
 
 def alter_broker(admin: Admin, change: tuple[str, str | None]) -> None:
-    """Set a broker's key, or take it back."""
+    """Set a key of each broker, or take it back."""
     kinds = confluent_admin.AlterConfigOpType
-    (broker,) = admin.client.list_topics(timeout=20).brokers
     entry = confluent_admin.ConfigEntry(
         change[0], change[1], incremental_operation=kinds.DELETE if change[1] is None else kinds.SET
     )
-    resource = confluent_admin.ConfigResource(
-        confluent_admin.ResourceType.BROKER, str(broker), incremental_configs=[entry]
-    )
-    admin.client.incremental_alter_configs([resource])[resource].result(30)
+    for broker in admin.client.list_topics(timeout=20).brokers:
+        resource = confluent_admin.ConfigResource(
+            confluent_admin.ResourceType.BROKER, str(broker), incremental_configs=[entry]
+        )
+        admin.client.incremental_alter_configs([resource])[resource].result(30)
 
 
 def update(

@@ -12,7 +12,7 @@ from tests.clients.conftest import Broker, NewTopic
 from tests.support.batches import GZIP, LZ4, ZSTD, batch
 from tests.support.kafka_tools import run_tool
 from tests.support.processes import wait_until
-from tests.support.wire import RawConnection, produce, schema
+from tests.support.wire import RawConnection, leader_of, produce, schema
 
 NOW_MS = int(time.time() * 1000)
 LEVELS = {"gzip": (GZIP, "1", "9"), "lz4": (LZ4, "1", "12"), "zstd": (ZSTD, "-131072", "19")}
@@ -31,14 +31,14 @@ def stored(bootstrap: str, topic: str, offset: int) -> bytes:
         session_epoch=-1, topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
         forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         records = bytes(connection.call(request).responses[0].partitions[0].records)
     return records[: 12 + int.from_bytes(records[8:12], "big")]
 
 
 def written(bootstrap: str, topic: str) -> bytes:
     """What became of an uncompressed batch of `WORDS`."""
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         answer = produce(connection, topic, 0, batch([WORDS], base_timestamp=NOW_MS))
     assert answer.error_code == 0
     return stored(bootstrap, topic, answer.base_offset)

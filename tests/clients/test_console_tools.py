@@ -50,7 +50,7 @@ def test_kafka_topics_creates_lists_describes_and_deletes(broker: Broker) -> Non
     [
         (("--topic", "a b"), b"invalid"),
         (("--topic", "x" * 250), b"249"),
-        (("--topic", "too-replicated", "--replication-factor", "2"), b"eplication factor"),
+        (("--topic", "too-replicated", "--replication-factor", "2"), b"Unable to replicate the partition 2"),
         (("--topic", "elsewhere", "--replica-assignment", "7"), b"broker 7"),
         (("--topic", "unheard-of", "--config", "no.such.key=1"), b"no.such.key"),
         (("--topic", "too-small", "--config", "segment.bytes=5"), b"segment.bytes"),
@@ -183,12 +183,11 @@ def _dump(*arguments: str | Path) -> str:
 
 
 def test_kafka_dump_log_opens_segments_and_indexes(broker: Broker, new_topic: NewTopic) -> None:
-    data = broker.need_data()
     topic = new_topic(1, segment_bytes="1048576", index_interval_bytes="1024")
     rows = make_rows(3000, 1)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         KafkaPython().produce(broker.bootstrap, topic, rows[number * 600 : (number + 1) * 600], codec)
-    folder = data / f"{topic}-0"
+    folder = broker.folder(topic)
     logs = sorted(folder.glob("*.log"))
     assert len(logs) >= 2
     found = _dump("--deep-iteration", "--print-data-log", "--files", ",".join(map(str, logs)))
@@ -202,17 +201,15 @@ def test_kafka_dump_log_opens_segments_and_indexes(broker: Broker, new_topic: Ne
 
 
 def test_kafka_dump_log_opens_producer_snapshots(broker: Broker, new_topic: NewTopic) -> None:
-    data = broker.need_data()
     topic = new_topic(1, segment_bytes="1048576")
     CLIENTS[0].produce(broker.bootstrap, topic, make_rows(3000, 1), **IDEMPOTENT)
-    snapshot = max((data / f"{topic}-0").glob("*.snapshot"))
+    snapshot = max(broker.folder(topic).glob("*.snapshot"))
     assert re.search(r"^producerId: \d+ producerEpoch: 0 ", _dump("--files", snapshot), re.M)
 
 
 def test_kafka_dump_log_reads_the_metadata_log(broker: Broker, new_topic: NewTopic) -> None:
-    data = broker.need_data()
     topic = new_topic(3, retention_bytes="99999")
-    log = max((data / "__cluster_metadata-0").glob("*.log"))
+    log = max((broker.need_data()[0] / "__cluster_metadata-0").glob("*.log"))
     found = _dump("--cluster-metadata-decoder", "--files", log)
     assert f'"type":"TOPIC_RECORD","version":0,"data":{{"name":"{topic}"' in found
     assert found.count('"type":"PARTITION_RECORD"') >= 3

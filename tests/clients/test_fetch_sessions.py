@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.conftest import NodeFactory
 from tests.support.batches import batch
 from tests.support.clients import Admin
 from tests.support.kafka_node import KafkaNode
@@ -288,15 +288,12 @@ def test_a_session_is_answered_as_by_apache_kafka(
     assert ours == theirs
 
 
-def test_all_slots_taken_is_full_fetches_for_the_next(tmp_path: Path) -> None:
-    settings = {"max.incremental.fetch.session.cache.slots": "2"}
-    node = Node(tmp_path, settings).start()
-    try:
-        Admin(node.bootstrap).create("a", 1)
-        talks = [Talk(node.bootstrap, 12) for _ in range(3)]
-        told = [talk.fetch(0, Ask("a", 0, 0))[1] for talk in talks]
-        assert told == ["new", "new", "none"]
-        assert talks[0].fetch(-1)[1] == "none"
-        assert talks[2].fetch(0, Ask("a", 0, 0))[1] == "new"
-    finally:
-        node.stop()
+def test_all_slots_taken_is_full_fetches_for_the_next(start_node: NodeFactory) -> None:
+    node = start_node(**{"max.incremental.fetch.session.cache.slots": "2"})
+    Admin(node.bootstrap).create("a", 1)
+    talks = [Talk(node.bootstrap, 12) for _ in range(3)]
+    told = [talk.fetch(0, Ask("a", 0, 0))[1] for talk in talks]
+    assert told == ["new", "new", "none"]
+    assert talks[0].fetch(-1)[1] == "none"
+    assert talks[2].fetch(0, Ask("a", 0, 0))[1] == "new"
+    node.stop()

@@ -144,9 +144,9 @@ def test_cooperative_members_keep_what_they_keep(bootstrap: str, new_topic: NewT
 
 def test_librdkafka_knows_lz4_again(broker: Broker, new_topic: NewTopic) -> None:
     """It derives that from the versions of the group APIs."""
-    topic, data = new_topic(), broker.need_data()
+    topic = new_topic()
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "lz4"})
     producer.produce(topic, b"x" * 1000)
     assert not producer.flush(20)
-    [segment] = data.glob(f"{topic}-0/*.log")
+    [segment] = broker.folder(topic).glob("*.log")
     assert segment.read_bytes()[22] & 7 == 3

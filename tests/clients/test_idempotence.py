@@ -16,7 +16,7 @@ from tests.conftest import NodeFactory
 from tests.support.batches import batch
 from tests.support.clients import AioKafka, Client, Confluent, KafkaPython, by_partition, digest, make_rows
 from tests.support.processes import Node
-from tests.support.wire import RawConnection, end_offset, produce, schema
+from tests.support.wire import RawConnection, end_offset, leader_of, produce, schema
 
 IDEMPOTENT: list[tuple[Client, dict[str, object]]] = [
     (Confluent(), {"enable.idempotence": True, "socket.timeout.ms": 3000}),
@@ -55,7 +55,7 @@ def test_producer_ids_are_never_given_twice(bootstrap: str) -> None:
 
 def test_a_batch_sent_again_is_answered_with_the_offset_it_has(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         producer_id, epoch = new_producer_id(connection)
 
         def send(sequence: int, count: int = 3) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def test_a_batch_sent_again_is_answered_with_the_offset_it_has(bootstrap: str, n
 
 def test_an_older_epoch_of_a_producer_is_fenced(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         producer_id, _ = new_producer_id(connection)
 
         def send(epoch: int, sequence: int) -> int:
@@ -111,7 +111,7 @@ def test_sequences_and_epochs_are_judged_as_by_kafka(name: str, bootstrap: str, 
     topic = new_topic()
     now = int(time.time() * 1000)
     end = 0
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         producer_id, _ = new_producer_id(connection)
         for epoch, sequence, count, expected in SENT[name]:
             data = batch(
@@ -135,7 +135,7 @@ def test_a_batch_that_breaks_a_rule_is_no_duplicate(bootstrap: str, new_topic: N
     topic = new_topic()
     now = int(time.time() * 1000)
     ids: dict[str, Any] = {"producer_epoch": 3, "base_sequence": 0}
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         ids["producer_id"] = new_producer_id(connection)[0]
         assert produce(connection, topic, 0, batch([b"v"], base_timestamp=now, **ids)).error_code == 0
         late = produce(connection, topic, 0, batch([b"v"], base_timestamp=now + 10**9, **ids))
@@ -153,7 +153,7 @@ def test_producers_are_remembered_when_all_their_records_are_deleted(
 ) -> None:
     topic = new_topic()
     now = int(time.time() * 1000)
-    with RawConnection(broker.bootstrap) as connection:
+    with RawConnection(leader_of(broker.bootstrap, topic)) as connection:
         ids: dict[str, Any] = {"producer_id": new_producer_id(connection)[0], "producer_epoch": 0}
 
         def send(sequence: int) -> tuple[int, int]:

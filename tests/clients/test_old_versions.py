@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import Broker, NewTopic
+from tests.clients.conftest import NODES, Broker, NewTopic
 from tests.support.batches import batch
 from tests.support.clients import Confluent, KafkaPython, by_partition, digest, make_rows
-from tests.support.wire import RawConnection, schema
+from tests.support.processes import wait_until
+from tests.support.wire import RawConnection, leader_of, schema
 
 # What Apache Kafka 4.3 serves of the requests that Firn serves.
 SERVED = {
@@ -53,6 +54,16 @@ ELSEWHERE = {
     "ListConfigResources": (74, 0, 1),
 }
 """Served, too; other tests speak their versions."""
+OF_SEVERAL = {
+    "ElectLeaders": (43, 0, 2),
+    "AlterPartitionReassignments": (45, 0, 1),
+    "ListPartitionReassignments": (46, 0, 0),
+    "DescribeQuorum": (55, 0, 2),
+    "UnregisterBroker": (64, 0, 0),
+    "AddRaftVoter": (80, 0, 1),
+    "RemoveRaftVoter": (81, 0, 0),
+}
+"""What brokers pass on to the controllers of a cluster"""
 EVERY = [(name, version) for name, (_, low, high) in SERVED.items() for version in range(low, high + 1)]
 
 
@@ -183,7 +194,8 @@ def topic(broker: Broker) -> tuple[str, uuid.UUID]:
     """A topic with one record, and its id."""
     name = f"every-version-{uuid.uuid4().hex[:8]}"
     broker.admin.create(name)
-    with RawConnection(broker.bootstrap) as connection:
+    wait_until("its leader", lambda: broker.leads(name, 0))
+    with RawConnection(leader_of(broker.bootstrap, name)) as connection:
         connection.call(_request("Produce", 9, name, uuid.UUID(int=0)))
         module = schema(3, 12)
         asked = _of(module, "MetadataRequestTopic", name=name, topic_id=uuid.UUID(int=0))
@@ -195,7 +207,7 @@ def topic(broker: Broker) -> tuple[str, uuid.UUID]:
 def test_every_version_of_every_request_is_answered(
     api: str, version: int, broker: Broker, topic: tuple[str, uuid.UUID]
 ) -> None:
-    with RawConnection(broker.bootstrap) as connection:
+    with RawConnection(leader_of(broker.bootstrap, topic[0])) as connection:
         response = connection.call(_request(api, version, *topic))
     errors = _error_codes(response)
     assert errors
@@ -207,7 +219,7 @@ def test_every_version_of_every_request_is_answered(
 def test_every_version_of_fetch_brings_the_records(
     version: int, broker: Broker, topic: tuple[str, uuid.UUID]
 ) -> None:
-    with RawConnection(broker.bootstrap) as connection:
+    with RawConnection(leader_of(broker.bootstrap, topic[0])) as connection:
         response = connection.call(_request("Fetch", version, *topic))
     records = bytes(response.responses[0].partitions[0].records)
     assert b"from v9" in records
@@ -217,11 +229,11 @@ def test_what_is_advertised_is_what_is_served(broker: Broker) -> None:
     with RawConnection(broker.bootstrap) as connection:
         response = connection.call(_request("ApiVersions", 3, "", uuid.UUID(int=0)))
     offered = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in response.api_keys}
-    served = {**SERVED, **ELSEWHERE}
+    served = {**SERVED, **ELSEWHERE, **(OF_SEVERAL if NODES > 1 else {})}
     for api, (key, low, high) in served.items():
         # Apache Kafka says Produce 0, which it does not serve, as old librdkafka looks for it.
         assert offered[key] == (0 if api == "Produce" else low, high), api
-    if broker.node is not None:
+    if broker.is_ours:
         assert set(offered) == {key for key, _, _ in served.values()}
 
 

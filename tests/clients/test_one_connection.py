@@ -16,6 +16,7 @@ from tests.support.wire import (
     RawConnection,
     decode_response,
     encode_request,
+    leader_of,
     offsets,
     produce_request,
     schema,
@@ -43,7 +44,7 @@ def test_pipelined_requests_keep_their_order_whatever_becomes_of_each(
     source = random.Random(seed)
     asked: list[tuple[int, Any, int]] = []
     expected, end = [], 0
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         for number in range(1, COUNT + 1):
             kind = source.choice(["good", "good", "good", "silent", "bad", "unknown", "metadata"])
             data = _batch(source, number)

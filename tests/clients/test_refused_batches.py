@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.clients.conftest import NewTopic
 from tests.support.batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, batch, compress, record
-from tests.support.wire import ConnectionLost, RawConnection, end_offset, produce_request, schema
+from tests.support.wire import ConnectionLost, RawConnection, end_offset, leader_of, produce_request, schema
 
 NOW_MS = int(time.time() * 1000)
 HOUR_MS = 3_600_000
@@ -22,8 +22,8 @@ BAD_TIMESTAMPS = "One or more records have been rejected due to invalid timestam
 
 
 def ask(bootstrap: str, request: Any) -> list[Any]:
-    """The answers of all partitions that `request` names."""
-    with RawConnection(bootstrap) as connection:
+    """The answers of all partitions that `request` names, by who leads the first of its topics."""
+    with RawConnection(leader_of(bootstrap, request.topic_data[0].name)) as connection:
         topics = connection.call(request).responses
     return [partition for topic in topics for partition in topic.partition_responses]
 
@@ -225,7 +225,7 @@ def test_a_transactional_id_that_nobody_knows_writes_nothing(bootstrap: str, new
 
 def test_a_refused_batch_without_acks_closes_the_connection(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic)) as connection:
         from tests.support.wire import encode_request
 
         connection.send_frame(encode_request(produce_request(topic, 0, GOOD, acks=0)))

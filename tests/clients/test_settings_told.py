@@ -53,25 +53,25 @@ def test_what_nobody_has_set_is_told_as_by_kafka(
     common = {key for key in told.keys() & kafkas.keys() if is_default(told[key])}
     assert len(common) >= least
     differ = {key: (told[key], kafkas[key]) for key in common if told[key] != kafkas[key]}
-    assert not {key: found for key, found in differ.items() if broker.node is None or key not in OTHERWISE}
+    assert not {key: found for key, found in differ.items() if not broker.is_ours or key not in OTHERWISE}
 
 
 def test_settings_for_all_brokers_are_set_and_taken_back(broker: Broker) -> None:
     at = ("--bootstrap-server", broker.bootstrap, "--entity-type", "brokers", "--entity-default")
     own = (*at[:-1], "--entity-name", node_id(broker))
-    change = "log.retention.bytes=123456789"
+    change = "log.index.interval.bytes=123456"
     tool("configs", *at, "--alter", "--add-config", change)
     try:
         assert f"{change} sensitive=false" in tool("configs", *at, "--describe")
-        tool("configs", *own, "--alter", "--add-config", "log.retention.bytes=5000000")
+        tool("configs", *own, "--alter", "--add-config", "log.index.interval.bytes=50000")
         assert (
-            "synonyms={DYNAMIC_BROKER_CONFIG:log.retention.bytes=5000000, "
-            f"DYNAMIC_DEFAULT_BROKER_CONFIG:{change}, DEFAULT_CONFIG:log.retention.bytes=-1}}"
+            "synonyms={DYNAMIC_BROKER_CONFIG:log.index.interval.bytes=50000, "
+            f"DYNAMIC_DEFAULT_BROKER_CONFIG:{change}, DEFAULT_CONFIG:log.index.interval.bytes=4096}}"
         ) in tool("configs", *own, "--describe")
     finally:
-        run_tool("configs", *own, "--alter", "--delete-config", "log.retention.bytes")
-        tool("configs", *at, "--alter", "--delete-config", "log.retention.bytes")
-    assert "log.retention.bytes" not in tool("configs", *own, "--describe")
+        run_tool("configs", *own, "--alter", "--delete-config", "log.index.interval.bytes")
+        tool("configs", *at, "--alter", "--delete-config", "log.index.interval.bytes")
+    assert "log.index.interval.bytes" not in tool("configs", *own, "--describe")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_setting_for_all_brokers_holds_at_once_and_after_a_restart(broker: Bro
     tool("configs", *at, "--alter", "--add-config", "message.max.bytes=50000")
     try:
         wait_until("a large record to be refused", lambda: not is_taken())
-        if broker.node is not None:
-            broker.node.restart()
+        if broker.restart is not None:
+            broker.restart()
             assert not is_taken()
     finally:
         tool("configs", *at, "--alter", "--delete-config", "message.max.bytes")
@@ -143,7 +143,7 @@ def test_a_group_s_settings_are_set_told_and_taken_back(broker: Broker, tmp_path
 
 @pytest.mark.parametrize("kind", ["users", "clients", "ips", "client-metrics"])
 def test_what_is_not_configured_here_is_said_not_to_be(kind: str, broker: Broker) -> None:
-    if broker.node is None:
+    if not broker.is_ours:
         pytest.skip("other brokers have quotas and metrics of clients")
     name = "127.0.0.1" if kind == "ips" else "one"
     at = ("--bootstrap-server", broker.bootstrap, "--entity-type", kind, "--entity-name", name)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from service.cli.dev_nodes import HOST, DevNode
 from service.cli.main import main
-from service.metadata.batches import decode_batches
-from service.metadata.records import RemoveTopicRecord, TopicRecord
-from service.records.batch import iter_headers
-from tests.support.changes import Changes
+from tests.support.changes import Changes, judge
 from tests.support.clients import Admin, Confluent, make_rows
 from tests.support.kafka_tools import run_tool, tool
 from tests.support.processes import free_port, wait_until
@@ -116,43 +111,6 @@ def growing(folder: Path, first: Member, controller: str) -> Iterator[Growing]:
         made.close()
 
 
-def has_all(member: Member, there: set[str], gone: set[str]) -> bool:
-    found = member.topics()
-    return there <= found and not gone & found
-
-
-def changes_in_log(member: Member) -> tuple[set[str], set[str]]:
-    """The topics that were ever made, and those that were removed."""
-    names: dict[UUID | None, str] = {}
-    removed: set[str] = set()
-    for path in sorted((member.data / "__cluster_metadata-0").glob("*.log")):
-        log = path.read_bytes()
-        whole = sum(header.size for header in iter_headers(log))
-        for batch in decode_batches(log[:whole]):
-            for record in (frame.record for frame in batch.frames):
-                if isinstance(record, TopicRecord):
-                    names[record.topic_id] = record.name
-                elif isinstance(record, RemoveTopicRecord):
-                    removed.add(names[record.topic_id])
-    return set(names.values()), removed
-
-
-def judge(changes: Changes, members: Sequence[Member]) -> None:
-    """No change was refused that was not done, and what was answered is so, on each node."""
-    changes.stop()
-    made, removed = changes_in_log(members[0])
-    for name, code in changes.refusals:
-        # A leader that resigns does not know what becomes of what it wrote last, and says that it does not
-        # lead; the broker asks the next one, by whose log it was done. Kafka's clients are told so, too.
-        done = {str(ErrorCode.topic_already_exists): made, str(ErrorCode.unknown_topic_or_partition): removed}
-        assert name in done[code], (name, code)
-    print(f"{len(changes.answers)} changes; asked for again after they were done: {changes.refusals}")
-    there, gone = changes.expected()
-    assert len(there) > 10
-    for one in members:
-        wait_until(f"node {one.node_id} to know it", lambda one=one: has_all(one, there, gone), 30)  # type: ignore[misc]
-
-
 @pytest.mark.timeout(420)
 def test_an_old_node_grows_to_three_voters_to_five_and_back(tmp_path: Path) -> None:
     print(f"SEED={SEED}")
@@ -167,7 +125,7 @@ def test_an_old_node_grows_to_three_voters_to_five_and_back(tmp_path: Path) -> N
         nodes.controllers = opened(first)
         first.start()
         reader = stack.enter_context(Reader(first.bootstrap, "old", rows))
-        changes = stack.enter_context(Changes([(1, first.bootstrap)], 20, SEED))
+        changes = stack.enter_context(Changes([(1, first.bootstrap)], 50, SEED, each=4))
         reader.wait_for_next()
         described = tool("features", "--bootstrap-server", first.bootstrap, "describe")
         (line,) = (one for one in described.splitlines() if "kraft.version" in one)

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from service.network.client import Client
-from service.records.batch import iter_headers
-from service.wire.api import ApiKey, request_module
 from tests.support.changes import Changes
 from tests.support.processes import wait_until
 from tests.support.quorums import Cluster
@@ -31,60 +28,6 @@ def changes_of(cluster: Cluster, per_second: float) -> Changes:
     return Changes(places, per_second, SEED)
 
 
-def quorum(cluster: Cluster, node_id: int) -> tuple[int, int]:
-    """Leader and epoch, as a living node tells them."""
-    return described(cluster, node_id)[:2]
-
-
-def described(cluster: Cluster, node_id: int) -> tuple[int, int, int]:
-    """Leader, epoch and high watermark."""
-    host, _, port = cluster.members[node_id].bootstrap.rpartition(":")
-    module = request_module(ApiKey.DESCRIBE_QUORUM)
-    partition = module.PartitionData(partition_index=0)
-    topic = module.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
-    with Client(host, int(port), "test") as client:
-        answer = client.request(ApiKey.DESCRIBE_QUORUM, module.DescribeQuorumRequest(topics=(topic,)))
-    found = answer.topics[0].partitions[0]
-    return found.leader_id, found.leader_epoch, found.high_watermark
-
-
-def leader_of(cluster: Cluster) -> int:
-    found: list[int] = []
-
-    def look() -> bool:
-        for node_id, one in cluster.members.items():
-            if one.process is not None and one.process.poll() is None:
-                leader, _ = quorum(cluster, node_id)
-                if leader >= 0:
-                    found.append(leader)
-                    return True
-        return False
-
-    wait_until("somebody to lead", look, 30)
-    return found[-1]
-
-
-def topics_of(cluster: Cluster, node_id: int) -> set[str]:
-    host, _, port = cluster.members[node_id].bootstrap.rpartition(":")
-    module = request_module(ApiKey.METADATA)
-    with Client(host, int(port), "test") as client:
-        request = module.MetadataRequest(
-            topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-        )
-        return {one.name for one in client.request(ApiKey.METADATA, request).topics}
-
-
-def committed(cluster: Cluster, node_id: int, end: int) -> bytes:
-    """The batches of a node's metadata log that lie below `end`."""
-    folder = cluster.members[node_id].data / "__cluster_metadata-0"
-    log = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
-    found = bytearray()
-    for header in iter_headers(log):
-        if header.base_offset < end:
-            found += log[len(found) : len(found) + header.size]
-    return bytes(found)
-
-
 def kills(cluster: Cluster, count: int, per_second: float) -> list[float]:
     """Kill whoever leads, so often; how long each time until a change was answered (s)."""
     print(f"SEED={SEED}")
@@ -92,7 +35,7 @@ def kills(cluster: Cluster, count: int, per_second: float) -> list[float]:
     with changes_of(cluster, per_second) as changes:
         for n in range(count):
             time.sleep(0.5)  # a little load between two kills; nothing depends on it
-            leader = leader_of(cluster)
+            leader = cluster.leader()
             cluster.members[leader].kill()
             waits.append(changes.wait_for_next(time.monotonic()))
             print(f"kill {n + 1}: node {leader}, {waits[-1] * 1000:.0f} ms to the next answer", flush=True)
@@ -104,13 +47,13 @@ def kills(cluster: Cluster, count: int, per_second: float) -> list[float]:
         for node_id in cluster.members:
             wait_until(
                 f"node {node_id} to know all that was answered",
-                lambda node_id=node_id: there <= topics_of(cluster, node_id),  # type: ignore[misc]
+                lambda node_id=node_id: there <= cluster.members[node_id].topics(),  # type: ignore[misc]
                 30,
             )
-            assert not gone & topics_of(cluster, node_id)
-    end = described(cluster, leader_of(cluster))[2]
+            assert not gone & cluster.members[node_id].topics()
+    end = cluster.members[cluster.leader()].quorum().high_watermark
     cluster.stop()
-    logs = {committed(cluster, node_id, end) for node_id in cluster.members}
+    logs = {one.committed(end) for one in cluster.members.values()}
     assert len(logs) == 1, "the metadata logs differ below the high watermark"
     return waits
 
@@ -128,19 +71,19 @@ def test_two_hundred_times(cluster: Cluster) -> None:
 def test_a_leader_that_sleeps_answers_nothing_after_its_successor(cluster: Cluster) -> None:
     with changes_of(cluster, 20) as changes:
         changes.wait_for_next(time.monotonic())
-        leader = leader_of(cluster)
+        leader = cluster.leader()
         process = cluster.members[leader].process
         assert process is not None
-        others = [node_id for node_id in cluster.members if node_id != leader]
+        other = next(one for one in cluster.members.values() if one.node_id != leader)
         os.kill(process.pid, signal.SIGSTOP)
         try:
-            wait_until("a successor", lambda: quorum(cluster, others[0])[0] not in (-1, leader), 30)
+            wait_until("a successor", lambda: other.quorum().leader not in (-1, leader), 30)
             changes.wait_for_next(time.monotonic())
         finally:
             os.kill(process.pid, signal.SIGCONT)
         wait_until(
             "the old leader to follow",
-            lambda: quorum(cluster, leader) == quorum(cluster, others[0]),
+            lambda: cluster.members[leader].quorum()[:2] == other.quorum()[:2],
             30,
         )
         changes.wait_for_next(time.monotonic())
@@ -148,6 +91,6 @@ def test_a_leader_that_sleeps_answers_nothing_after_its_successor(cluster: Clust
         assert changes.refusals == []
         there, gone = changes.expected()
         for node_id in cluster.members:
-            found = topics_of(cluster, node_id)
+            found = cluster.members[node_id].topics()
             assert there <= found
             assert not gone & found

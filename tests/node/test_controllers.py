@@ -34,8 +34,8 @@ from service.wire.api import APIS, ApiKey, decode_response, encode_request, requ
 from service.wire.catalog import CommitCatalogRequest
 from service.wire.primitives import Cursor
 from service.wire.schema import compile_steps
-from tests.property.wire.test_fuzzed_controllers import pair
 from tests.support.controllers import CLUSTER_ID, Broker, Fleet, new_topics
+from tests.support.fuzzing import pair
 from tests.support.waiting import until
 
 

@@ -180,7 +180,7 @@ class Node:
         return _status_bytes(self.pid, "VmRSS")
 
     def peak_rss_bytes(self) -> int:
-        return _status_bytes(self.pid, "VmHWM")
+        return peak_rss_bytes(self.pid)
 
     def cpu_seconds(self) -> tuple[float, float]:
         return cpu_seconds(self.pid)
@@ -191,6 +191,10 @@ class Node:
             with contextlib.suppress(OSError):
                 names.append(os.readlink(entry))
         return names
+
+
+def peak_rss_bytes(pid: int) -> int:
+    return _status_bytes(pid, "VmHWM")
 
 
 def _status_bytes(pid: int, field: str) -> int:

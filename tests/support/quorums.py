@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
 from service.base.world import system_world
 from service.cli.dev_nodes import HOST, DevNode, Plan, agree_on_ports, format_nodes, lay_out
 from service.hot.log_dir import encode_uuid, random_id
 from service.metadata.bootstrap import InitialController
 from service.metadata.features import CATALOG_VERSION
 from service.network.client import Client
+from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, end, first_line, wait_until
@@ -155,9 +158,18 @@ class Member:
         """The log of its last run."""
         return self.log_path.read_text(errors="replace").rstrip("\n").rpartition("\n\n")[2]
 
-    def quorum(self) -> Quorum:
-        """As the leader says, asked by way of this node."""
-        host, _, port = self.bootstrap.rpartition(":")
+    def committed(self, end_offset: int) -> bytes:
+        """The batches of its metadata log that lie below an offset."""
+        files = sorted((self.data / "__cluster_metadata-0").glob("*.log"))
+        log = b"".join(path.read_bytes() for path in files)
+        return log[: sum(one.size for one in complete_headers(log) if one.base_offset < end_offset)]
+
+    def quorum(self, controller: str | None = None) -> Quorum:
+        """As the leader says, asked by way of this node; or as that controller says, if it leads.
+
+        Where it does not, the leader is -1.
+        """
+        host, _, port = (controller or self.bootstrap).rpartition(":")
         module = request_module(ApiKey.DESCRIBE_QUORUM)
         partition = module.PartitionData(partition_index=0)
         topic = module.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
@@ -165,7 +177,7 @@ class Member:
             answer = client.request(ApiKey.DESCRIBE_QUORUM, module.DescribeQuorumRequest(topics=(topic,)))
         found = answer.topics[0].partitions[0]
         return Quorum(
-            found.leader_id,
+            found.leader_id if found.error_code == ErrorCode.none else -1,
             found.leader_epoch,
             found.high_watermark,
             *(
@@ -285,6 +297,17 @@ class Cluster:
         }
         member = self.members[node_id] = Member(DevNode(node_id, False, own), folder, Program.FIRN)
         return member
+
+    def leader(self) -> int:
+        """Of the quorum, as a living node tells, once there is one."""
+        found: list[int] = []
+
+        def is_told() -> bool:
+            found[:] = [one.quorum().leader for one in self.members.values() if one.is_running]
+            return max(found) >= 0
+
+        wait_until("somebody to lead", is_told, 30)
+        return max(found)
 
     @property
     def bootstrap_controllers(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from tests.support.wire import RawConnection, offsets
+from tests.support.wire import RawConnection, leader_of, offsets
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 
 
 def offset(bootstrap: str, topic: str, partition: int, which: int) -> int:
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic, partition)) as connection:
         found: int = offsets(connection, topic, partition, which).offset
         return found
 

@@ -152,8 +152,24 @@ def offsets(connection: RawConnection, topic: str, partition: int, timestamp: in
     return connection.call(request).topics[0].partitions[0]
 
 
-def end_offset(bootstrap: str, topic: str, partition: int) -> int:
+def leader_of(bootstrap: str, topic: str, partition: int = 0) -> str:
+    """The address of the node that leads a partition; where none does, and of one alone, the first."""
+    if "," not in bootstrap:
+        return bootstrap
+    module = schema(3, 12)
+    asked = module.MetadataRequestTopic(topic_id=None, name=topic)
+    request = module.MetadataRequest(
+        topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
     with RawConnection(bootstrap) as connection:
+        answer = connection.call(request)
+    brokers = {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers}
+    leaders = {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
+    return brokers.get(leaders.get(partition, -1), bootstrap)
+
+
+def end_offset(bootstrap: str, topic: str, partition: int) -> int:
+    with RawConnection(leader_of(bootstrap, topic, partition)) as connection:
         answer = offsets(connection, topic, partition, -1)
     assert answer.error_code == 0, answer.error_code
     found: int = answer.offset
@@ -177,7 +193,7 @@ def init_producer_id(bootstrap: str) -> int:
 
 def leader_epoch(bootstrap: str, topic: str, partition: int) -> int:
     """The epoch in which a partition is led, as ListOffsets says it of its end."""
-    with RawConnection(bootstrap) as connection:
+    with RawConnection(leader_of(bootstrap, topic, partition)) as connection:
         answer = offsets(connection, topic, partition, -1)
     assert int(answer.error_code) == 0, answer.error_code
     found: int = answer.leader_epoch

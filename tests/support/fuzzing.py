@@ -1,0 +1,147 @@
+"""Frames of what nodes say to each other, made at random, and damaged in every way."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.serial._introspect import EntityField, EntityTupleField, classify_field, is_optional
+
+from service.wire.api import (
+    APIS,
+    ApiKey,
+    _module,
+    encode_request,
+    encode_response,
+    has_flexible_response_header,
+)
+from service.wire.catalog import CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+
+Likely = Mapping[str, Sequence[Any]]
+"""What fields of these names have more often than anything else: so that a request gets further."""
+NOTHING: Likely = {}
+LIKELY = 0.8
+COUNTS = (0, 1, 1, 1, 2)
+
+_ENDS = (0, 1, -1, 127, -128)
+
+
+def some(entity: type[Any], random: Random, likely: Likely = NOTHING) -> Any:
+    """Any value of one of kio's dataclasses."""
+    return entity(**{one.name: _value(one, random, likely) for one in fields(entity)})
+
+
+def _value(one: Any, random: Random, likely: Likely) -> Any:
+    kind = classify_field(one)
+    if one.name in likely and random.random() < LIKELY:
+        found = random.choice(likely[one.name])
+        return (found,) if kind.is_array else found
+    if is_optional(one) and random.random() < 0.2 and one.metadata.get("tag") is None:
+        return None
+    if isinstance(kind, EntityField | EntityTupleField):
+        if kind.is_array:
+            return tuple(some(kind.type_, random, likely) for _ in range(random.choice(COUNTS)))
+        return some(kind.type_, random, likely)
+    make = _SCALARS[one.metadata["kafka_type"]]
+    return tuple(make(random) for _ in range(random.randrange(3))) if kind.is_array else make(random)
+
+
+def _int(bits: int) -> Any:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return lambda random: random.choice((*_ENDS, low, high, random.randrange(low, high)))
+
+
+def _bytes(random: Random) -> bytes:
+    return random.randbytes(random.randrange(30))
+
+
+_SCALARS: dict[str, Any] = {
+    **{f"int{bits}": _int(bits) for bits in (8, 16, 32, 64)},
+    "uint16": lambda random: random.randrange(2**16),
+    "bool": lambda random: random.random() < 0.5,
+    "string": lambda random: "x" * random.randrange(12),
+    "bytes": _bytes,
+    "records": _bytes,
+    "error_code": lambda random: random.choice(list(ErrorCode)),
+    "timedelta_i32": lambda random: timedelta(milliseconds=random.randrange(2**31)),
+    "uuid": lambda random: UUID(int=random.getrandbits(128) or 1),
+}
+
+
+def _own(random: Random) -> tuple[bytes, bytes]:
+    change = CatalogChange(
+        topic_id=UUID(int=random.getrandbits(128) or 1),
+        partition=random.randrange(9),
+        previous_version=1,
+        version=2,
+        manifest_key="m" * random.randrange(40),
+        leader_epoch=3,
+        start_offset=0,
+        end_offset=9,
+        segments=1,
+        size_bytes=7,
+    )
+    request = CommitCatalogRequest(
+        broker_id=1,
+        broker_epoch=2,
+        commits=(change,) * random.randrange(3),
+        forgotten_topics=(change.topic_id,) * random.randrange(2),
+    )
+    response = CommitCatalogResponse(error_code=ErrorCode.none, results=(0,) * random.randrange(4))
+    frame = encode_request(ApiKey.COMMIT_CATALOG, 0, 1, "fuzz", request)[4:]
+    return frame, bytes(5) + bytes(encode_response(ApiKey.COMMIT_CATALOG, 0, response))
+
+
+def pair(key: int, version: int, random: Random) -> tuple[bytes, bytes]:
+    """A request frame and a response frame, sound, without their sizes."""
+    api = APIS[key]
+    if api.is_own:
+        return _own(random)
+    response = some(getattr(_module(api, version, "response"), f"{api.name}Response"), random)
+    answer = bytes(4) + (b"\0" if has_flexible_response_header(key, version) else b"")
+    return request_frame(key, version, random), answer + _written(response)
+
+
+def request_frame(key: int, version: int, random: Random, likely: Likely = NOTHING) -> bytes:
+    """Of correlation id 1 and no client id, without its size."""
+    api = APIS[key]
+    if api.is_own:
+        return _own(random)[0]
+    request = some(getattr(_module(api, version, "request"), f"{api.name}Request"), random, likely)
+    head = io.BytesIO()
+    for size, value in ((2, key), (2, version), (4, 1), (2, -1)):
+        head.write(value.to_bytes(size, "big", signed=True))
+    tags = b"\0" if version >= api.flexible_from else b""
+    return head.getvalue() + tags + _written(request)
+
+
+def _written(message: Any) -> bytes:
+    out = io.BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+def damage(frame: bytes, random: Random, start: int) -> bytes:
+    data = bytearray(frame)
+    for _ in range(random.randrange(4)):
+        if len(data) > start:
+            at = random.randrange(start, len(data))
+            match random.randrange(5):
+                case 0:
+                    data[at] = random.randrange(256)
+                case 1:
+                    data[at] ^= 1 << random.randrange(8)
+                case 2:
+                    del data[at:]
+                case 3:
+                    data[at:at] = b"\xff\xff\xff\xff\x07"  # the greatest count there is
+                case 4:
+                    data[at : at + 4] = b"\x7f\xff\xff\xff"
+    return bytes(data)

@@ -1,0 +1,159 @@
+"""Links between the nodes of a cluster that can be cut, each way by itself, and mended again.
+
+In front of each controller's listener stands a proxy, whose address is the one that is advertised. Who
+connects to it is told by the system (`/proc`), so that one address serves all. What is on a cut link waits,
+as it would in a network, and arrives when the link is mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Collection, Mapping
+from itertools import product
+from pathlib import Path
+
+from service.cli.dev_nodes import HOST, agree_on_ports
+from tests.support.quorums import Cluster, Member
+
+_BYTES = 1 << 16
+_LOOKS = 20
+"""The system's table may lack a line while it changes."""
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
+
+
+def _inode(source: int, target: int) -> str | None:
+    """Of the socket that is connected from a port to another."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if (_port(fields[1]), _port(fields[2])) == (source, target):
+            return fields[9]
+    return None
+
+
+def _holds(pid: int, inode: str) -> bool:
+    with contextlib.suppress(OSError):  # it has ended
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry) == f"socket:[{inode}]":
+                    return True
+    return False
+
+
+class Links:
+    """The links between nodes: from each to each. All are whole at first."""
+
+    def __init__(self, members: Mapping[int, Member]) -> None:
+        self._members = members
+        self._whole = {pair: threading.Event() for pair in product(members, members)}
+        for one in self._whole.values():
+            one.set()
+
+    def cut(self, sources: Collection[int], targets: Collection[int]) -> None:
+        """Nothing comes through from any of the one to any of the others."""
+        for pair in product(sources, targets):
+            self._whole[pair].clear()
+
+    def mend(self) -> None:
+        for one in self._whole.values():
+            one.set()
+
+    def wait(self, source: int, target: int) -> None:
+        """Until what goes from one to the other gets through."""
+        self._whole[source, target].wait()
+
+    def node_of(self, source: int, target: int) -> int | None:
+        """Whose process it is that has connected from a port to another; None: it is gone again."""
+        for _ in range(_LOOKS):
+            inode = _inode(source, target)
+            for node_id, one in self._members.items():
+                if inode is not None and one.process is not None and _holds(one.process.pid, inode):
+                    return node_id
+            time.sleep(0.01)
+        return None
+
+
+class Front:
+    """Takes connections for a node, and passes on what they bring, each way as the links are."""
+
+    def __init__(self, node_id: int, port: int, behind: int, links: Links) -> None:
+        self._node_id, self._port, self._behind, self._links = node_id, port, behind, links
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server((HOST, port))
+        threading.Thread(target=self._accept, name=f"front-{node_id}", daemon=True).start()
+
+    def close(self) -> None:
+        for one in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, (_, port) = self._listener.accept()
+            except OSError:
+                return  # closed
+            self._sockets.append(near)
+            threading.Thread(target=self._join, args=(near, port), daemon=True).start()
+
+    def _join(self, near: socket.socket, port: int) -> None:
+        node_id = self._links.node_of(port, self._port)
+        if node_id is None:
+            near.close()
+            return
+        self._links.wait(node_id, self._node_id)
+        try:
+            far = socket.create_connection((HOST, self._behind))
+        except OSError:
+            near.close()  # nobody is there
+            return
+        self._sockets.append(far)
+        for one in (near, far):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ways = (near, far, node_id, self._node_id), (far, near, self._node_id, node_id)
+        for way in ways:
+            threading.Thread(target=self._pass_on, args=way, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, sender: int, receiver: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                data = source.recv(_BYTES)
+                self._links.wait(sender, receiver)
+                if not data:
+                    break
+                target.sendall(data)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class Linked(Cluster):
+    """Controllers that reach each other, and are reached by brokers, over links that can be cut."""
+
+    def __init__(self, folder: Path, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder, nodes, nodes, settings)
+        _, behind = agree_on_ports(0, 0, nodes)
+        self.links = Links(self.members)
+        self.controllers: dict[int, str] = {}
+        """where each controller can be asked whatever is cut"""
+        self._fronts = []
+        for port, member in zip(behind, self.members.values(), strict=True):
+            advertised = member.settings["listeners"]
+            front = advertised.rpartition(":")[2]
+            self.controllers[member.node_id] = f"{HOST}:{port}"
+            member.settings["advertised.listeners"] = advertised
+            member.settings["listeners"] = advertised.removesuffix(front) + str(port)
+            self._fronts.append(Front(member.node_id, int(front), port, self.links))
+
+    def __exit__(self, *about: object) -> None:
+        self.links.mend()
+        super().__exit__(*about)
+        for front in self._fronts:
+            front.close()
