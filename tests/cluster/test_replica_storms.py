@@ -1,7 +1,7 @@
 """Storms over real nodes: what was acknowledged is read, and replicas are equal, whoever died however often.
 
-`make soak-replicas SECONDS=600 SEED=n` for a long one, `KILLS=500` for so many kills, `NODES=5` for five nodes;
-without either how long partitions stall, too.
+`make soak-replicas SECONDS=600 SEED=n` for a long one, `KILLS=500` for so many kills, `NODES=5` for five
+nodes; without either how long partitions stall, too.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def test_how_long_partitions_stall(cluster: Cluster) -> None:
             others = [one for one in cluster.members if one != controller]
             victim = others[n // 2 % len(others)] if n % 2 else controller
             what = "broker" if n % 2 else "active controller"
-            before_s = time.monotonic()
+            before_s, at = time.monotonic(), time.strftime("%X")
             cluster.members[victim].kill()
             writers.wait_for_acks(60, SAFE)
             until_s = time.monotonic() + 2
             time.sleep(2)
             worst = writers.worst_since(before_s, until_s, SAFE)
             told = ", ".join(f"{one.place[1]}: {one.seconds * 1000:.0f} ms" for one in worst)
-            print(f"kill -9 of {what} {victim} at {time.strftime('%X')}: {told}", flush=True)
+            print(f"kill -9 of {what} {victim} at {at}: {told}", flush=True)
             cluster.members[victim].start()
         check(cluster, writers)
 

@@ -1,7 +1,7 @@
-"""Storms over a cluster's nodes while ordinary clients write: kills, sleeps, restarts; and what must be true after.
+"""Storms over a cluster's nodes while ordinary clients write: kills, sleeps, restarts; and what must be true.
 
-A `Writers` writes numbered records at a steady pace, one producer of its own per partition, so that a stall of
-one is no stall of another. A `Storm` does the harm, by a seed.
+A `Writers` writes numbered records at a steady pace, one producer of its own per partition, so that a stall
+of one is no stall of another. A `Storm` does the harm, by a seed.
 """
 
 from __future__ import annotations
@@ -336,8 +336,8 @@ def active_controller(cluster: Cluster) -> int:
 
 
 def check_files(cluster: Cluster, topic: str, partitions: Iterable[int]) -> None:
-    """Checkpoints parse as Kafka's, and what replicas say of leader epochs agrees where they overlap. All nodes
-    are stopped."""
+    """Checkpoints parse as Kafka's, and what replicas say of leader epochs agrees where they overlap. All
+    nodes are stopped."""
     for member in cluster.members.values():
         for name in (
             "recovery-point-offset-checkpoint",
