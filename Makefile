@@ -11,7 +11,7 @@ AT_ONCE := -n $(JOBS) --dist loadfile
 ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 	$(PYTEST) tests/cluster -m soak -s --timeout=0
 	@if $(BIN)/python -c 'import pyspark' 2>/dev/null; then set -x; $(PYTEST) tests/spark -m soak -s --timeout=0; \
 	else echo "firn: Spark is not installed, so no job of its is killed; make spark adds it"; fi
+
+soak-replicas: install ## Storms over nodes that have replicas of each other (SECONDS=600 or KILLS=500, NODES=5, SEED=n), stalls by kill -9 and rolling restarts
+	env $(if $(SECONDS),SECONDS_OF_STORM=$(SECONDS)) $(PYTEST) tests/cluster/test_replica_storms.py -m soak -s --timeout=0 $(if $(SECONDS)$(KILLS),-k storm_loses)
 
 SEED ?= 1
 HISTORIES ?= 3000

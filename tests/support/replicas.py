@@ -57,7 +57,7 @@ def wait_in_sync(cluster: Cluster, topic: str, seconds: float = 60) -> dict[int,
 
     try:
         wait_until(f"all replicas of {topic} to be in sync", all_in_sync, seconds)
-    except TimeoutError as e:
+    except AssertionError as e:
         logs = "\n".join(f"{one.node_id}: {one.log()}" for one in cluster.members.values())
         raise AssertionError(f"{e}: {found}; {logs}") from e
     return found

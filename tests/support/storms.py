@@ -1,0 +1,382 @@
+"""Storms over a cluster's nodes while ordinary clients write: kills, sleeps, restarts; and what must be true.
+
+A `Writers` writes numbered records at a steady pace, one producer of its own per partition, so that a stall
+of one is no stall of another. A `Storm` does the harm, by a seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tests.support.processes import wait_until
+from tests.support.quorums import Cluster, Member
+from tests.support.replicas import states
+
+Place = tuple[str, int]
+"""topic and partition"""
+
+
+class Ack(NamedTuple):
+    number: int
+    offset: int
+    produced_s: float
+    acked_s: float
+
+
+class Stall(NamedTuple):
+    """No record of a partition was acknowledged for so long, from `began_s` on (monotonic)."""
+
+    place: Place
+    seconds: float
+    began_s: float
+
+
+class Writer:
+    """Numbered records to one partition: acks=all, idempotent, retries as the client's defaults have them."""
+
+    def __init__(self, bootstrap: str, place: Place, every_s: float) -> None:
+        self.place = place
+        self.acks: list[Ack] = []
+        self.refused: list[tuple[int, str]] = []
+        self.written = 0
+        self._every_s = every_s
+        self._over = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "log_level": 2,  # that brokers die is no news
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        topic, partition = self.place
+        due_s = time.monotonic()
+        while not self._over.is_set():
+            number, self.written = self.written, self.written + 1
+            produced_s = time.monotonic()
+
+            def told(
+                error: KafkaError | None, message: Message, number: int = number, at_s: float = produced_s
+            ) -> None:
+                if error is not None:
+                    self.refused.append((number, str(error)))
+                else:
+                    self.acks.append(Ack(number, message.offset() or 0, at_s, time.monotonic()))
+
+            try:
+                self._producer.produce(topic, b"%010d" % number, partition=partition, on_delivery=told)
+            except BufferError:
+                self.written -= 1  # it waits for room
+            due_s = max(due_s + self._every_s, time.monotonic() - 1)
+            while (left_s := due_s - time.monotonic()) > 0 and not self._over.is_set():
+                self._producer.poll(left_s)
+            self._producer.poll(0)
+
+    def stop(self, seconds: float) -> int:
+        """How many records are not decided in time."""
+        self._over.set()
+        self._thread.join(30)
+        return self._producer.flush(seconds)
+
+    def stall_since(self, began_s: float, until_s: float) -> Stall:
+        """The longest time between two acknowledgements of which a part lies between these."""
+        worst, last_s = Stall(self.place, 0.0, began_s), None
+        for ack in list(self.acks):
+            if last_s is not None and ack.acked_s >= began_s and last_s <= until_s:
+                gap = ack.acked_s - max(last_s, began_s)
+                if gap > worst.seconds:
+                    worst = Stall(self.place, gap, max(last_s, began_s))
+            last_s = ack.acked_s
+        if last_s is not None and until_s - max(last_s, began_s) > worst.seconds:
+            worst = Stall(self.place, until_s - max(last_s, began_s), max(last_s, began_s))
+        return worst
+
+
+class Writers:
+    """One `Writer` for each place. For a `with`."""
+
+    def __init__(self, cluster: Cluster, places: Iterable[Place], every_s: float = 0.02) -> None:
+        self.all = [Writer(cluster.bootstrap, place, every_s) for place in places]
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            list(pool.map(lambda one: one.stop(0), self.all))
+
+    def stop(self, seconds: float = 180) -> None:
+        """Every record is acknowledged, in time."""
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            left = list(pool.map(lambda one: one.stop(seconds), self.all))
+        undecided = {one.place: count for one, count in zip(self.all, left, strict=True) if count}
+        assert not undecided, f"not decided after {seconds:g} s: {undecided}"
+        refused = {one.place: one.refused[:3] for one in self.all if one.refused}
+        assert not refused, f"failed for good: {refused}"
+
+    def worst_since(self, began_s: float, until_s: float, topic: str) -> list[Stall]:
+        """Of each partition of the topic, the longest first."""
+        found = [one.stall_since(began_s, until_s) for one in self.all if one.place[0] == topic]
+        return sorted(found, key=lambda one: -one.seconds)
+
+    def wait_for_acks(self, seconds: float, topic: str) -> None:
+        """Until each partition of the topic has acknowledged what was produced from now on."""
+        now_s = time.monotonic()
+        ours = [one for one in self.all if one.place[0] == topic]
+        wait_until(
+            f"acknowledgements of {topic}",
+            lambda: all(one.acks and one.acks[-1].produced_s >= now_s for one in ours),
+            seconds,
+        )
+
+    def check_read(self, cluster: Cluster) -> int:
+        """What was acknowledged is read at its place, once, in order, and nothing else is; how many."""
+        return sum(_check_read(cluster, one) for one in self.all)
+
+
+def _check_read(cluster: Cluster, writer: Writer) -> int:
+    found = read_partition(cluster.bootstrap, writer.place)
+    acked = {ack.offset: ack.number for ack in writer.acks}
+    wrong = {
+        offset: (number, found.get(offset)) for offset, number in acked.items() if found.get(offset) != number
+    }
+    assert not wrong, f"{writer.place}: acknowledged, and not read: {len(wrong)}, {_some(wrong)}"
+    assert len(acked) == len(writer.acks), f"{writer.place}: two records acknowledged at one offset"
+    extra = {offset: number for offset, number in found.items() if offset not in acked}
+    assert not extra, f"{writer.place}: read twice, or never acknowledged: {_some(extra)}"
+    numbers = [found[offset] for offset in sorted(found)]
+    assert numbers == sorted(numbers), f"{writer.place}: not in order"
+    return len(found)
+
+
+def _some(found: Mapping[int, object]) -> dict[int, object]:
+    return dict(sorted(found.items())[:5])
+
+
+def read_partition(bootstrap: str, place: Place, seconds: float = 120) -> dict[int, int]:
+    """The numbers of a partition, by offset, up to its high watermark."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 2}
+    )
+    found: dict[int, int] = {}
+    try:
+        end = -1
+
+        def ends() -> bool:
+            nonlocal end
+            end = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)[1]
+            return end >= 0
+
+        wait_until(f"the end of {place}", ends, seconds)
+        consumer.assign([TopicPartition(*place, 0)])
+        last = -1
+
+        def all_read() -> bool:
+            nonlocal last
+            for one in consumer.consume(5000, 0.2):
+                error = one.error()
+                assert error is None or error.retriable(), error
+                if error is None:
+                    assert one.offset() > last, f"{place} at {one.offset()} after {last}"
+                    last = one.offset()
+                    found[last] = int(one.value() or b"-1")
+            return last >= end - 1
+
+        wait_until(f"{place} to be read up to {end}, {last} is there", all_read, seconds)
+    finally:
+        consumer.close()
+    return found
+
+
+# -- the harm
+
+
+class Harm(NamedTuple):
+    what: str
+    victims: tuple[int, ...]
+    at_s: float
+
+
+class Storm:
+    """One harm after the other, as `source` has it."""
+
+    def __init__(self, cluster: Cluster, topic: str, source: random.Random) -> None:
+        self._cluster, self._topic, self._source = cluster, topic, source
+        self.kills = 0
+        self.done: list[Harm] = []
+        self._began_s = time.monotonic()
+
+    @property
+    def _kinds(self) -> Sequence[tuple[int, str, Callable[[], tuple[int, ...]]]]:
+        return (
+            (6, "kill a leader", lambda: self._kill([self.leader_of_partition()])),
+            (4, "kill the active controller", lambda: self._kill([self.controller()])),
+            (4, "kill a follower", lambda: self._kill([self._follower()])),
+            (2, "kill two", lambda: self._kill(self._source.sample(self._ids, 2))),
+            (2, "kill everybody but one", self._kill_all_but_one),
+            (2, "kill all", lambda: self._kill(self._ids)),
+            (3, "let one sleep", lambda: self._sleep(kills_another=False)),
+            (1, "kill one while another sleeps", lambda: self._sleep(kills_another=True)),
+            (1, "roll", self._roll),
+        )
+
+    @property
+    def _ids(self) -> list[int]:
+        return sorted(self._cluster.members)
+
+    def next(self) -> Harm:
+        """Does one harm, and undoes it: all nodes run after it, not all may be in sync."""
+        kinds = self._kinds
+        ((_, what, do),) = self._source.choices(kinds, [one[0] for one in kinds])
+        at_s = time.monotonic()
+        victims = do()
+        self.done.append(Harm(what, victims, at_s))
+        took_s = time.monotonic() - at_s
+        print(f"{at_s - self._began_s:7.1f} s {what}: {victims}, {took_s:.1f} s", flush=True)
+        return self.done[-1]
+
+    def _kill(self, victims: Sequence[int]) -> tuple[int, ...]:
+        for one in victims:
+            self._cluster.members[one].kill()
+        self.kills += len(victims)
+        time.sleep(self._source.choice((0.0, 0.3, 1.0, 3.0)))
+        self._start(victims)
+        return tuple(victims)
+
+    def _kill_all_but_one(self) -> tuple[int, ...]:
+        spared = self._source.choice(self._ids)
+        return self._kill([one for one in self._ids if one != spared])
+
+    def _start(self, victims: Sequence[int]) -> None:
+        """At once, or one after the other where a majority of controllers stays."""
+        if len(victims) > 1:
+            self._cluster.start(victims, 120)
+        else:
+            self._cluster.members[victims[0]].start(120)
+
+    def _sleep(self, *, kills_another: bool) -> tuple[int, ...]:
+        sleeper, other = self._source.sample(self._ids, 2)
+        process = self._cluster.members[sleeper].process
+        assert process is not None
+        seconds = self._source.uniform(1, 10)
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            if kills_another:
+                time.sleep(seconds / 2)
+                self._cluster.members[other].kill()
+                self.kills += 1
+                time.sleep(seconds / 2)
+            else:
+                time.sleep(seconds)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        if kills_another:
+            self._start([other])
+            return sleeper, other
+        return (sleeper,)
+
+    def _roll(self) -> tuple[int, ...]:
+        for one in self._ids:
+            self._cluster.members[one].leave(120)
+            self._cluster.members[one].start(120)
+        return tuple(self._ids)
+
+    # -- who is who
+
+    def _running(self) -> list[Member]:
+        running = [one for one in self._cluster.members.values() if one.is_running]
+        self._source.shuffle(running)
+        return running
+
+    def leader_of_partition(self) -> int:
+        """Of any of the topic."""
+        found = states(self._running()[0], self._topic)
+        leaders = [one.leader for one in found.values() if one.leader >= 0]
+        return self._source.choice(leaders or self._ids)
+
+    def _follower(self) -> int:
+        found = states(self._running()[0], self._topic)
+        others = [id_ for one in found.values() for id_ in one.replicas if id_ != one.leader]
+        return self._source.choice(others or self._ids)
+
+    def controller(self) -> int:
+        return active_controller(self._cluster)
+
+
+def active_controller(cluster: Cluster) -> int:
+    found: list[int] = []
+
+    def look() -> bool:
+        for one in cluster.members.values():
+            if one.is_running and (leader := one.quorum().leader) >= 0:
+                found.append(leader)
+                return True
+        return False
+
+    wait_until("a controller", look, 60)
+    return found[-1]
+
+
+# -- what the disks must say
+
+
+def check_files(cluster: Cluster, topic: str, partitions: Iterable[int]) -> None:
+    """Checkpoints parse as Kafka's, and what replicas say of leader epochs agrees where they overlap. All
+    nodes are stopped."""
+    for member in cluster.members.values():
+        for name in (
+            "recovery-point-offset-checkpoint",
+            "replication-offset-checkpoint",
+            "log-start-offset-checkpoint",
+        ):
+            path = member.data / name
+            if path.exists():
+                _checkpoint(path)
+    for index in partitions:
+        known = {
+            member.node_id: _epochs(member.data / f"{topic}-{index}" / "leader-epoch-checkpoint")
+            for member in cluster.members.values()
+            if (member.data / f"{topic}-{index}").is_dir()
+        }
+        merged: dict[int, int] = {}
+        for node_id, entries in known.items():
+            starts = [start for _, start in entries]
+            epochs = [epoch for epoch, _ in entries]
+            assert epochs == sorted(set(epochs)), f"{topic}-{index} on {node_id}: {entries}"
+            assert starts == sorted(starts), f"{topic}-{index} on {node_id}: {entries}"
+            for epoch, start in entries:
+                assert merged.setdefault(epoch, start) == start, f"{topic}-{index}: {known}"
+
+
+def _lines(path: Path) -> list[list[str]]:
+    version, count, *rest = path.read_text().splitlines()
+    assert version == "0", f"{path}: version {version}"
+    assert int(count) == len(rest), f"{path}: {count} entries, {len(rest)} lines"
+    return [one.split() for one in rest]
+
+
+def _checkpoint(path: Path) -> dict[Place, int]:
+    found = {(topic, int(index)): int(offset) for topic, index, offset in _lines(path)}
+    assert all(offset >= 0 for offset in found.values()), path
+    return found
+
+
+def _epochs(path: Path) -> list[tuple[int, int]]:
+    if not path.exists():
+        return []
+    return [(int(epoch), int(start)) for epoch, start in _lines(path)]
