@@ -195,13 +195,23 @@ MOVES: Final = {
 """A partition that is assigned anew begins as READY, whatever it was."""
 
 
+_NOT_YET: Final = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.unknown_topic_or_partition,
+)
+"""A leader says so whose image is behind ours."""
+_DOUBLINGS: Final = 10
 _NOTHING_TOLD: Final = (NO_OFFSET, NO_OFFSET)
 
 
 class Followed:
     """One partition of the fetcher."""
 
-    __slots__ = ("before", "due_ms", "is_clean", "leader_epoch", "log", "number", "state", "tip", "told")
+    __slots__ = (
+        "before", "due_ms", "early", "is_clean", "leader_epoch", "log", "number", "state", "tip", "told",
+    )  # fmt: skip
 
     def __init__(self, tip: TopicIdPartition, log: FollowerLog, leader_epoch: int, is_clean: bool) -> None:
         self.tip = tip
@@ -214,6 +224,8 @@ class Followed:
         self.before = self.asked
         """as it was when that was begun"""
         self.due_ms = 0
+        self.early = 0
+        """how often its leader has said that it does not know of its office yet"""
         self.told = _NOTHING_TOLD
         """high watermark and start that came with the records that are being appended"""
 
@@ -235,6 +247,8 @@ _Said = tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]
 class FollowerSettings(NamedTuple):
     backoff_ms: int = 1_000
     """``replica.fetch.backoff.ms``"""
+    early_ms: int = 20
+    """the first time, where a leader does not know of its office yet; then twice as long each time"""
 
 
 class FollowerMachine:
@@ -447,10 +461,14 @@ class FollowerMachine:
         return ()
 
     def _refused(self, followed: Followed, error: ErrorCode, now_ms: int) -> None:
-        """FENCED_LEADER_EPOCH: there is a newer leader, of whom the image will tell. All else may pass."""
+        """FENCED_LEADER_EPOCH: there is a newer leader, of whom the image will tell. All else may pass; what
+        a leader says that has not applied its election yet mostly passes at once."""
         if error is ErrorCode.fenced_leader_epoch:
             followed.move(State.HELD)
             self._changed[followed.tip] = None
+        elif error in _NOT_YET:
+            followed.early += 1
+            self._delay(followed, now_ms, self._settings.early_ms << min(followed.early - 1, _DOUBLINGS))
         else:
             self._delay(followed, now_ms)
 
@@ -553,9 +571,10 @@ class FollowerMachine:
             self._working -= followed.state is State.WORKING
         followed.number = 0
 
-    def _delay(self, followed: Followed, now_ms: int) -> None:
+    def _delay(self, followed: Followed, now_ms: int, most_ms: int | None = None) -> None:
+        backoff_ms = self._settings.backoff_ms
         followed.move(State.DELAYED)
-        followed.due_ms = now_ms + self._settings.backoff_ms
+        followed.due_ms = now_ms + (backoff_ms if most_ms is None else min(most_ms, backoff_ms))
         heappush(self._delays, (followed.due_ms, self._next_number(), followed))
         self._changed[followed.tip] = None
 

@@ -209,7 +209,9 @@ class Broker:
         if leader_id < 0:
             return
         if leader_id not in self.fetchers:
-            machine = self.world.plant.follower(FollowerSettings(self.world.backoff_ms))
+            machine = self.world.plant.follower(
+                FollowerSettings(self.world.backoff_ms, self.world.backoff_ms)
+            )
             self.fetchers[leader_id] = machine
             self.later(1, partial(self.poll, leader_id))
         fetcher = self.fetchers[leader_id]

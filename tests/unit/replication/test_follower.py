@@ -501,6 +501,18 @@ def test_what_may_pass_is_asked_for_later(error: ErrorCode) -> None:
     assert fetcher.machine.state_of(tip()) is State.READY
 
 
+def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon() -> None:
+    fetcher = Fetcher()
+    waited = []
+    for _ in range(8):
+        fetcher.is_told(ErrorCode.unknown_leader_epoch)
+        due_ms = fetcher.machine.next_deadline_ms()
+        assert due_ms is not None
+        waited.append(due_ms - fetcher.now_ms)
+        fetcher.now_ms = due_ms
+    assert waited == [20, 40, 80, 160, 320, 640, BACKOFF_MS, BACKOFF_MS]
+
+
 def test_a_newer_leader_is_awaited() -> None:
     fetcher = Fetcher()
     fetcher.is_told(ErrorCode.fenced_leader_epoch)
