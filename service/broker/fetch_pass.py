@@ -155,7 +155,7 @@ class Pass:
         if self.is_replica:
             code = self._judge_topic(topic, asked, code)
             broker.log_refusal(
-                "Fetch", self._context, topic, asked.partition, RequestError(code, error.message)
+                "Fetch", self._context, topic, asked.partition, RequestError(code, error.message or "")
             )
             partition = broker.replicas.get_by(topic, asked.partition)
             if code is ErrorCode.offset_moved_to_tiered_storage and partition is not None:
