@@ -158,7 +158,7 @@ class FetchSession:
 
     __slots__ = (
         "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "last_used_ms",
-        "partitions", "privileged", "purgatory", "replica", "size", "uses_topic_ids",
+        "partitions", "privileged", "purgatory", "replica", "replica_id", "size", "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +176,7 @@ class FetchSession:
         self.size = 0
         """partitions that the cache has counted for it"""
         self.evictable_by = Evictor.NOBODY
+        self.replica_id = -1
         self.replica: ReplicaSession | None = None
         """of a replica's session: its fetches confirm the offsets that it has said"""
         self.forgets: Callable[[SessionPartition], None] | None = None

@@ -333,7 +333,7 @@ class Partition:
             return self.log.delete_below_start()
         gone = self.log.apply_local_retention(
             now_ms,
-            self.published_offset,
+            self._is_safe_below,
             self.high_watermark,
             is_tiered=not is_archive_empty and not self.config.gives_up_archive,
             is_archive_empty=is_archive_empty,
@@ -341,6 +341,15 @@ class Partition:
         if gone:
             self._changed()
         return gone
+
+    @property
+    def _is_safe_below(self) -> int:
+        """The bucket has what is below, so it may go from here. That HEAD names it is the leader's duty; to a
+        follower what is committed says enough."""
+        if self.is_leader or not self._is_shared or self.config.gives_up_archive:
+            return self.published_offset
+        remote = self.unified.remote
+        return 0 if remote is None or remote.is_given_up else remote.end_offset
 
     @property
     def is_copied(self) -> bool:
@@ -355,7 +364,7 @@ class Partition:
         if len(segments) < 2 or not self.is_copied:
             return 0
         end_offset, size = segments.bases[1], segments.all[0].size
-        if end_offset > min(self.published_offset, self.high_watermark):
+        if end_offset > min(self._is_safe_below, self.high_watermark):
             return 0
         if not self.log.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
             return 0

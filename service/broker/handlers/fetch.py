@@ -87,7 +87,7 @@ def handle(
         )
     except RequestError as e:
         return _refusal(context, e.code)
-    if session is not None and session.replica is not None:
+    if session is not None and session.replica is not None and session.replica_id == fetch.replica_id:
         session.replica.last_fetch_ms = broker.clock.monotonic_ms()
     if session is None:
         return _FullFetch(broker, context, fetch, wants_session=False).begin()
@@ -340,7 +340,7 @@ class _FullFetch(_Fetching):
     ) -> None:
         super().__init__(broker, context, fetch)
         self._wants_session = wants_session
-        if wants_session and _is_follower(broker, fetch.replica_id):
+        if wants_session and fetch.replica_id >= 0:
             self._replica = ReplicaSession(broker.clock.monotonic_ms())
         self._session_id = NO_SESSION
         self._topics: list[AnsweredTopic] = []
@@ -382,14 +382,14 @@ class _FullFetch(_Fetching):
                 named.update([(topic, one.partition) for one in partitions[at : at + TAKEN_AT_A_TIME]])
         session = broker.fetch_sessions.open(
             now_ms,
-            privileged=self._replica is not None,
+            privileged=_is_follower(broker, fetch.replica_id),
             uses_topic_ids=self._context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
             size=len(named),
         )
         if session is None:
             return
         if self._replica is not None:
-            session.replica = self._replica
+            session.replica_id, session.replica = fetch.replica_id, self._replica
             session.forgets = partial(_forgotten, broker, fetch.replica_id, self._replica)
         try:
             for (topic, asked), (_, answers) in zip(fetch.topics, self._topics, strict=True):
@@ -429,7 +429,7 @@ class _IncrementalFetch(_Fetching):
     ) -> None:
         super().__init__(broker, context, fetch)
         self._session = session
-        self._replica = session.replica
+        self._replica = session.replica if session.replica_id == fetch.replica_id else None
         self._looks: list[Look] = []
 
     def _length(self) -> int:

@@ -398,3 +398,23 @@ def test_a_session_of_a_replica_goes_before_those_of_consumers(tmp_path: Path) -
         assert not node.broker.fetch_sessions._sessions[stranger.session_id].privileged
 
     run(tmp_path, scenario)
+
+
+def test_a_session_is_confirmed_by_its_replica_alone(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        followed = [Followed(node)]
+        clock: Any = node.broker.clock
+        session = Session(followed)
+        await session.fetch({0: 0})
+        was = followed[0].of(OTHER).last_fetch_ms
+        clock.advance(1_000)
+        for stranger in (-1, HIDDEN):
+            await followed[0].fetch_all(
+                stranger, topics=(), session_id=session.id, session_epoch=session.epoch
+            )
+            session.epoch += 1
+            assert followed[0].of(OTHER).last_fetch_ms == was
+        await session.fetch({})
+        assert followed[0].of(OTHER).last_fetch_ms == was + 1_000
+
+    run(tmp_path, scenario)
