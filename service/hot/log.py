@@ -290,9 +290,8 @@ class LocalLog:
             self.state.fail(f"a failed write could not be taken back: {error}")
 
     def append_raw(self, data: memoryview) -> AppendInfo:
-        """Append whole batches that bear offsets and epochs already (the Raft log).
+        """Append whole batches that bear offsets and epochs already (the Raft log); none is too large.
 
-        None is too large, and producers are not checked: that was done where the offsets were given.
         `CorruptionError` for torn bytes, a wrong checksum or offsets that do not go up from the log's end,
         before anything is written. On `DiskError` the batches before the failing one stay.
         """
@@ -306,13 +305,12 @@ class LocalLog:
 
     def append_fetched(self, data: memoryview, run: BatchScan) -> AppendInfo:
         """As `append_raw`, of neighbouring batches that were found sound: `run`, with positions in `data`."""
-        state = self.state
+        state, first = self.state, run.base_offsets[0]
         state.check()
-        first, last = run.base_offsets[0], run.last_offsets[-1]
         if first < state.end_offset:
             raise CorruptionError(f"batch at offset {first}, the log of {self.tip} is at {state.end_offset}")
         rolled = append_run(self, data, run)
-        return AppendInfo(first, last, NO_TIMESTAMP, state.start, False, rolled)
+        return AppendInfo(first, run.last_offsets[-1], NO_TIMESTAMP, state.start, False, rolled)
 
     def make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Roll if the batch does not belong into the active segment; says whether it did."""
@@ -492,15 +490,20 @@ class LocalLog:
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
+    def producers_at(self, end: int) -> ProducerStates:
+        """As they were when the log ended there. For a `log-io` thread, while nobody appends or cuts."""
+        return self._trimming.producers_at(end)
+
+    def truncate_to(self, offset: int, producers: ProducerStates | None = None) -> int:
+        """Drop all batches that reach to `offset` or beyond; returns the new end of the log. `producers`: of
+        `producers_at`, or they are found out here.
 
         A batch that `offset` lies in goes as a whole, and so does a gap, so the end may be lower than asked.
         Below the local start the whole local log goes and a new one begins at `offset`. A checkpointed
         recovery point above the new end must have been lowered before: else the log is taken for damaged.
         """
         self.state.check()
-        return self._or_offline(lambda: self._trimming.truncate_to(offset))
+        return self._or_offline(lambda: self._trimming.truncate_to(offset, producers))
 
     def restart_at(
         self,
@@ -517,9 +520,8 @@ class LocalLog:
         between; `producers`: the state of producers there, as (producer id, entry).
         """
         self.state.check()
-        return self._or_offline(
-            lambda: self._trimming.restart_at(offset, log_start_offset, epochs, producers)
-        )
+        trimming = self._trimming
+        return self._or_offline(lambda: trimming.restart_at(offset, log_start_offset, epochs, producers))
 
     def _or_offline(self, work: Callable[[], int]) -> int:
         """What fails half-way leaves memory and disk apart: the next opening brings them together."""

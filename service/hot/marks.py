@@ -98,6 +98,8 @@ class Marks:
     async def _write(self) -> Mapping[LogDir, Exception]:
         changed = {home: self._said[home].copy() for home in self._changed}
         self._changed.clear()
+        for home, marks in changed.items():  # while it is not known which of both the file says
+            self._written[home] = frozenset(marks) | self._written.get(home, frozenset())
         failed = await self._io.run(_write_files, changed)
         for home, marks in changed.items():
             error = failed.get(home)
@@ -105,7 +107,6 @@ class Marks:
                 self._written[home] = frozenset(marks)
                 self._told.pop(home, None)
                 continue
-            self._written[home] = frozenset(marks) | self._written.get(home, frozenset())
             self._changed[home] = None
             if self._told.get(home) != str(error):  # it is tried again and again
                 self._told[home] = str(error)

@@ -123,6 +123,10 @@ class SnapshotFiles:
     def offsets(self) -> tuple[int, ...]:
         return tuple(self._offsets)
 
+    def files(self) -> list[tuple[int, Path]]:
+        """Each with its offset, ascending; one that is late may not be there yet."""
+        return [(offset, self._path(offset)) for offset in self._offsets]
+
     def path(self, offset: int) -> Path | None:
         """The file with the state before `offset`, if there is one."""
         slot = bisect_left(self._offsets, offset)

@@ -431,14 +431,14 @@ def end_offset_of(segment: Segment) -> int:
 def replay_producers(
     producers: ProducerStates,
     segments: list[Segment],
-    snapshots: SnapshotFiles,
+    snapshots: SnapshotFiles | None,
     end_offset: int,
     now_ms: int,
 ) -> None:
     """Bring `producers` from where it ends to `end_offset` by the batches in between.
 
     When those were written is not known; `now_ms` takes them for new rather than for expired.
-    Snapshots at the borders that are crossed are taken again, where they were lost.
+    Snapshots at the borders that are crossed are taken again, where they were lost; None: they are not.
     """
     for slot, segment in enumerate(segments):
         following = segments[slot + 1].base_offset if slot + 1 < len(segments) else end_offset
@@ -446,7 +446,8 @@ def replay_producers(
             continue
         if segment.base_offset >= producers.end_offset:
             producers.end_offset = segment.base_offset
-            snapshots.take(producers)
+            if snapshots is not None:
+                snapshots.take(producers)
         try:
             _replay_segment(producers, segment, end_offset, now_ms)
         except CorruptionError as e:

@@ -17,12 +17,14 @@ from typing import NamedTuple, overload
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
+from service.base.disk import MissingFile
+from service.base.errors import CorruptionError, RequestError
 from service.base.files import fsync_dir, fsync_file, remove_file
 from service.base.types import NO_TIMESTAMP
 from service.hot import names, retention
 from service.hot.durability import Durability
-from service.hot.producers import ProducerEntry
+from service.hot.producer_snapshot import read_snapshot
+from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.reading import LogReader
 from service.hot.recovery import (
     announce_restart,
@@ -266,7 +268,24 @@ class Trimming:
         end = offset if place is None else min(place.base_offset, offset)
         return segment.base_offset if end <= state.gaps_below else end
 
-    def truncate_to(self, offset: int) -> int:
+    def producers_at(self, end: int) -> ProducerStates:
+        """As `LocalLog.producers_at`."""
+        state = self._state
+        with state.lock:
+            segments, files = state.segments.all[:], state.snapshots.files()
+        now_ms = state.world.clock.now_ms()
+        producers = ProducerStates(state.producers.expiration_ms)
+        producers.clear(segments[0].base_offset)
+        for offset, path in reversed([one for one in files if one[0] <= end]):
+            try:
+                producers.load(read_snapshot(state.disk, path), offset, now_ms)
+                break
+            except (CorruptionError, MissingFile) as e:
+                _log.warning("passing over producer snapshot %s: %s", path, e)
+        replay_producers(producers, segments, None, end, now_ms)
+        return producers
+
+    def truncate_to(self, offset: int, producers: ProducerStates | None = None) -> int:
         """As `LocalLog.truncate_to`."""
         state, segments = self._state, self._state.segments
         if offset >= state.end_offset:
@@ -306,8 +325,13 @@ class Trimming:
             self._durability.note(state.epochs.path)
         state.snapshots.remove_above(end)
         now_ms = state.world.clock.now_ms()
-        state.snapshots.restore(state.producers, end, segments.bases[0], now_ms)
-        replay_producers(state.producers, segments.all, state.snapshots, end, now_ms)
+        if producers is not None and producers.end_offset == end:
+            state.producers.load(producers, end, now_ms)
+        elif not len(state.producers):
+            state.producers.clear(end)
+        else:
+            state.snapshots.restore(state.producers, end, segments.bases[0], now_ms)
+            replay_producers(state.producers, segments.all, state.snapshots, end, now_ms)
         return end
 
     def restart_at(

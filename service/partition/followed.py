@@ -2,18 +2,22 @@
 
 Before a log is cut, the checkpoint of its directory must say no more than what is left of it: a start that
 finds less than was durable takes the log for damaged. Mostly it says less already, as recovery points follow
-the high watermark far behind; else the cut waits for the checkpoint, and may not be wanted any more then.
-Owned by the event loop.
+the high watermark far behind; else the cut waits for the checkpoint, and may not be wanted any more then. So
+it may not after producers were found out, as they were there: that takes a walk through up to a segment, on
+another thread. Owned by the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Protocol, TypeVar
 
+from service.base.errors import CorruptionError, StorageError
 from service.hot.log import LocalLog
 from service.records.scan import BatchScan
+
+T = TypeVar("T")
 
 
 class Following(Protocol):
@@ -28,21 +32,22 @@ class Following(Protocol):
         """It is this from now on, never above the log's end."""
 
 
-class Checkpoints(Protocol):
+class Logs(Protocol):
     """`LogManager`."""
 
     def cutting(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
+    def on_thread(self, job: Callable[..., T], *args: object) -> Awaitable[T]: ...
 
 
 class FollowedLog:
     """`replication.fetcher.Replica` over a partition of this node."""
 
-    __slots__ = ("_checkpoints", "_log", "_partition")
+    __slots__ = ("_log", "_logs", "_partition")
 
-    def __init__(self, partition: Following, checkpoints: Checkpoints) -> None:
+    def __init__(self, partition: Following, logs: Logs) -> None:
         self._partition = partition
         self._log = partition.log
-        self._checkpoints = checkpoints
+        self._logs = logs
 
     @property
     def log_start_offset(self) -> int:
@@ -73,21 +78,27 @@ class FollowedLog:
         self._log.append_fetched(data, run)
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
-        least = self._log.end_after(offset)
-        return await self._cut(least, lambda: self._log.truncate_to(offset), is_wanted)
-
-    async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
-        start = max(offset, self._log.log_start_offset)
-        return await self._cut(offset, lambda: self._log.restart_at(offset, start), is_wanted)
-
-    async def _cut(self, least: int, cut: Callable[[], int], is_wanted: Callable[[], bool]) -> bool:
-        """`cut` the log, which ends at `least` or later then."""
-        mark = self._partition.high_watermark
-        async with self._checkpoints.cutting(self._log, least) as is_told:
+        log, least = self._log, self._log.end_after(offset)
+        async with self._logs.cutting(log, least) as is_told:
             if not is_told or not is_wanted():
                 return False
-            end = cut()
-        self._partition.follower_mark(min(mark, end))
+            producers = None
+            if least < log.log_end_offset and len(log.producers):
+                with suppress(StorageError, CorruptionError):  # found out in the cut, or by it
+                    producers = await self._logs.on_thread(log.producers_at, least)
+                if not is_wanted():
+                    return False
+            end = log.truncate_to(offset, producers)
+        self._partition.follower_mark(min(self._partition.high_watermark, end))
+        return True
+
+    async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
+        log = self._log
+        async with self._logs.cutting(log, offset) as is_told:
+            if not is_told or not is_wanted():
+                return False
+            log.restart_at(offset, max(offset, log.log_start_offset))
+        self._partition.follower_mark(offset)
         return True
 
     def follow(self, high_watermark: int, start_offset: int) -> None:

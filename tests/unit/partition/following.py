@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from service.hot.log import LocalLog
+
+T = TypeVar("T")
 
 
 class Standing:
@@ -30,3 +33,6 @@ class NoFiles:
     async def cutting(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
         self.asked.append(offset)
         yield self.says_so
+
+    async def on_thread(self, job: Callable[..., T], *args: object) -> T:
+        return job(*args)

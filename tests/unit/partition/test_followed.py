@@ -271,3 +271,20 @@ def test_a_process_that_ends_anywhere_in_a_cut_leaves_a_sound_log(tmp_path: Path
 
         ends.add(asyncio.run(end_at_the_next_start(directory)))
     assert {8, 32} <= ends
+
+
+@at_once
+async def test_what_another_thread_finds_of_producers_is_what_the_loop_does(tmp_path: Path) -> None:
+    logs = await open_logs(tmp_path)
+    log = await log_of(logs)
+    for n in range(40):
+        one = batch(2, producer_id=n % 3, epoch=0, sequence=2 * (n // 3)).data
+        stamp(one, 0, 2 * n, 1)
+        log.append_raw(one)
+    assert len(log.state.segments) > 3
+    for end in (72, 50, 30, 4, 0):
+        found = {pid: entry.last_sequence for pid, entry in log.producers_at(end)}
+        assert await FollowedLog(Standing(log), logs).truncate(end, always)
+        assert {pid: entry.last_sequence for pid, entry in log.producers} == found
+        assert found == {pid: 2 * len(range(pid, end // 2, 3)) - 1 for pid in range(min(end // 2, 3))}
+    await logs.close()
