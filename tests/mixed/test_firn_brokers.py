@@ -43,11 +43,11 @@ async def leads(cluster: Mixed, topic: str, broker: int, seen_by: Member) -> Non
 async def same_everywhere(cluster: Mixed) -> None:
     """Brokers, as observers, have what voters have; nobody complains."""
     mark = await cluster.caught_up()
-    goal = max(len(one.log_below(mark.high_watermark)) for one in cluster.controllers.values())
+    goal = max(len(one.committed(mark.high_watermark)) for one in cluster.controllers.values())
     for member in cluster.brokers.values():
-        await until(lambda one=member: len(one.log_below(mark.high_watermark)) == goal)  # type: ignore[misc]
+        await until(lambda one=member: len(one.committed(mark.high_watermark)) == goal)  # type: ignore[misc]
     await cluster.stop()
-    assert len({one.log_below(mark.high_watermark) for one in cluster.members.values()}) == 1
+    assert len({one.committed(mark.high_watermark) for one in cluster.members.values()}) == 1
     complaints = {member.node_id: member.complaints() for member in cluster.members.values()}
     assert not any(complaints.values()), complaints
 
@@ -61,12 +61,12 @@ def test_a_firn_broker_lives_under_kafkas_controller(tmp_path: Path) -> None:
             await cluster.configure("t", retention_ms="100000")
             await cluster.has_topics({"t": [OURS] * 3})
             await kafka_tool("console-producer", *bootstrap(ours), "--topic", "t", stdin=b"a\nb\n")
-            assert await ours.terminate() == 0, ours.told()
-            assert "the controller has moved all leaderships away" in ours.told()
-            ours.start()
+            assert await ours.terminate() == 0, ours.log(60)
+            assert "the controller has moved all leaderships away" in ours.log(60)
+            ours.launch()
             await ours.serves()
             await leads(cluster, "t", OURS, ours)
-            assert "after a clean stop" in ours.told()
+            assert "after a clean stop" in ours.log(60)
             read = ("--topic", "t", "--from-beginning", "--max-messages", "2", "--timeout-ms", "20000")
             assert sorted((await kafka_tool("console-consumer", *bootstrap(ours), *read)).split()) == [
                 "a",
@@ -118,7 +118,7 @@ def test_firn_and_kafka_share_partitions_while_kafkas_controllers_die(tmp_path: 
                     break
                 assert left
                 await asyncio.sleep(0.05)
-            ours.start()
+            ours.launch()
             await ours.serves()
             read = ("--topic", "t", "--from-beginning", "--max-messages", "100", "--timeout-ms", "20000")
             got = (await kafka_tool("console-consumer", *bootstrap(ours), *read)).split()

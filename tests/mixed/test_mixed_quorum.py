@@ -101,7 +101,7 @@ def test_leadership_wanders_twenty_times(tmp_path: Path, is_dynamic: bool) -> No
                     await cluster.move("term")
                 broker = cluster.brokers[FIRST_BROKER]
                 assert await broker.terminate() in (0, 143)
-                broker.start()
+                broker.launch()
                 await broker.serves()
                 await changes.some()
             await judge(cluster, changes)

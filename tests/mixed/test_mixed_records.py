@@ -67,10 +67,10 @@ class Life:
         )
 
     async def stops(self) -> None:
-        assert await self.broker.terminate() in (0, 143), self.broker.told()
+        assert await self.broker.terminate() in (0, 143), self.broker.log()
 
     async def starts(self) -> None:
-        self.broker.start()
+        self.broker.launch()
         await self.broker.serves()
         await self.cluster.reached(self.id, is_fenced=False)
 
@@ -133,7 +133,7 @@ async def told(cluster: Mixed, steps: list[Step], name: str, node_id: int) -> li
         marks.append((await cluster.caught_up()).high_watermark)
     said: list[str] = []
     ids: dict[UUID, str] = {}
-    batches = list(decode_batches(cluster.members[node_id].log_below(marks[-1])))
+    batches = list(decode_batches(cluster.members[node_id].committed(marks[-1])))
     for (step_name, _), end in zip(steps, marks, strict=True):
         step_said: list[str] = []
         fenced: set[int] = set()

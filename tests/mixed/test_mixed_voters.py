@@ -98,7 +98,7 @@ def test_who_begins_with_nothing_fetches_the_snapshot_of_the_other_software(tmp_
                 wiped = cluster.controllers[FIRN if not leader.is_firn else 3]
                 assert await wiped.terminate() in (0, 143)
                 wipe(wiped)
-                wiped.start()
+                wiped.launch()
                 await wiped.serves()
                 await cluster.caught_up()
                 fetched = snapshots(wiped) & snapshots(leader)

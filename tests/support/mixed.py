@@ -12,8 +12,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import timedelta
@@ -26,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.base.world import World, system_world
-from service.cli.dev_nodes import agree_on_ports
+from service.cli.dev_nodes import DevNode, agree_on_ports
 from service.config.cluster import ClusterConfig
 from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import random_id
@@ -38,9 +36,10 @@ from service.metadata.records import BrokerRegistrationChangeRecord, RegisterBro
 from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
-from tests.support.kafka_tools import RUNNER, tool
+from tests.support import quorums
+from tests.support.kafka_tools import tool
 from tests.support.peers import Address
-from tests.support.processes import REPOSITORY
+from tests.support.quorums import FOR_KAFKA, Program
 from tests.support.requirements import KAFKA_LIBS
 from tests.support.waiting import until
 
@@ -76,6 +75,9 @@ _FOR_KAFKAS_BROKERS: Final = {
 }
 
 
+_KAFKAS_OWN: Final = {**FOR_KAFKA, **_FOR_KAFKAS_BROKERS}
+
+
 class Mark(NamedTuple):
     """Who leads the quorum, and what is committed."""
 
@@ -86,29 +88,18 @@ class Mark(NamedTuple):
     """of the voters' logs"""
 
 
-class Member:
-    """One node, whoever's: a process on a folder and a port that stay the same."""
+class Member(quorums.Member):
+    """One node, whoever's, for whom waits on an event loop."""
 
     def __init__(
         self, node_id: int, folder: Path, port: int, settings: Mapping[str, str], *, is_firn: bool
     ) -> None:
-        self.node_id, self.is_firn = node_id, is_firn
+        own = {**settings, "node.id": str(node_id), "log.dirs": str(folder / f"node-{node_id}")}
+        node = DevNode(node_id, own["process.roles"] == "controller", own)
+        super().__init__(node, folder, Program.FIRN if is_firn else Program.KAFKA)
+        self.is_firn = is_firn
         self.address = Address(HOST, port)
-        self.data = folder / f"node-{node_id}"
-        self.properties = folder / f"node-{node_id}.properties"
-        self.log_path = folder / f"node-{node_id}.log"
-        self.settings = dict(settings, **{"node.id": str(node_id), "log.dirs": str(self.data)})
-        self.process: subprocess.Popen[bytes] | None = None
-        self._read_from = 0
-        self.properties.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def metadata_log(self) -> Path:
-        return self.data / "__cluster_metadata-0"
+        self.environ = {} if is_firn else _environment()
 
     @property
     def directory_id(self) -> UUID:
@@ -116,54 +107,22 @@ class Member:
         assert meta.directory_id is not None
         return meta.directory_id
 
-    def start(self) -> None:
-        assert not self.running
-        command = [sys.executable, "-m", "service.cli.main", "server", str(self.properties)]
-        if not self.is_firn:
-            command = [str(RUNNER), "server", str(self.properties)]
-        with self.log_path.open("ab") as log:
-            self._read_from = log.tell()
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), cwd=REPOSITORY
-            )
-
-    def has_said(self, words: str) -> bool:
-        """Since its last start; it must live."""
-        assert self.running, self.told()
-        with self.log_path.open("rb") as log:
-            log.seek(self._read_from)
-            return words.encode() in log.read()
-
     async def serves(self, seconds: float = 60) -> None:
-        words = "ready: node" if self.is_firn else "Kafka Server started"
+        """Once it does, after `launch`."""
         try:
-            await until(lambda: self.has_said(words), seconds)
-        except TimeoutError as e:
-            raise AssertionError(f"node {self.node_id} does not serve; {self.told()}") from e
+            await until(self.has_started, seconds)
+        except (AssertionError, TimeoutError) as e:
+            raise AssertionError(f"node {self.node_id} does not serve; {self.log()}") from e
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
 
     async def terminate(self, seconds: float = 30) -> int:
         """SIGTERM; its status, which is 0 or, of Java, 143."""
         assert self.process is not None
         self.process.terminate()
         return await asyncio.to_thread(self.process.wait, seconds)
-
-    def told(self, lines: int = 60) -> str:
-        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
-        return f"node {self.node_id} logged:\n" + "\n".join(text.splitlines()[-lines:])
-
-    def log_below(self, end_offset: int) -> bytes:
-        """Its metadata log, whole batches that begin below an offset."""
-        data = b"".join(path.read_bytes() for path in sorted(self.metadata_log.glob("*.log")))
-        return data[: _whole(data, end_offset)]
 
     def complaints(self) -> list[str]:
         """What its log calls an error, and none of Kafka's own."""
@@ -176,9 +135,6 @@ def _environment() -> dict[str, str]:
     archive = KAFKA_LIBS.parent / "classes.jsa"
     shared = f" -XX:SharedArchiveFile={archive}" if archive.exists() else ""
     return {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "KAFKA_LIBS": str(KAFKA_LIBS),
         "KAFKA_HEAP": "256m",
         "KAFKA_LOG_LEVEL": os.environ.get("KAFKA_LOG_LEVEL", "INFO"),
         # These live for seconds, and three of them start at once.
@@ -234,7 +190,7 @@ class Mixed:
 
     async def start(self, seconds: float = 90) -> Mixed:
         for member in self.members.values():
-            member.start()
+            member.launch()
         for member in self.members.values():
             await member.serves(seconds)
         return self
@@ -242,20 +198,20 @@ class Mixed:
     async def close(self) -> None:
         await self.channels.close()
         for member in self.members.values():
-            if member.running:
+            if member.is_running:
                 member.signal(signal.SIGCONT)
                 member.kill()
 
     async def stop(self) -> None:
         """Brokers first: they shut down under control. Kafka's controllers would wait for a leader after
         them, when all end at once."""
-        await asyncio.gather(*(one.terminate() for one in self.brokers.values() if one.running))
+        await asyncio.gather(*(one.terminate() for one in self.brokers.values() if one.is_running))
         for member in self.controllers.values():
-            if not member.is_firn and member.running:
+            if not member.is_firn and member.is_running:
                 member.kill()
         for member in self.controllers.values():
-            if member.is_firn and member.running:
-                assert await member.terminate() == 0, member.told()
+            if member.is_firn and member.is_running:
+                assert await member.terminate() == 0, member.log()
 
     async def __aenter__(self) -> Mixed:
         return await self.start()
@@ -273,7 +229,7 @@ class Mixed:
         found = [
             await self._described(one)
             for one in self.controllers.values()
-            if one.running and one.node_id not in without
+            if one.is_running and one.node_id not in without
         ]
         return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
 
@@ -307,7 +263,7 @@ class Mixed:
                 return mark
             if time.monotonic() > deadline:
                 raise AssertionError(
-                    "nobody leads;\n" + "\n".join(one.told() for one in self.controllers.values())
+                    "nobody leads;\n" + "\n".join(one.log() for one in self.controllers.values())
                 )
             await asyncio.sleep(0.05)
 
@@ -338,7 +294,7 @@ class Mixed:
         node_id = FIRN if self.controllers[FIRN].is_firn else (await self.leader()).node_id
         deadline, state = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
-            for batch in decode_batches(self.controllers[node_id].log_below(1 << 62)):
+            for batch in decode_batches(self.controllers[node_id].committed(1 << 62)):
                 for frame in batch.frames:
                     record: Any = frame.record
                     if isinstance(record, RegisterBrokerRecord) and record.broker_id == broker:
@@ -348,7 +304,7 @@ class Mixed:
             if state is is_fenced:
                 return
             await asyncio.sleep(0.1)
-        raise AssertionError(f"broker {broker} is not what it should be; {self.brokers[broker].told()}")
+        raise AssertionError(f"broker {broker} is not what it should be; {self.brokers[broker].log()}")
 
     # -- leadership
 
@@ -363,7 +319,7 @@ class Mixed:
             member.kill()
         else:
             status = await member.terminate()
-            assert status in (0, 143), f"{status}; {member.told()}"
+            assert status in (0, 143), f"{status}; {member.log()}"
         try:
             after = await self.leader(before.node_id)
         finally:
@@ -371,7 +327,7 @@ class Mixed:
                 member.signal(signal.SIGCONT)
         assert after.epoch > before.epoch
         if how != "pause":
-            member.start()
+            member.launch()
             await member.serves()
         self.led.append(after.node_id)
         return after
@@ -499,11 +455,11 @@ class Mixed:
 
     def batches(self) -> list[MetadataBatch]:
         """What Firn's controller has in its log, committed or not."""
-        return list(decode_batches(self.controllers[FIRN].log_below(1 << 62)))
+        return list(decode_batches(self.controllers[FIRN].committed(1 << 62)))
 
     def logs(self, end_offset: int) -> dict[int, bytes]:
         """Of nodes that are stopped: the log of each controller below an offset."""
-        return {one: member.log_below(end_offset) for one, member in self.controllers.items()}
+        return {one: member.committed(end_offset) for one, member in self.controllers.items()}
 
     def dumped(self, node_id: int) -> str:
         """A stopped node's log, as Kafka's own tool reads it."""
@@ -516,7 +472,7 @@ def _controller(common: Mapping[str, str], port: int) -> dict[str, str]:
 
 
 def _broker(common: Mapping[str, str], port: int, *, is_firn: bool) -> dict[str, str]:
-    own = {"firn.disk.watermarks.enable": "false"} if is_firn else _FOR_KAFKAS_BROKERS
+    own = {} if is_firn else _FOR_KAFKAS_BROKERS
     listener = {"inter.broker.listener.name": "PLAINTEXT", "listeners": f"PLAINTEXT://{HOST}:{port}"}
     return {**common, **own, **listener, "process.roles": "broker"}
 
@@ -529,7 +485,7 @@ def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> No
         tool("storage", "format", "-t", CLUSTER_ID, "-c", member.properties, *words)
         return
     cluster = ClusterConfig.from_properties(
-        {key: value for key, value in member.settings.items() if not key.startswith("offsets.")}
+        {key: value for key, value in member.settings.items() if key not in _KAFKAS_OWN}
     )
     asked = {"group.version": 0, "firn.catalog.version": 0, _ELR: 1}
     levels = effective_levels(asked, cluster_features(), is_dynamic=bool(initial))
@@ -545,17 +501,6 @@ def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> No
     format_directories(world, order, lambda _: None)
 
 
-def _whole(data: bytes, end_offset: int) -> int:
-    """How many bytes are whole batches that begin below an offset."""
-    size = 0
-    while size + 12 <= len(data) and int.from_bytes(data[size : size + 8], "big") < end_offset:
-        after = size + 12 + int.from_bytes(data[size + 8 : size + 12], "big")
-        if after > len(data):
-            break
-        size = after
-    return size
-
-
 @contextlib.asynccontextmanager
 async def mixed(folder: Path, **options: Any) -> AsyncIterator[Mixed]:
     """A cluster for the length of an `async with`; what a node said is shown where that fails."""
@@ -565,7 +510,7 @@ async def mixed(folder: Path, **options: Any) -> AsyncIterator[Mixed]:
         yield cluster
     except BaseException:
         for member in cluster.members.values():
-            print(member.told())
+            print(member.log())
         raise
     finally:
         await cluster.close()

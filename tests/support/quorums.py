@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -23,7 +23,7 @@ from service.network.client import Client
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.kafka_tools import RUNNER
-from tests.support.processes import FIRN, end, first_line, wait_until
+from tests.support.processes import FIRN, end, wait_until
 from tests.support.requirements import KAFKA_LIBS
 
 
@@ -65,6 +65,7 @@ class Member:
         self.environ: Mapping[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.log_path = folder / f"node-{node.node_id}.log"
+        self._said_from = 0
 
     @property
     def properties(self) -> Path:
@@ -74,18 +75,20 @@ class Member:
         return path
 
     @property
+    def metadata_log(self) -> Path:
+        return self.data / "__cluster_metadata-0"
+
+    @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
     def start(self, seconds: float = 60) -> Member:
         """Returns once the node serves: it may need others for that."""
         self.launch()
-        assert self.process is not None
-        if self.program is Program.FIRN:
-            line = first_line(self.process, seconds)
-            assert line.startswith("ready: "), f"{line!r}; {self.log()}"
-        else:
-            wait_until(f"node {self.node_id} to serve; {self.log()}", self._has_started, seconds)
+        try:
+            wait_until(f"node {self.node_id} to serve", self.has_started, seconds, 0.02)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; {self.log()}") from None
         return self
 
     def launch(self) -> None:
@@ -95,10 +98,11 @@ class Member:
         if self.program is Program.KAFKA:
             command = [str(RUNNER), "server", str(self.properties), "--override", own]
         with self.log_path.open("ab") as log:
+            self._said_from = log.tell()
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if self.program is Program.FIRN else log,
+                stdout=log,
                 stderr=log,
                 text=True,
                 env={
@@ -120,23 +124,24 @@ class Member:
             self.kill()
         return self.said()
 
-    def _has_started(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.log()
-        return "Kafka Server started" in self.log_path.read_text(errors="replace").rpartition("\n\n")[2]
+    def has_started(self) -> bool:
+        """Whether it serves; it must live."""
+        assert self.is_running, f"node {self.node_id} has ended"
+        said = self.said()
+        if self.program is Program.FIRN:
+            return any(line.startswith("ready: ") for line in said.splitlines())
+        return "Kafka Server started" in said
 
     def kill(self) -> None:
         """kill -9."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
-        self._close_pipe()
 
     def stop(self, seconds: float = 60) -> None:
         """SIGTERM, and SIGKILL where that does not do."""
         if self.process is not None:
             end(self.process, seconds)
-            self._close_pipe()
 
     def leave(self, seconds: float = 60) -> None:
         """SIGTERM, at which it must end, and well."""
@@ -148,20 +153,15 @@ class Member:
             self.kill()
         assert code == 0, f"node {self.node_id} left with {code}; {self.log()}"
 
-    def _close_pipe(self) -> None:
-        if self.process is not None and self.process.stdout is not None:
-            self.process.stdout.close()
-        with self.log_path.open("a") as log:
-            log.write("\n\n")  # what follows is the next run's
-
     def said(self) -> str:
         """The log of its last run."""
-        return self.log_path.read_text(errors="replace").rstrip("\n").rpartition("\n\n")[2]
+        with self.log_path.open("rb") as log:
+            log.seek(self._said_from)
+            return log.read().decode(errors="replace")
 
     def committed(self, end_offset: int) -> bytes:
         """The batches of its metadata log that lie below an offset."""
-        files = sorted((self.data / "__cluster_metadata-0").glob("*.log"))
-        log = b"".join(path.read_bytes() for path in files)
+        log = b"".join(path.read_bytes() for path in sorted(self.metadata_log.glob("*.log")))
         return log[: sum(one.size for one in complete_headers(log) if one.base_offset < end_offset)]
 
     def quorum(self, controller: str | None = None) -> Quorum:
@@ -211,7 +211,7 @@ class Member:
 
     def log(self, lines: int = 40) -> str:
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
-        return "its log ends:\n" + "\n".join(text.splitlines()[-lines:])
+        return f"the log of node {self.node_id} ends:\n" + "\n".join(text.splitlines()[-lines:])
 
 
 class Cluster:
@@ -329,7 +329,7 @@ class Cluster:
                 with ThreadPoolExecutor(len(chosen)) as pool:
                     list(pool.map(Member.stop, chosen))
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
