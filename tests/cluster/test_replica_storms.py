@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def create(cluster: Cluster) -> list[tuple[str, int]]:
     """The topics; where their records go."""
     admin = Admin(cluster.bootstrap)
-    admin.replicate(SAFE, PARTITIONS, 3, min_insync_replicas="2")
+    admin.replicate(SAFE, PARTITIONS, 3, min_insync_replicas="2", segment_bytes=str(1 << 20))
     admin.create(ALONE, PARTITIONS)
     wait_in_sync(cluster, SAFE)
     return [(topic, index) for topic in (SAFE, ALONE) for index in range(PARTITIONS)]

@@ -24,6 +24,7 @@ from tests.support.replicas import states
 
 Place = tuple[str, int]
 """topic and partition"""
+VALUE_BYTES = 1000
 
 
 class Ack(NamedTuple):
@@ -79,7 +80,9 @@ class Writer:
                     self.acks.append(Ack(number, message.offset() or 0, at_s, time.monotonic()))
 
             try:
-                self._producer.produce(topic, b"%010d" % number, partition=partition, on_delivery=told)
+                self._producer.produce(
+                    topic, b"%0*d" % (VALUE_BYTES, number), partition=partition, on_delivery=told
+                )
             except BufferError:
                 self.written -= 1  # it waits for room
             due_s = max(due_s + self._every_s, time.monotonic() - 1)
@@ -227,6 +230,7 @@ class Storm:
             (6, "kill a leader", lambda: self._kill([self.leader_of_partition()])),
             (4, "kill the active controller", lambda: self._kill([self.controller()])),
             (4, "kill a follower", lambda: self._kill([self._follower()])),
+            (2, "kill one again as it starts", self._kill_as_it_starts),
             (2, "kill two", lambda: self._kill(self._source.sample(self._ids, 2))),
             (2, "kill everybody but one", self._kill_all_but_one),
             (2, "kill all", lambda: self._kill(self._ids)),
@@ -257,6 +261,18 @@ class Storm:
         time.sleep(self._source.choice((0.0, 0.3, 1.0, 3.0)))
         self._start(victims)
         return tuple(victims)
+
+    def _kill_as_it_starts(self) -> tuple[int, ...]:
+        victim = self._source.choice(self._ids)
+        member = self._cluster.members[victim]
+        for _ in range(3):
+            member.kill()
+            member.launch()
+            time.sleep(self._source.uniform(0, 5))
+        member.kill()
+        self.kills += 4
+        self._start([victim])
+        return (victim,)
 
     def _kill_all_but_one(self) -> tuple[int, ...]:
         spared = self._source.choice(self._ids)

@@ -7,11 +7,12 @@ which metadata it has, and since when it shuts down. Nothing of it outlives a co
 when it is claimed. Events are given to `handle` with the time; what must be done is returned. Whoever drives
 it asks `next_deadline_ms` and gives `Tick` then.
 
-*Dead, not slow.* A broker whose heartbeat connection broke, or that was not heard of within two intervals of
-the activation, is suspected: its address is tried, and three refusals (nobody listens there) within the time
-of ``firn.broker.refused.fence.ms`` fence it without waiting for its session. What times out proves nothing,
-and ends the suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a
-while: one that comes and goes would be elected and fenced in circles.
+*Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is tried. So is one that
+was not heard of within a quarter of its interval of the activation, and again after each interval: a try is
+cheap, and whoever led before may well have died with its broker. Three refusals (nobody listens there) within
+the time of ``firn.broker.refused.fence.ms`` fence it without waiting for its session. What times out proves
+nothing, and ends the suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected
+before a while: one that comes and goes would be elected and fenced in circles.
 
 >>> sessions = BrokerSessions(SessionTimes())
 >>> sessions.handle(Heard(1, 7, metadata_offset=9), 0)
@@ -30,6 +31,7 @@ from service.metadata.controller.requests import BrokerHeartbeat
 
 NEVER: Final = 1 << 62
 REFUSALS: Final = 3
+LOOKS_PER_INTERVAL: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
 """How often within a session's timeout stale ones are looked for"""
 
@@ -147,8 +149,8 @@ class _Session:
     metadata_offset: int = -1
     shutdown_offset: int = -1
     is_unfenced: bool = False
-    silent_since_ms: int | None = None
-    """since the controller was claimed nothing was heard"""
+    look_ms: int | None = None
+    """since the controller was claimed nothing was heard: then it is suspected (again)"""
     suspected_ms: int | None = None
     refusals: int = 0
     probe_ms: int = NEVER
@@ -227,8 +229,8 @@ class BrokerSessions:
         deadline = NEVER
         for session in self._sessions.values():
             deadline = min(deadline, session.probe_ms)
-            if session.silent_since_ms is not None:
-                deadline = min(deadline, self._silent_until(session))
+            if session.look_ms is not None:
+                deadline = min(deadline, session.look_ms)
             if session.heard_ms is not None:
                 stale_ms = session.heard_ms + self._times.session_timeout_ms + 1
                 looked = self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT
@@ -264,7 +266,9 @@ class BrokerSessions:
     def _know(self, event: Known, now_ms: int) -> None:
         session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced)
         if not event.is_fenced and not event.is_local:
-            session.heard_ms = session.silent_since_ms = now_ms
+            session.heard_ms = now_ms
+            if self._times.refused_fence_ms >= 0:
+                session.look_ms = now_ms + self._times.heartbeat_interval_ms // LOOKS_PER_INTERVAL
         self._sessions[event.broker_id] = session
 
     def _hear(self, event: Heard, now_ms: int) -> None:
@@ -272,7 +276,7 @@ class BrokerSessions:
         if session is None:
             session = self._sessions[event.broker_id] = _Session(event.broker_epoch)
         session.heard_ms = now_ms
-        session.silent_since_ms = None
+        session.look_ms = None
         session.metadata_offset = max(session.metadata_offset, event.metadata_offset)
         _trust(session)
 
@@ -284,14 +288,15 @@ class BrokerSessions:
             session.is_unfenced = event.is_unfenced
             if not event.is_unfenced:  # which ends its controlled shutdown
                 session.shutdown_offset = -1
+                session.look_ms = None
                 _trust(session)
 
     def _tick(self, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for broker_id in sorted(self._sessions):
             session = self._sessions[broker_id]
-            if session.silent_since_ms is not None and now_ms >= self._silent_until(session):
-                session.silent_since_ms = None
+            if session.look_ms is not None and now_ms >= session.look_ms:
+                session.look_ms = now_ms + self._times.heartbeat_interval_ms
                 effects += self._suspect(broker_id, session, now_ms)
             if now_ms >= session.probe_ms:
                 session.probe_ms = NEVER
@@ -312,7 +317,7 @@ class BrokerSessions:
             return []
         broker_id = min(stale)[1]
         session = self._sessions[broker_id]
-        session.heard_ms = session.silent_since_ms = None
+        session.heard_ms = session.look_ms = None
         _trust(session)
         return [Expired(broker_id, session.broker_epoch)]
 
@@ -340,7 +345,7 @@ class BrokerSessions:
         if session.refusals < REFUSALS:
             session.probe_ms = now_ms + self._times.refused_fence_ms // REFUSALS
             return []
-        session.heard_ms = None
+        session.heard_ms = session.look_ms = None
         _trust(session)
         return [Expired(event.broker_id, session.broker_epoch)]
 
@@ -352,9 +357,6 @@ class BrokerSessions:
 
     def _is_stale(self, heard_ms: int, now_ms: int) -> bool:
         return heard_ms + self._times.session_timeout_ms < now_ms
-
-    def _silent_until(self, session: _Session) -> int:
-        return (session.silent_since_ms or 0) + 2 * self._times.heartbeat_interval_ms
 
 
 def _trust(session: _Session) -> None:

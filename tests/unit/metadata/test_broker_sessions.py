@@ -119,7 +119,30 @@ def test_sessions_begin_anew_with_a_controller_and_its_own_broker_needs_none_yet
         False,
         False,
     ]
-    assert ticks(sessions, 4_000) == [(4_000, Probe(2, 8))], "nothing came of it within two intervals"
+    assert ticks(sessions, 4_000) == [(500, Probe(2, 8))], "it is looked for, as it may have died before"
+
+
+def test_a_new_controller_looks_for_brokers_until_it_has_heard_of_them() -> None:
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(Known(1, 7, is_fenced=False), 0)
+    sessions.handle(Known(2, 8, is_fenced=False), 0)
+    assert ticks(sessions, 500) == [(500, Probe(1, 7)), (500, Probe(2, 8))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), 501) == []
+    assert sessions.handle(Probed(2, 8, ProbeOutcome.OPEN), 501) == []
+    sessions.handle(Heard(2, 8, 6), 1_900)
+    assert ticks(sessions, 2_600) == [(2_500, Probe(1, 7))], "it may have died meanwhile, unheard"
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 2_501) == []
+    assert ticks(sessions, 2_900) == [(2_834, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 2_835) == []
+    assert ticks(sessions, 3_200) == [(3_168, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 3_169) == [Expired(1, 7)]
+    assert ticks(sessions, 8_000) == []
+
+
+def test_nobody_is_looked_for_where_refusals_prove_nothing() -> None:
+    sessions = BrokerSessions(SessionTimes(refused_fence_ms=-1))
+    sessions.handle(Known(1, 7, is_fenced=False), 0)
+    assert ticks(sessions, 20_000) == [(9_001, Expired(1, 7))]
 
 
 def suspected(now_ms: int = 10_000) -> BrokerSessions:
