@@ -88,18 +88,47 @@ class Client:
     # Administration
 
     async def create_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str]
+        self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 1
     ) -> tuple[ErrorCode, UUID | None]:
         m = request_module(ApiKey.CREATE_TOPICS)
         topic = m.CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=1,
+            replication_factor=replication_factor,
             assignments=(),
             configs=tuple(m.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
         )
         answer = await self.ask(ApiKey.CREATE_TOPICS, m.CreateTopicsRequest(topics=(topic,)))
         return answer.topics[0].error_code, answer.topics[0].topic_id
+
+    async def elect(self, name: str, partition: int) -> ErrorCode:
+        """Have the preferred replica lead."""
+        m = request_module(ApiKey.ELECT_LEADERS)
+        topics = (m.TopicPartitions(topic=name, partitions=(partition,)),)
+        request = m.ElectLeadersRequest(election_type=0, topic_partitions=topics, timeout=_TIMEOUT)
+        answer = await self.ask(ApiKey.ELECT_LEADERS, request)
+        results = [
+            one.error_code for told in answer.replica_election_results for one in told.partition_result
+        ]
+        code: ErrorCode = results[0] if results else answer.error_code
+        return code
+
+    async def reassign(self, name: str, partition: int, replicas: Sequence[int] | None) -> ErrorCode:
+        """Have these brokers hold it; None: give up what is under way."""
+        m = request_module(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+        one = m.ReassignablePartition(
+            partition_index=partition, replicas=None if replicas is None else tuple(replicas)
+        )
+        topics = (m.ReassignableTopic(name=name, partitions=(one,)),)
+        request = m.AlterPartitionReassignmentsRequest(
+            timeout=_TIMEOUT, allow_replication_factor_change=True, topics=topics
+        )
+        answer = await self.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
+        if answer.error_code is not ErrorCode.none:
+            top: ErrorCode = answer.error_code
+            return top
+        code: ErrorCode = answer.responses[0].partitions[0].error_code
+        return code
 
     async def delete_topic(self, topic_id: UUID) -> ErrorCode:
         m = request_module(ApiKey.DELETE_TOPICS)

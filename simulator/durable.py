@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from service.base.errors import CorruptionError
@@ -24,6 +24,19 @@ def segment_bases(platter: Platter, log_dirs: Iterable[Path], topic: str, partit
     """Where the segments begin whose files are there, ascending."""
     names = _files(platter, log_dirs, topic, partition, durable=False)
     return sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+
+
+def segments(
+    platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, offset: int
+) -> Iterator[bytes]:
+    """The bytes of the segments that reach beyond `offset`, as a process reads them."""
+    names = _files(platter, log_dirs, topic, partition, durable=False)
+    bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+    below = [base for base in bases if base <= offset]
+    for base in bases[max(len(below) - 1, 0) :]:
+        file = names[f"{base:020}.log"]
+        if isinstance(file, File):
+            yield bytes(file.data)
 
 
 def _end_of(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, *, durable: bool) -> int:

@@ -77,6 +77,10 @@ class PartitionModel:
     is_rotten: bool = False
     """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong,
     nor its leader epoch, which they do not"""
+    losses: int = 0
+    """how often it was said that records may be gone"""
+    is_replicated: bool = False
+    """whether what lies beyond the end that readers see may come yet, from another replica"""
     compacted: bool = False
     """whether a record may be gone because a later one has its key"""
     excused: str = ""
@@ -106,6 +110,7 @@ class PartitionModel:
 
     def may_lose_from(self, offset: int) -> int:
         """Records from `offset` on may be gone; how many that are."""
+        self.losses += 1
         self.rewritten_from = min(self.rewritten_from, offset)
         lost = [one for one in self.acked if one >= offset]
         for one in lost:
@@ -248,8 +253,10 @@ class PartitionModel:
                     self.timestamps[offset] = record.timestamp_ms
                 self.unknown.discard(record.value)
         there = {record.value for record in found.values()}
+        most = end_offset if self.is_replicated else 1 << 62
         for offset, value in self.shaky.items():
-            if value not in there and offset >= log_start and not self.compacted:  # else it may come back
+            # Else it may come back.
+            if value not in there and log_start <= offset < most and not self.compacted:
                 self.refused.setdefault(value, GONE)
         self.shaky.clear()
         for offset in [one for one in self.acked if one < log_start or one not in found]:

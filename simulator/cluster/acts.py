@@ -47,21 +47,28 @@ async def create_topic(world: ClusterWorld, random: Random) -> None:
     name, flushed = f"t{len(world.topics)}", random.random() < 0.5
     topic = TopicModel(name, NOBODY, [], False, flushed, -1, deleted=True)
     world.topics.append(topic)  # the name may be taken from now on
-    machine = random.choice(world.machines)
-    await _maybe_in_background(world, random, _create(world, machine, topic, random.randint(1, 3)))
+    machine, count = random.choice(world.machines), random.randint(1, 3)
+    factor, least = random.choice((1, 2, 3, 3, 3)), random.choice((1, 2, 2))
+    await _maybe_in_background(world, random, _create(world, machine, topic, count, factor, least))
 
 
-async def _create(world: ClusterWorld, machine: Machine, topic: TopicModel, count: int) -> None:
+async def _create(
+    world: ClusterWorld, machine: Machine, topic: TopicModel, count: int, factor: int, least: int
+) -> None:
     client = Client(machine.address)
     configs = {"flush.messages": "1"} if topic.flushed else {}
+    configs["min.insync.replicas"] = str(least)
     before, calm = world.oracle.end, world.is_calm
     try:
-        error, topic_id = await client.create_topic(topic.name, count, configs)
+        error, topic_id = await client.create_topic(topic.name, count, configs, factor)
     except NoAnswer:
         error, topic_id = ErrorCode.request_timed_out, None
     finally:
         client.close()
-    world.tell(f"create {topic.name} by {machine.name}: {count} partitions: {error.name}")
+    world.tell(
+        f"create {topic.name} by {machine.name}: {count} partitions on {factor} of which {least} in sync: "
+        f"{error.name}"
+    )
     if error is not ErrorCode.none or topic_id is None:
         return
     world.answered += 1
@@ -71,7 +78,7 @@ async def _create(world: ClusterWorld, machine: Machine, topic: TopicModel, coun
     if offset < before:
         raise Violation(f"A2: {topic.name} was made at {offset}, and asked for when {before} was committed")
     topic.topic_id, topic.deleted = topic_id, False
-    topic.partitions = [PartitionModel(topic.name, index) for index in range(count)]
+    topic.partitions = [PartitionModel(topic.name, index, is_replicated=True) for index in range(count)]
     _is_known(world, machine, calm, offset, f"{topic.name} is made")
 
 
@@ -176,8 +183,64 @@ async def _produce(world: ClusterWorld, random: Random, *, idempotent: bool) -> 
         for _ in range(random.choice((1, 2, 5)))
     ]
     own = Random(random.getrandbits(48))
-    work = clients.produce(world, own, topic, partition, batches, idempotent=idempotent)
+    acks = 1 if not idempotent and random.random() < 0.3 else clients.ALL
+    work = clients.produce(world, own, topic, partition, batches, idempotent=idempotent, acks=acks)
     await _maybe_in_background(world, random, work)
+
+
+async def consume(world: ClusterWorld, random: Random) -> None:
+    there = list(world.partitions())
+    if there:
+        own = Random(random.getrandbits(48))
+        await _maybe_in_background(
+            world, random, clients.consume(world, own, *random.choice(there), random.choice((2, 5, 12)))
+        )
+
+
+async def elect(world: ClusterWorld, random: Random) -> None:
+    """`kafka-leader-election --election-type preferred`, of several."""
+    there = list(world.partitions())
+    for topic, partition in random.sample(there, min(len(there), 3)):
+        client = Client(random.choice(world.machines).address)
+        await _maybe_in_background(world, random, _elect(world, client, topic, partition))
+
+
+async def _elect(world: ClusterWorld, client: Client, topic: TopicModel, partition: PartitionModel) -> None:
+    try:
+        said = (await client.elect(topic.name, partition.index)).name
+    except NoAnswer as e:
+        said = str(e)
+    finally:
+        client.close()
+    world.tell(f"elect {partition} by {client.address[0]}: {said}")
+
+
+async def reassign(world: ClusterWorld, random: Random) -> None:
+    """Other replicas, more or fewer, or in another order; now and then it is given up."""
+    there = list(world.partitions())
+    if not there:
+        return
+    topic, partition = random.choice(there)
+    numbers = random.sample(range(1, len(world.machines) + 1), random.choice((1, 2, 3, 3)))
+    target = None if random.random() < 0.2 else numbers
+    client = Client(random.choice(world.machines).address)
+    await _maybe_in_background(world, random, _reassign(world, client, topic, partition, target))
+
+
+async def _reassign(
+    world: ClusterWorld,
+    client: Client,
+    topic: TopicModel,
+    partition: PartitionModel,
+    target: list[int] | None,
+) -> None:
+    try:
+        said = (await client.reassign(topic.name, partition.index, target)).name
+    except NoAnswer as e:
+        said = str(e)
+    finally:
+        client.close()
+    world.tell(f"{partition} is to be on {target}, by {client.address[0]}: {said}")
 
 
 async def _maybe_in_background(world: ClusterWorld, random: Random, work: Awaitable[None]) -> None:
@@ -367,7 +430,7 @@ async def disk_heals(world: ClusterWorld, random: Random) -> None:
 ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
-        create_topic, delete_topic, alter_topic, produce, produce_idempotent, examine, wait, kill, start,
+        create_topic, delete_topic, alter_topic, produce, produce_idempotent, consume, elect, reassign, examine, wait, kill, start,
         stop, lose_power, pause, jump_clock, partition, heal, reset_connections, slow_links, disk_faults,
         disk_heals,
     )

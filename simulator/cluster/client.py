@@ -14,7 +14,8 @@ from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from simulator.client import Client, NoAnswer
 from simulator.cluster.world import CLIENT, ClusterWorld
-from simulator.model import PartitionModel, TopicModel, brief
+from simulator.cluster.replicas import Key
+from simulator.model import PartitionModel, TopicModel, Violation, brief
 from simulator.world import OFFLINE
 
 NOT_NOW: Final = OFFLINE | {
@@ -22,10 +23,13 @@ NOT_NOW: Final = OFFLINE | {
     ErrorCode.unknown_topic_id,
     ErrorCode.fenced_leader_epoch,
     ErrorCode.unknown_leader_epoch,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
 }
 """Errors after which a client asks again who leads."""
 _DOUBTFUL: Final = OFFLINE | {ErrorCode.not_enough_replicas_after_append}
 _NEVER_TAKEN: Final = NOT_NOW - _DOUBTFUL
+ALL: Final = -1
 _TRIES: Final = 8
 _PAUSE_S: Final = 0.3
 _ANSWER_S: Final = 8.0
@@ -80,6 +84,7 @@ async def produce(
     batches: list[list[bytes]],
     *,
     idempotent: bool,
+    acks: int = -1,
 ) -> None:
     """Send them one after the other, to whoever leads; an idempotent producer sends again what was not
     answered, another one does not."""
@@ -96,7 +101,8 @@ async def produce(
         )
         for value in values:
             builder.add(world.real_ms(), None, value)
-        if not await _send(world, random, topic, partition, bytes(builder.build()), values, again=idempotent):
+        batch = bytes(builder.build())
+        if not await _send(world, random, topic, partition, batch, values, again=idempotent, acks=acks):
             return
         sequence += len(values)
 
@@ -124,10 +130,12 @@ async def _send(
     values: list[bytes],
     *,
     again: bool,
+    acks: int,
 ) -> bool:
     """Whether it is there, surely. What was refused for sure is sent again by anybody."""
     partition.unknown.update(values)
     partition.sent.update(values)
+    key = topic.topic_id, partition.index
     span = f"{partition}: {brief(values[0])} and {len(values) - 1} more"
     doubtful = False
     for _ in range(_TRIES):
@@ -136,9 +144,9 @@ async def _send(
             await asyncio.sleep(_PAUSE_S)
             continue
         client = Client(world.machine(host).address)
-        now_ms = world.real_ms()
+        now_ms, losses = world.real_ms(), partition.losses
         try:
-            answer = await client.produce(topic.topic_id, partition.index, batch)
+            answer = await client.produce(topic.topic_id, partition.index, batch, acks)
         except NoAnswer:
             world.trace.tell(CLIENT, f"{span} at {host}: no answer")
             doubtful = True
@@ -149,7 +157,10 @@ async def _send(
             client.close()
         world.trace.tell(CLIENT, f"{span} at {host}: {answer.error.name}, {answer.base_offset}")
         if answer.error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-            if answer.base_offset >= 0:
+            is_promised = acks == ALL or not world.oracle.replicas.placed[key].had_many
+            if answer.base_offset >= 0 and is_promised and losses == partition.losses:
+                if acks == ALL:
+                    _is_held(world, partition, key, answer.base_offset + len(values))
                 partition.unknown.difference_update(values)
                 partition.acknowledge(answer.base_offset, values, now_ms)
             return True
@@ -164,3 +175,44 @@ async def _send(
                 return False
         await asyncio.sleep(_PAUSE_S)
     return False
+
+
+def _is_held(world: ClusterWorld, partition: PartitionModel, key: Key, end: int) -> None:
+    """P6: what was acknowledged with acks=all is on as many replicas as it takes."""
+    replicas = world.oracle.replicas
+    if key in replicas.shaken:
+        return
+    holders, least = replicas.holders(key, end), min(replicas.least.get(key[0], 1), replicas.fewest(key))
+    if holders < least:
+        raise Violation(f"P6: {partition} is acknowledged up to {end}, and {holders} replicas have that")
+
+
+async def consume(
+    world: ClusterWorld, random: Random, topic: TopicModel, partition: PartitionModel, fetches: int
+) -> None:
+    """Read on from somewhere, at whoever leads, as often as `fetches`. Raises `Violation` (P9)."""
+    key = topic.topic_id, partition.index
+    at = random.randint(0, partition.end_offset)
+    for _ in range(fetches):
+        host = await find_leader(world, random, *key)
+        if host is None:
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        client, losses = Client(world.machine(host).address), partition.losses
+        try:
+            for _ in range(random.randint(1, 5)):
+                found = await client.fetch(*key, at, max_bytes=random.choice((200, 1 << 20)), max_wait_ms=300)
+                if found.error is ErrorCode.offset_out_of_range and partition.losses:
+                    at = 0
+                if found.error is not ErrorCode.none:
+                    break
+                if losses != partition.losses or topic.deleted:
+                    return
+                at = world.saw(partition, key, host, at, found)
+        except NoAnswer:
+            pass
+        finally:
+            client.close()
+        if topic.deleted:
+            return
+        await asyncio.sleep(random.random() * _PAUSE_S)

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from service.metadata.image import MetadataImage
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.cluster.client import NOT_NOW, leader_of
+from simulator.cluster.replicas import batches_of
 from simulator.cluster.world import ALIVE_S, START_S, ClusterWorld
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel, Violation
@@ -113,7 +114,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     deadline = world.loop.time() + ALIVE_S
     why = "never looked"
     while world.loop.time() < deadline:
-        why = _not_up(world) or _differs(world) or await examine_all(world, random)
+        why = _not_up(world) or _differs(world) or await examine_all(world, random) or _not_in_sync(world)
         if not why:
             break
         await asyncio.sleep(_AGAIN_S)
@@ -160,6 +161,28 @@ def _differs(world: ClusterWorld) -> str:
         if topic_there is not None and image.config(2, name).get(key) not in values:
             found = image.config(2, name).get(key)
             raise Violation(f"A1: {key} of {name} is {found}, answered was {values}")
+    return ""
+
+
+def _not_in_sync(world: ClusterWorld) -> str:
+    """P3: every replica is in sync, and ends alike, and their files are the same."""
+    image, replicas = world.image(), world.oracle.replicas
+    for topic in image.topics_by_id.values():
+        for index, placed in topic.partitions.items():
+            key, name = (topic.id, index), f"{topic.name}-{index}"
+            if {*placed.isr} != {*placed.replicas} or placed.adding_replicas or placed.removing_replicas:
+                return f"{name}: in sync are {placed.isr} of {placed.replicas}"
+            those = [replicas.seen.get((number, key)) for number in placed.replicas]
+            bounds = [None if one is None else (one.end, one.mark) for one in those]
+            if len(set(bounds)) != 1 or bounds[0] is None or bounds[0][0] != bounds[0][1]:
+                return f"{name}: its replicas end at, and have committed, {bounds}"
+            found = [
+                batches_of(world.machines[number - 1], one.partition, 0)
+                for number, one in zip(placed.replicas, those, strict=True)
+                if one is not None
+            ]
+            if any(one != found[0] for one in found):
+                raise Violation(f"P3: the replicas of {name} on {placed.replicas} differ in the end")
     return ""
 
 

@@ -13,7 +13,7 @@ B4  a broker is unfenced in an epoch in which its process asked for that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -30,17 +30,20 @@ from service.metadata.raft.runtime import Quorum
 from service.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
 from service.records.batch import complete_headers
+from simulator.cluster.replicas import Key, Replicas
 from simulator.machine import Machine, Run
 from simulator.model import Violation
 from simulator.platter import Directory, File, Platter
 from simulator.process import Life
 
+_MIN_ISR: Final = "min.insync.replicas"
 _UNFENCED: Final = -1
 _NOBODY: Final = UUID(int=0)
 
@@ -75,7 +78,9 @@ class _Seen:
 class Oracle:
     """Looks at every living node after each turn of the loop; costs what has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, allow_loss: Callable[[Key, int], None]) -> None:
+        self.replicas = Replicas(allow_loss)
+        self.names: dict[str, UUID] = {}
         self.committed: dict[int, tuple[int, bytes]] = {}
         """by base offset: where the next batch begins, and the batch"""
         self.end = 0
@@ -84,8 +89,6 @@ class Oracle:
         self.created: dict[UUID, int] = {}
         """topics by id, with the offset that says so"""
         self.removed: dict[UUID, int] = {}
-        self.placed: dict[tuple[UUID, int], tuple[int, ...]] = {}
-        """by partition: where it lies, from its first day on"""
         self.configs: dict[tuple[int, str, str], list[tuple[int, str | None]]] = {}
         """what each setting ever became, at which offset"""
         self.broker_epochs: dict[int, int] = {}
@@ -115,6 +118,7 @@ class Oracle:
             if now != seen.last:
                 seen.last = now
                 self._look_at(machine, run, seen)
+        self.replicas.look(machines, self.broker_epochs)
 
     def _meet(self, run: Run) -> _Seen | None:
         """A process that has opened its metadata."""
@@ -192,14 +196,16 @@ class Oracle:
             match frame.record:
                 case TopicRecord() as record:
                     self.created[record.topic_id or _NOBODY] = offset
-                case PartitionRecord() as record:
-                    where = tuple(int(one) for one in record.replicas)
-                    self.placed[record.topic_id or _NOBODY, int(record.partition_id)] = where
+                    self.names[str(record.name)] = record.topic_id or _NOBODY
+                case PartitionRecord() | PartitionChangeRecord() as record:
+                    self.replicas.learn(record, self.broker_epochs)
                 case RemoveTopicRecord() as record:
                     self.removed[record.topic_id or _NOBODY] = offset
                 case ConfigRecord() as record:
                     key = (int(record.resource_type), str(record.resource_name), str(record.name))
                     self.configs.setdefault(key, []).append((offset, record.value))
+                    if key[2] == _MIN_ISR and key[1] in self.names:
+                        self.replicas.least[self.names[key[1]]] = int(record.value or 1)
                 case RegisterBrokerRecord() as record:
                     broker, epoch = int(record.broker_id), int(record.broker_epoch)
                     if epoch < self.broker_epochs.get(broker, -1):

@@ -23,6 +23,9 @@ NODES: Final = (3, 3, 3, 5)
 ALWAYS: Final = {"create_topic": 8, "produce": 12, "wait": 5, "examine": 3, "start": 3}
 SOMETIMES: Final = {
     "produce_idempotent": 8,
+    "consume": 6,
+    "elect": 4,
+    "reassign": 4,
     "delete_topic": 3,
     "alter_topic": 6,
     "kill": 6,
@@ -91,7 +94,13 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
         world.loop.time(),
         time.process_time() - began,
         world.trace.lines if problem is not None or keep_all else [],
-        {"answered": world.answered, "leaders": len(world.oracle.leaders)},
+        {
+            "answered": world.answered,
+            "leaders": len(world.oracle.leaders),
+            "consumed": world.consumed,
+            "elections": world.oracle.replicas.elections,
+            "cuts": world.oracle.replicas.cuts,
+        },
     )
 
 

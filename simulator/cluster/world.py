@@ -13,8 +13,9 @@ from uuid import UUID
 from service.base.world import World
 from service.cli.dev_nodes import HOST, format_nodes, lay_out
 from service.metadata.image import MetadataImage
-from simulator.client import Client
+from simulator.client import Client, Fetched
 from simulator.cluster.oracle import Oracle
+from simulator.cluster.replicas import Key
 from simulator.disk import NoFaults, SimDisk
 from simulator.durable import durable_end
 from simulator.faults import DrawnFaults, DrawnStoreFaults
@@ -45,6 +46,8 @@ _SETTINGS: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "20000",
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "2",
+    "replica.lag.time.max.ms": "4000",
+    "replica.high.watermark.checkpoint.interval.ms": "1500",
 }
 
 
@@ -61,7 +64,7 @@ class ClusterWorld:
         self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
         self.bucket = Bucket()
-        self.oracle = Oracle()
+        self.oracle = Oracle(self._may_lose)
         self.machines: list[Machine] = []
         self.faults: dict[str, DrawnFaults] = {}
         names = [f"n{number}" for number in range(1, nodes + 1)]
@@ -88,6 +91,7 @@ class ClusterWorld:
         self.last_fault_s = 0.0
         """when a fault was last there, or something done to a process"""
         self.values = 0
+        self.consumed = 0
         self.answered = 0
         """admin changes that were answered"""
         self.background: list[asyncio.Task[None]] = []
@@ -167,12 +171,25 @@ class ClusterWorld:
 
     def on(self, machine: Machine) -> list[tuple[TopicModel, PartitionModel]]:
         """The partitions that the machine holds, as the committed metadata says."""
-        number, placed = int(machine.name[1:]), self.oracle.placed
+        number, placed = int(machine.name[1:]), self.oracle.replicas.placed
         return [
             (topic, partition)
             for topic, partition in self.partitions()
-            if number in placed[topic.topic_id, partition.index]
+            if number in placed[topic.topic_id, partition.index].replicas
         ]
+
+    def saw(self, partition: PartitionModel, key: Key, host: str, at: int, found: Fetched) -> int:
+        """A consumer got this from `host`; where it goes on."""
+        go_on = self.oracle.replicas.saw(key, f"{partition} at {host}", at, found)
+        self.consumed += len(found.records)
+        return go_on
+
+    def _may_lose(self, key: Key, offset: int) -> None:
+        """Records of a partition from `offset` on may be gone."""
+        for topic, partition in self.partitions():
+            if (topic.topic_id, partition.index) == key:
+                self.tell(f"{partition} may lose what lies from {offset} on")
+                partition.may_lose_from(offset)
 
     @property
     def is_calm(self) -> bool:
@@ -237,11 +254,17 @@ class ClusterWorld:
         self.network.links.cut |= self.links_of(machine.name)
         machine.kill()
         self.network.silence(machine.name)
-        promised = {}
+        number, promised = int(machine.name[1:]), {}
+        self.oracle.replicas.died(number, self.oracle.broker_epochs.get(number, -1))
         for topic, partition in self.on(machine):
             at = durable_end(machine.platter, machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = at
-            partition.may_lose_from(max(at, partition.answered_end if topic.flushed else 0))
+            key = topic.topic_id, partition.index
+            if self.oracle.replicas.placed[key].had_many:
+                self.oracle.replicas.lost(number, key, at)
+            else:
+                self.oracle.replicas.shaken.add(key)
+                partition.may_lose_from(max(at, partition.answered_end if topic.flushed else 0))
         self.tell(f"{machine.name} loses its power; {loss.value}; durable: {promised}")
         machine.lose_power(loss)
 

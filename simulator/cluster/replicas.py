@@ -1,0 +1,370 @@
+"""What must hold of replicas after every turn, as each process has them in memory and on its disk.
+
+P1  high watermarks do not fall, and nothing below them is cut off
+P2  a high watermark is at most the end of each in-sync replica that has lost nothing
+P3  replicas have the same bytes below their high watermarks
+P5  a partition has one leader in an epoch, and one process of it
+P7  the leader is in sync, and who is in sync is a replica
+P8  a log's end falls by a truncation alone
+P9  a consumer sees what is committed, without a gap, and one value at an offset
+
+A replica is looked at when something was done to it: its class is watched, in the history's own process. Where
+records may be lost (P4 says when) nothing is said of P1 to P3 any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+from uuid import UUID
+
+from service.base.errors import CorruptionError
+from service.hot.log import LocalLog
+from service.metadata.records import PartitionChangeRecord, PartitionRecord
+from service.partition.partition import Partition
+from service.records.batch import complete_headers
+from simulator.client import Fetched
+from simulator.durable import segments
+from simulator.machine import Machine
+from simulator.model import Violation
+from simulator.process import CURRENT, Life
+
+Key = tuple[UUID, int]
+NOBODY: Final = -1
+_AS_BEFORE: Final = -2
+_MARK: Final = "high_watermark"
+
+
+class Placed:
+    """A partition as the committed metadata has it."""
+
+    def __init__(self, record: PartitionRecord) -> None:
+        self.replicas = _numbers(record.replicas)
+        self.isr = _numbers(record.isr)
+        self.eligible = _numbers(record.eligible_leader_replicas)
+        self.last_known = _numbers(record.last_known_elr)
+        self.leader = int(record.leader)
+        self.leader_epoch = int(record.leader_epoch)
+        self.had_many = len(self.replicas) > 1
+        self.fewest = len(self.replicas)
+
+    def change(self, record: PartitionChangeRecord) -> None:
+        if record.replicas is not None:
+            self.replicas = _numbers(record.replicas)
+            self.had_many |= len(self.replicas) > 1
+            self.fewest = min(self.fewest, len(self.replicas))
+        if record.isr is not None:
+            self.isr = _numbers(record.isr)
+        if record.eligible_leader_replicas is not None:
+            self.eligible = _numbers(record.eligible_leader_replicas)
+        if record.last_known_elr is not None:
+            self.last_known = _numbers(record.last_known_elr)
+        if int(record.leader) != _AS_BEFORE:
+            self.leader = int(record.leader)
+            self.leader_epoch += 1
+
+    @property
+    def may_lead(self) -> set[int]:
+        return {*self.isr, *self.eligible, *self.last_known}
+
+
+def _numbers(those: Iterable[Any] | None) -> tuple[int, ...]:
+    return tuple(int(one) for one in those or ())
+
+
+class Seen:
+    """One replica as it was seen last; of a machine that is down, as it was then."""
+
+    def __init__(self, run: str, partition: Partition) -> None:
+        self.run = run
+        self.partition = partition
+        self.end = partition.log.log_end_offset
+        self.mark = partition.high_watermark
+        self.compared = 0
+        self.is_closed = False
+
+
+class Replicas:
+    """Looks at all replicas of the cluster; costs what has changed."""
+
+    def __init__(self, allow_loss: Callable[[Key, int], None]) -> None:
+        """`allow_loss` is told of each partition whose acknowledged records may be gone, and from where on."""
+        self.placed: dict[Key, Placed] = {}
+        self.least: dict[UUID, int] = {}
+        """``min.insync.replicas`` by topic"""
+        self.seen: dict[tuple[int, Key], Seen] = {}
+        self.shaken: set[Key] = set()
+        """partitions whose committed records may be lost, or were"""
+        self.committed: dict[Key, dict[int, bytes]] = {}
+        self.consumed: dict[Key, dict[int, bytes]] = {}
+        self.most: dict[Key, int] = {}
+        """the greatest high watermark that any replica ever had"""
+        self.elections = 0
+        self.cuts = 0
+        self._leaders: dict[tuple[Key, int], str] = {}
+        self._allow_loss = allow_loss
+        self._machines: dict[str, Machine] = {}
+        self._dirty: dict[tuple[str, Key], None] = {}
+        self._live: dict[tuple[str, Key], Partition] = {}
+        self._cut: set[tuple[str, Key]] = set()
+        self._down: set[int] = set()
+        self._unclean: dict[int, dict[Key, int]] = {}
+        """by broker: partitions of which it may lack something, and its epoch when it died"""
+        self._lost: dict[int, dict[Key, int]] = {}
+        """likewise, and what of them was durable when its machine lost power"""
+        global _watching
+        _watching = self
+        _watch()
+
+    # What is heard of
+
+    def heard(self, partition: Partition) -> None:
+        process = CURRENT.get(None)
+        if process is not None and "unified" in partition.__dict__:
+            key = process.name, (partition.tip.topic_id, partition.tip.partition)
+            self._live[key] = partition
+            self._dirty[key] = None
+
+    def heard_log(self, log: LocalLog, *, is_cut: bool) -> None:
+        process = CURRENT.get(None)
+        if process is not None:
+            key = process.name, (log.tip.topic_id, log.tip.partition)
+            self._dirty[key] = None
+            if is_cut:
+                self._cut.add(key)
+                self.cuts += 1
+
+    def closed(self, partition: Partition) -> None:
+        process = CURRENT.get(None)
+        if process is not None:
+            self._live.pop((process.name, (partition.tip.topic_id, partition.tip.partition)), None)
+
+    # What the metadata says
+
+    def learn(self, record: PartitionRecord | PartitionChangeRecord, epochs: dict[int, int]) -> None:
+        """`epochs` of all brokers, as of the record."""
+        key = record.topic_id or UUID(int=0), int(record.partition_id)
+        if isinstance(record, PartitionRecord):
+            placed = self.placed[key] = Placed(record)
+        else:
+            placed = self.placed[key]
+            placed.change(record)
+            self.elections += int(record.leader) >= 0
+        name = f"{key[0]}-{key[1]}"
+        if not {*placed.isr} <= {*placed.replicas}:
+            raise Violation(f"P7: {placed.isr} are in sync of {name}, its replicas are {placed.replicas}")
+        if placed.leader != NOBODY and placed.leader not in placed.isr:
+            raise Violation(f"P7: {placed.leader} leads {name}, and {placed.isr} are in sync")
+        for number in placed.isr:
+            died = self._unclean.get(number, {}).get(key)
+            if died is not None and epochs.get(number, -1) > died:
+                del self._unclean[number][key]
+                self._lost.get(number, {}).pop(key, None)
+        for number in {*self._unclean} - {*placed.replicas}:
+            self._unclean[number].pop(key, None)
+            self._lost.get(number, {}).pop(key, None)
+        self._look_for_losses(key)
+        self._in_sync(key)
+
+    def min_isr(self, key: Key) -> int:
+        return min(self.least.get(key[0], 1), len(self.placed[key].replicas))
+
+    # Machines that die
+
+    def died(self, number: int, epoch: int) -> None:
+        """Its process is gone; `epoch` is the broker's."""
+        self._down.add(number)
+        mine = self._unclean.setdefault(number, {})
+        for key, placed in self.placed.items():
+            if number in placed.replicas:
+                mine[key] = epoch
+                self._look_for_losses(key)
+
+    def lost(self, number: int, key: Key, durable: int) -> None:
+        """A machine that has died without power keeps of the partition only what is below `durable`."""
+        mine = self._lost.setdefault(number, {})
+        mine[key] = min(durable, mine.get(key, durable))
+        self._look_for_losses(key)
+
+    def _look_for_losses(self, key: Key) -> None:
+        """P4: records may be lost once as many as min ISR are down or back and not in sync again."""
+        placed = self.placed[key]
+        lost = [mine[key] for number, mine in self._lost.items() if key in mine and number in placed.may_lead]
+        if not lost:
+            return
+        bad = [one for one in placed.replicas if one in self._down or key in self._unclean.get(one, ())]
+        if len(bad) >= self.min_isr(key):
+            self.shaken.add(key)
+            self._allow_loss(key, min(lost))
+
+    # After each turn
+
+    def look(self, machines: list[Machine], epochs: dict[int, int]) -> None:
+        """Raises `Violation`."""
+        for number, machine in enumerate(machines, 1):
+            is_down = machine.run is None or machine.run.process.life is Life.DEAD
+            if is_down == (number in self._down):
+                continue
+            if is_down:
+                self.died(number, epochs.get(number, -1))
+            else:
+                self._down.discard(number)
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        for run, key in dirty:
+            partition = self._live.get((run, key))
+            number = int(run[1:].split(".")[0])
+            machine = machines[number - 1]
+            if partition is not None and machine.run is not None and machine.run.name == run:
+                self._look_at(machine, number, run, key, partition)
+        self._cut.clear()
+
+    def _look_at(self, machine: Machine, number: int, run: str, key: Key, partition: Partition) -> None:
+        end, mark = partition.log.log_end_offset, partition.high_watermark
+        seen = self.seen.get((number, key))
+        name = f"{run}: {partition.tip}"
+        if seen is None or seen.partition is not partition:
+            seen = self.seen[number, key] = Seen(run, partition)
+        else:
+            if end < seen.end and (run, key) not in self._cut:
+                raise Violation(f"P8: {name} ended at {seen.end}, and ends at {end}, and was not cut")
+            if mark < seen.mark and key not in self.shaken:
+                raise Violation(f"P1: {name}: its high watermark falls from {seen.mark} to {mark}, end {end}")
+        if end < seen.compared or (run, key) in self._cut:
+            seen.compared = min(seen.compared, end, mark)
+        seen.end, seen.mark = end, mark
+        if partition.is_leader:
+            epoch = partition._leader_epoch
+            if self._leaders.setdefault((key, epoch), run) != run:
+                raise Violation(f"P5: {self._leaders[key, epoch]} and {run} lead {partition.tip} in {epoch}")
+        if key in self.shaken:
+            return
+        if mark > end:
+            raise Violation(f"P2: {name} ends at {end}, its high watermark is {mark}")
+        self.most[key] = max(self.most.get(key, 0), mark)
+        self._in_sync(key)
+        if mark > seen.compared:
+            self._compare(machine, key, seen, name)
+
+    def _in_sync(self, key: Key) -> None:
+        """P2."""
+        placed, most = self.placed.get(key), self.most.get(key, 0)
+        if placed is None or key in self.shaken or not most:
+            return
+        for number in placed.isr:
+            seen = self.seen.get((number, key))
+            if key in self._lost.get(number, ()):
+                continue
+            if seen is None or seen.end < most:
+                raise Violation(
+                    f"P2: {key[0]}-{key[1]}: {most} is committed, and in-sync {number} ends at "
+                    f"{'nothing' if seen is None else seen.end}"
+                )
+
+    def _compare(self, machine: Machine, key: Key, seen: Seen, name: str) -> None:
+        """P3: the bytes of what has come below its high watermark."""
+        known = self.committed.setdefault(key, {})
+        for base, next_offset, data in batches_of(machine, seen.partition, seen.compared):
+            if next_offset > seen.mark:
+                break
+            if known.setdefault(base, data) != data:
+                raise Violation(f"P3: {name} has another batch at {base} than was committed")
+            seen.compared = next_offset
+
+    def saw(self, key: Key, name: str, at: int, found: Fetched) -> int:
+        """What a consumer got who asked for `at` (P9); where it goes on. Of partitions that lose nothing."""
+        if key in self.shaken:
+            return found.next_offset
+        most, known = self.most.get(key, 0), self.consumed.setdefault(key, {})
+        if found.high_watermark > most:
+            raise Violation(f"P9: {name} tells of {found.high_watermark}, nobody has committed beyond {most}")
+        for record in found.records:
+            if record.offset != at:
+                raise Violation(f"P9: {name}: {record.offset} follows {at - 1}")
+            if record.offset >= found.high_watermark:
+                raise Violation(f"P9: {name}: {at} is read, its high watermark is {found.high_watermark}")
+            if known.setdefault(at, record.value) != record.value:
+                raise Violation(f"P9: {name}: {at} is {record.value[:9]!r}, and was {known[at][:9]!r}")
+            at += 1
+        return max(at, found.next_offset)
+
+    def fewest(self, key: Key) -> int:
+        """How few replicas it ever had."""
+        return self.placed[key].fewest
+
+    def holders(self, key: Key, end: int) -> int:
+        """How many replicas have all below `end`."""
+        return sum(one.end >= end for (_, its), one in self.seen.items() if its == key)
+
+
+def batches_of(machine: Machine, partition: Partition, offset: int) -> list[tuple[int, int, bytes]]:
+    """Base offset, next offset and bytes of a replica's batches from `offset` on, as a process reads them."""
+    found = []
+    tip = partition.tip
+    for data in segments(machine.platter, machine.log_dirs, tip.topic, tip.partition, offset):
+        try:
+            for header in complete_headers(memoryview(data)):
+                if header.base_offset >= offset:
+                    at = header.position
+                    found.append((header.base_offset, header.next_offset, data[at : at + header.size]))
+        except CorruptionError:
+            break
+    return found
+
+
+# The classes that are watched
+
+_watching: Replicas | None = None
+_done = False
+
+
+class _Mark:
+    """`Partition.high_watermark`: an attribute that says when it is set."""
+
+    def __get__(self, partition: Any, owner: Any = None) -> Any:
+        return self if partition is None else partition.__dict__[_MARK]
+
+    def __set__(self, partition: Any, value: int) -> None:
+        partition.__dict__[_MARK] = value
+        if _watching is not None:
+            _watching.heard(partition)
+
+
+def _watch() -> None:
+    global _done
+    if _done:
+        return
+    _done = True
+    Partition.high_watermark = _Mark()  # type: ignore[assignment]
+    for name, is_cut in (
+        ("append", False),
+        ("append_fetched", False),
+        ("truncate_to", True),
+        ("restart_at", True),
+    ):
+        setattr(LocalLog, name, _telling(getattr(LocalLog, name), is_cut))
+    lead, close = Partition.lead, Partition.close
+
+    def leads(self: Partition, *args: Any, **options: Any) -> None:
+        lead(self, *args, **options)
+        if _watching is not None:
+            _watching.heard(self)
+
+    def closes(self: Partition) -> None:
+        if _watching is not None:
+            _watching.closed(self)
+        close(self)
+
+    Partition.lead, Partition.close = leads, closes  # type: ignore[method-assign]
+
+
+def _telling(method: Callable[..., Any], is_cut: bool) -> Callable[..., Any]:
+    def told(self: LocalLog, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        finally:
+            if _watching is not None:
+                _watching.heard_log(self, is_cut=is_cut)
+
+    return told
