@@ -26,7 +26,7 @@ from service.hot.log import LocalLog
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
 from service.network.channel import Channel, ChannelOptions, Channels
 from service.network.limited_log import RateLimitedLog
-from service.partition.followed import Checkpoints, FollowedLog
+from service.partition.followed import FollowedLog, Logs
 from service.partition.partition import Partition
 from service.replication.fetcher import Archive, Fetcher, FetcherSettings
 from service.replication.isr_proposals import Happened
@@ -51,7 +51,7 @@ class Replication:
         controllers: Asker,
         clock: Clock,
         archive: Archive,
-        checkpoints: Checkpoints,
+        logs: Logs,
         directory_of: Callable[[LocalLog], UUID | None],
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
@@ -64,7 +64,7 @@ class Replication:
         self._broker_epoch = broker_epoch
         self._clock = clock
         self._archive = archive
-        self._checkpoints = checkpoints
+        self._logs = logs
         self._directory_of = directory_of
         self._on_bug = on_bug
         self._chance = chance
@@ -189,7 +189,7 @@ class Replication:
         followed = self._followed.get(tip)
         if followed is None or followed.place != place or followed.partition is not partition:
             self._unfollow(tip)
-            log = FollowedLog(partition, self._checkpoints)
+            log = FollowedLog(partition, self._logs)
             followed = self._followed[tip] = _Followed(place, partition, log)
         # Who was away may have to give up what a leader without it has replaced; who is in sync never has.
         is_clean = self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED

@@ -94,7 +94,7 @@ class Writer:
         """How many records are not decided in time."""
         self._over.set()
         self._thread.join(30)
-        return self._producer.flush(seconds)
+        return int(self._producer.flush(seconds))
 
     def stall_since(self, began_s: float, until_s: float) -> Stall:
         """The longest time between two acknowledgements of which a part lies between these."""
@@ -183,7 +183,7 @@ def read_partition(bootstrap: str, place: Place, seconds: float = 120) -> dict[i
         def ends() -> bool:
             nonlocal end
             end = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)[1]
-            return end >= 0
+            return int(end) >= 0
 
         wait_until(f"the end of {place}", ends, seconds)
         consumer.assign([TopicPartition(*place, 0)])
