@@ -129,6 +129,8 @@ class Partition:
         elif leading is not before:
             self._unseen.clear()
             self._take_mark(leading.high_watermark)
+            if leading.high_watermark < leading.end_offset:
+                self._unseen.append((leading.high_watermark, _SOME_BYTES))
             self.happened(leading.look(self._clock.monotonic_ms()))
         self._tell_of_lows()
         if before is not None and before is not leading:
@@ -405,13 +407,18 @@ class Partition:
         counts as the number of replicas where it is greater (Kafka `Partition.effectiveMinIsr`).
         """
         leading = self.leading
-        if leading is not None:
-            error, in_sync, least = leading.check_replicas(), len(leading.in_sync), leading.min_isr
-        else:
+        if leading is None:
             in_sync, least = self.isr_size, min(self.config.min_insync_replicas, self.replica_count)
-            error = ErrorCode.not_enough_replicas if in_sync < least else ErrorCode.none
-        if error is not ErrorCode.none:
-            raise RequestError(error, f"{in_sync} in-sync replicas of {self.tip}, there must be {least}")
+            if in_sync >= least:
+                return
+        else:
+            in_sync, least = len(leading.in_sync), leading.min_isr
+            if leading.check_replicas() is ErrorCode.none:
+                return
+        raise RequestError(
+            ErrorCode.not_enough_replicas,
+            f"{in_sync} in-sync replicas of {self.tip}, there must be {least}",
+        )
 
     def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
         """Append one validated batch as leader and let waiting fetches know.

@@ -79,7 +79,7 @@ def handle(
 ) -> Response | Awaitable[Response | None] | None:
     """Append everything that can be. None when the client wants no answer (acks=0)."""
     now_ms = broker.clock.now_ms()
-    owed = Owed(request.timeout_ms)
+    owed = Owed()
     failed = False
     topics: list[AnsweredTopic] = []
     refused: list[AnsweredTopic] | None
@@ -105,13 +105,16 @@ def handle(
                 answer = _append(broker, context, request.acks, topic, index, records, now_ms, owed, work)
             except BeyondSlice as e:
                 is_large = not over and not isinstance(e, BeyondTurn)
+                owed.timeout_ms = request.timeout_ms
                 produced = Produced(request.acks, now_ms, asked, topics, owed, failed, is_large)
                 return _go_on(broker, context, produced, work or Work(broker))
             failed = failed or answer.error_code != ErrorCode.none
             answers.append(answer)
-    if owed.to_flush:
+    if owed.to_flush is not None:
+        owed.timeout_ms = request.timeout_ms
         return _answer_after_flush(broker, context, request.acks, topics, owed, failed)
     if owed.commits is not None:
+        owed.timeout_ms = request.timeout_ms
         return _answer_once_committed(broker, context, topics, owed, owed.commits, failed)
     if failed and work is None and request.transactional_id is None:
         refused = at_once(_without_transactional_id(broker, context, asked))
@@ -120,14 +123,11 @@ def handle(
 
 
 class Owed:
-    """What the answer waits for after the appends: the device, and other replicas."""
+    """What the answer waits for after the appends: the device, and other replicas. Mostly nothing."""
 
-    __slots__ = ("commits", "timeout_ms", "to_flush")
-
-    def __init__(self, timeout_ms: int) -> None:
-        self.timeout_ms = timeout_ms
-        self.to_flush: dict[tuple[TopicKey, int], Partition] = {}
-        self.commits: Commits | None = None
+    timeout_ms = 0
+    to_flush: dict[tuple[TopicKey, int], Partition] | None = None
+    commits: Commits | None = None
 
 
 class BeyondTurn(BeyondSlice):
@@ -193,7 +193,8 @@ async def _from_the_start(
         refused = await Slice().go_on(_without_transactional_id(broker, context, asked))
         if refused is not None:
             return await _answer_in_slices(broker, context, request.acks, refused, True)
-    owed = Owed(request.timeout_ms)
+    owed = Owed()
+    owed.timeout_ms = request.timeout_ms
     produced = Produced(request.acks, now_ms, asked, [], owed, failed=False, is_large=False)
     return await _go_on(broker, context, produced, Work(broker))
 
@@ -220,7 +221,7 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
             is_large = False
             failed = failed or answer.error_code != ErrorCode.none
             answers.append(answer)
-    if owed.to_flush or owed.commits is not None:
+    if owed.to_flush is not None or owed.commits is not None:
         return await _answer_after_flush(broker, context, acks, topics, owed, failed)
     return await _answer_in_slices(broker, context, acks, topics, failed)
 
@@ -362,7 +363,7 @@ async def _answer_after_flush(
 ) -> Response | None:
     """``flush.messages`` is due: the answer waits for the disk, the loop does not. Other replicas have their
     time meanwhile."""
-    commits, to_flush = owed.commits, owed.to_flush
+    commits, to_flush = owed.commits, owed.to_flush or {}
     settled = None if commits is None else commits.begin(owed.timeout_ms)
     outcomes: list[object] = []
     logs = [partition.log for partition in to_flush.values()]
@@ -521,9 +522,10 @@ def _appended(
     if metrics.appended_bytes >= broker.disks.alarm_at:
         broker.disks.alarm()
     if partition.log.flush_due:
+        if owed.to_flush is None:
+            owed.to_flush = {}
         owed.to_flush[topic, index] = partition
-    leading = partition.leading
-    if leading is not None and acks == ALL:
+    if acks == ALL and (leading := partition.leading) is not None:
         if owed.commits is None:
             owed.commits = Commits(broker)
         owed.commits.add(leading, info.last_offset + 1, topic, index)
