@@ -46,7 +46,8 @@ from service.wire.refusals import refusal
 _LOG = logging.getLogger(__name__)
 _STEP_US: Final = 400
 _TIMEOUT_MS: Final = 60_000
-"""Of requests that bring none; Kafka's for all forwarded ones."""
+"""Of requests that bring none, and the most of all others: a client that is gone is waited for no longer.
+Kafka's for all forwarded ones (``NodeToControllerChannelManagerImpl``, its ``retryTimeoutMs``)."""
 _CORRELATION_ID: Final = struct.Struct(">i").unpack_from
 
 FORWARDABLE: Final = frozenset({
@@ -151,7 +152,7 @@ class Forwarder:
         anew then.
         """
         loop = asyncio.get_running_loop()
-        timeout_ms = timeout_of(request)
+        timeout_ms = min(timeout_of(request), _TIMEOUT_MS)
         deadline = loop.time() + timeout_ms / 1000
         try:
             envelope = await self._controllers.ask(

@@ -133,6 +133,15 @@ def test_timeouts_are_the_requests_own() -> None:
     assert timeout_of(request_module(ApiKey.DESCRIBE_QUORUM).DescribeQuorumRequest(topics=())) == 60_000
 
 
+def test_nobody_is_waited_for_longer_than_a_minute() -> None:
+    async def scenario() -> None:
+        controller = Controller()
+        await forward(controller, create_topics("a", timeout_ms=2**31 - 1))
+        assert [timeout_ms for _, timeout_ms, _ in controller.asked] == [60_000]
+
+    asyncio.run(scenario())
+
+
 def _headed(message: Any) -> tuple[RequestHeader, bytes]:
     frame = framed(message)
     return parse_request_header(frame), frame
