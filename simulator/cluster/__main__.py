@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from typing import Final
 
 from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
@@ -15,6 +16,14 @@ from simulator.shrink import kind_of, shrink
 from simulator.transcript import transcript
 
 _PROGRESS_S: Final = 20.0
+_TOLD: Final = {
+    "leaders": "controllers",
+    "answered": "answered changes",
+    "elections": "elections",
+    "cuts": "truncations",
+    "acknowledged": "records acknowledged",
+    "consumed": "consumed",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,13 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
         return _one(given.seed, given.nodes, given.trace, given.shrink_seconds)
     began = told = time.monotonic()
     failed: dict[str, list[Outcome]] = {}
-    events, virtual_s, answered, leaders = 0, 0.0, 0, 0
+    events, virtual_s, calls = 0, 0.0, Counter[str]()
     seeds = range(given.seed, given.seed + given.histories)
     for number, outcome in enumerate(play_many(seeds, given.jobs, given.nodes), 1):
         events += outcome.events
         virtual_s += outcome.virtual_s
-        answered += outcome.calls["answered"]
-        leaders += outcome.calls["leaders"]
+        calls.update(outcome.calls)
         if outcome.problem is not None:
             print(f"seed {outcome.seed}: {outcome.problem.splitlines()[0]}", flush=True)
             failed.setdefault(kind_of(outcome.problem), []).append(outcome)
@@ -58,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(
         f"cluster: {count - bad} of {count} histories clean in {seconds:.0f} s on {given.jobs} core(s): "
         f"{count / seconds:.1f} histories/s of {virtual_s / count:.0f} virtual s, {events // count} events, "
-        f"{leaders / count:.1f} leaders and {answered / count:.1f} answered changes"
+        + ", ".join(f"{calls[kind] / count:.1f} {said}" for kind, said in _TOLD.items())
     )
     return 0 if not failed else 1
 

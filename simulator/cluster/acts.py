@@ -188,6 +188,21 @@ async def _produce(world: ClusterWorld, random: Random, *, idempotent: bool) -> 
     await _maybe_in_background(world, random, work)
 
 
+async def stream(world: ClusterWorld, random: Random) -> None:
+    """Many batches, one after the other, to each of some partitions, while other things go on."""
+    there = list(world.partitions())
+    for topic, partition in random.sample(there, min(len(there), 2)):
+        own, idempotent = Random(random.getrandbits(48)), random.random() < 0.5
+        batches = [clients.values_of(world, own.choice((1, 2, 7)), 10) for _ in range(own.choice((5, 20)))]
+        acks = 1 if not idempotent and random.random() < 0.3 else clients.ALL
+        world.spawn(
+            clients.produce(
+                world, own, topic, partition, batches, idempotent=idempotent, acks=acks, pause_s=0.2
+            )
+        )
+    await asyncio.sleep(random.choice((0.0, 0.3, 1.0)))
+
+
 async def consume(world: ClusterWorld, random: Random) -> None:
     there = list(world.partitions())
     if there:
@@ -430,9 +445,9 @@ async def disk_heals(world: ClusterWorld, random: Random) -> None:
 ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
-        create_topic, delete_topic, alter_topic, produce, produce_idempotent, consume, elect, reassign, examine, wait, kill, start,
-        stop, lose_power, pause, jump_clock, partition, heal, reset_connections, slow_links, disk_faults,
-        disk_heals,
+        create_topic, delete_topic, alter_topic, produce, produce_idempotent, stream, consume, elect,
+        reassign, examine, wait, kill, start, stop, lose_power, pause, jump_clock, partition, heal,
+        reset_connections, slow_links, disk_faults, disk_heals,
     )
 }  # fmt: skip
 

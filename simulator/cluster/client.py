@@ -13,8 +13,8 @@ from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from simulator.client import Client, NoAnswer
-from simulator.cluster.world import CLIENT, ClusterWorld
 from simulator.cluster.replicas import Key
+from simulator.cluster.world import CLIENT, ClusterWorld
 from simulator.model import PartitionModel, TopicModel, Violation, brief
 from simulator.world import OFFLINE
 
@@ -85,9 +85,10 @@ async def produce(
     *,
     idempotent: bool,
     acks: int = -1,
+    pause_s: float = 0.0,
 ) -> None:
-    """Send them one after the other, to whoever leads; an idempotent producer sends again what was not
-    answered, another one does not."""
+    """Send them one after the other, with a pause up to `pause_s` between, to whoever leads; an idempotent
+    producer sends again what was not answered, and ends where that is of no use; another one goes on."""
     producer = await _producer(world, random) if idempotent else (-1, -1)
     if producer is None:
         return
@@ -102,9 +103,12 @@ async def produce(
         for value in values:
             builder.add(world.real_ms(), None, value)
         batch = bytes(builder.build())
-        if not await _send(world, random, topic, partition, batch, values, again=idempotent, acks=acks):
+        is_there = await _send(world, random, topic, partition, batch, values, again=idempotent, acks=acks)
+        if idempotent and not is_there:
             return
         sequence += len(values)
+        if pause_s:
+            await asyncio.sleep(random.random() * pause_s)
 
 
 async def _producer(world: ClusterWorld, random: Random) -> tuple[int, int] | None:
@@ -162,6 +166,7 @@ async def _send(
                 if acks == ALL:
                     _is_held(world, partition, key, answer.base_offset + len(values))
                 partition.unknown.difference_update(values)
+                world.acknowledged += len(values)
                 partition.acknowledge(answer.base_offset, values, now_ms)
             return True
         if answer.error not in NOT_NOW:

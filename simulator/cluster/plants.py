@@ -12,12 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from service.broker.cluster_plane import ClusterPlane
 from service.broker.lifecycle import Heartbeat, Lifecycle
+from service.broker.replication import Replication
+from service.hot.epochs import LeaderEpochs
 from service.metadata.controller.controller import Controller
+from service.metadata.controller.elections_control import Elections
+from service.metadata.controller.partition_change import _Change as PartitionChange
 from service.metadata.controller.turns import Turns
 from service.metadata.publication import Publication
 from service.metadata.raft.log import MetadataLog
+from service.partition.partition import Partition
+from service.replication.follower import Follow, Followed, FollowerMachine
+from service.replication.leader import MOVED, NOTHING, LeaderState
 from simulator.cluster.playing import draw, play_apart, warm_up
 
 Plant = Callable[[], None]
@@ -108,7 +117,177 @@ def metadata_not_flushed() -> None:
     _swap(MetadataLog, "flush", lambda _: lambda self, end_offset: None)
 
 
-PLANTS: Final[dict[str, Plant]] = {
+# Of replicas
+
+
+def proposed_isr_not_counted() -> None:
+    """While a set of in-sync replicas is proposed, the high watermark waits for the old one alone."""
+
+    def make(propose: Any) -> Any:
+        def careless(self: Any, isr: frozenset[int]) -> int:
+            happened: int = propose(self, isr)
+            self.counted = self.in_sync
+            return happened
+
+        return careless
+
+    _swap(LeaderState, "_propose", make)
+    _swap(LeaderState, "_may_join", lambda may: lambda self, one: self.proposal is None and may(self, one))
+
+
+def shrunk_isr_counted_at_once() -> None:
+    """Whoever is proposed to leave is waited for no more."""
+
+    def make(propose: Any) -> Any:
+        def careless(self: Any, isr: frozenset[int]) -> int:
+            happened: int = propose(self, isr)
+            self.counted = isr
+            return happened
+
+        return careless
+
+    _swap(LeaderState, "_propose", make)
+
+
+def stale_broker_epochs_counted() -> None:
+    """A replica's fetch counts, whichever of its processes sent it, and proposals name none (KIP-903)."""
+
+    def make(fetched: Any) -> Any:
+        return lambda self, asked, session, now_ms: fetched(
+            self, asked._replace(broker_epoch=-1), session, now_ms
+        )
+
+    _swap(LeaderState, "fetched", make)
+
+
+def acknowledged_before_the_high_watermark() -> None:
+    """acks=all waits for nobody."""
+    _swap(LeaderState, "wait", lambda _: lambda self, key, offset: ErrorCode.none)
+
+
+def committed_below_min_isr() -> None:
+    """The high watermark rises, and acks=all is taken, however few are in sync."""
+    _swap(LeaderState, "is_under_min_isr", lambda _: property(lambda self: False))
+    _swap(LeaderState, "_after_append", lambda _: lambda self: ErrorCode.none)
+
+
+def joins_below_the_high_watermark() -> None:
+    """A replica is proposed as in sync wherever it ends."""
+
+    def make(expand: Any) -> Any:
+        def careless(self: Any, now_ms: int) -> int:
+            before = self.high_watermark, self.epoch_start
+            self.high_watermark = self.epoch_start = 0
+            happened: int = expand(self, now_ms)
+            self.high_watermark, self.epoch_start = before
+            return happened
+
+        return careless
+
+    _swap(LeaderState, "_expand", make)
+
+
+def leader_epoch_not_noted() -> None:
+    """Where an epoch begins is known from its first record alone: one without records never was."""
+    _swap(LeaderEpochs, "begin", lambda _: lambda self, epoch, offset: None)
+
+
+def last_epoch_not_said() -> None:
+    """A follower's fetch does not say the last epoch that its log knows: nobody sees where they part."""
+    _swap(
+        Followed,
+        "asked",
+        lambda asked: property(lambda self: asked.fget(self)._replace(last_epoch=-1)),
+    )
+
+
+def cut_where_the_leader_says() -> None:
+    """A follower that has parted cuts at the leader's end of the epoch, wherever its own is, and once."""
+
+    def make(part: Any) -> Any:
+        return lambda self, followed, epoch, end, now_ms: self._cut(
+            followed, min(end + 1, followed.log.log_end_offset)
+        )
+
+    _swap(FollowerMachine, "_part", make)
+
+
+def cut_to_the_high_watermark() -> None:
+    """A follower of a new leader cuts its log to its own high watermark first, as before KIP-101."""
+
+    def make(follow: Any) -> Any:
+        def eager(self: Any, partition: Any, replica: Any, **options: Any) -> None:
+            is_new = partition.is_leader or partition.leader_epoch != replica.leader_epoch
+            follow(self, partition, replica, **options)
+            if is_new and partition.high_watermark < partition.log.log_end_offset:
+                partition.log.truncate_to(max(partition.high_watermark, partition.log.log_start_offset))
+
+        return eager
+
+    _swap(Replication, "follow", make)
+
+
+def mark_beyond_its_end() -> None:
+    """A follower's high watermark is the leader's, whether or not its log goes so far."""
+    _swap(Partition, "_within", lambda _: lambda self, offset: offset)
+    _swap(
+        FollowerMachine,
+        "_follow",
+        lambda _: (
+            lambda self, followed, mark, start: (Follow(followed.tip, mark, followed.log.log_start_offset),)
+        ),
+    )
+
+
+def mark_falls() -> None:
+    """A leader's high watermark is the least end of those that count, also where it was higher."""
+
+    def make(advance: Any) -> Any:
+        def careless(self: Any, now_ms: int) -> int:
+            before, self.high_watermark = self.high_watermark, 0
+            happened: int = advance(self, now_ms)
+            if not happened:
+                self.high_watermark = before
+            return MOVED if self.high_watermark != before else NOTHING
+
+        return careless
+
+    _swap(LeaderState, "_advance", make)
+
+
+def consumers_see_the_end() -> None:
+    """Whoever fetches gets what is there, committed or not."""
+
+    def make(_: Any) -> Any:
+        return lambda self, offset, max_bytes, *, min_one, cold_bytes=1 << 60: self.unified.read(
+            offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=cold_bytes
+        )
+
+    _swap(Partition, "read", make)
+
+
+def unclean_stops_forgotten() -> None:
+    """Whoever registers again has what it had."""
+
+    def make(begin: Any) -> Any:
+        def careless(self: Any, *args: Any, unclean: int = -1, **options: Any) -> None:
+            begin(self, *args, **options)
+
+        return careless
+
+    _swap(Elections, "__init__", make)
+
+
+def elects_whoever_is_alive() -> None:
+    """In-sync or not, a replica that is alive leads."""
+    _swap(
+        PartitionChange,
+        "_is_able",
+        lambda _: lambda self, replica: replica >= 0 and self.may_lead(replica),
+    )
+
+
+PLANTS: dict[str, Plant] = {
     one.__name__: one
     for one in (
         told_before_it_is_applied,
@@ -120,6 +299,27 @@ PLANTS: Final[dict[str, Plant]] = {
         metadata_not_flushed,
     )
 }
+OF_REPLICAS: Final[dict[str, Plant]] = {
+    one.__name__: one
+    for one in (
+        proposed_isr_not_counted,
+        shrunk_isr_counted_at_once,
+        stale_broker_epochs_counted,
+        acknowledged_before_the_high_watermark,
+        committed_below_min_isr,
+        joins_below_the_high_watermark,
+        leader_epoch_not_noted,
+        last_epoch_not_said,
+        cut_where_the_leader_says,
+        cut_to_the_high_watermark,
+        mark_beyond_its_end,
+        mark_falls,
+        consumers_see_the_end,
+        unclean_stops_forgotten,
+        elects_whoever_is_alive,
+    )
+}
+PLANTS |= OF_REPLICAS
 SELDOM_SHOWS: Final = ("stale_heartbeats_accepted",)
 """A late heartbeat tells an offset below the new registration, so it unfences nobody."""
 

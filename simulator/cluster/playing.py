@@ -42,12 +42,29 @@ SOMETIMES: Final = {
 _WITH: Final = {"partition": ("heal", 4), "slow_links": ("heal", 4), "disk_faults": ("disk_heals", 3)}
 
 
+OF_REPLICAS: Final = {"stream": 14, "produce": 4, "consume": 6, "wait": 8, "start": 3, "examine": 2}
+STORM: Final = {
+    "kill": 6,
+    "stop": 3,
+    "lose_power": 4,
+    "pause": 4,
+    "partition": 8,
+    "reset_connections": 3,
+    "slow_links": 3,
+    "elect": 6,
+    "reassign": 4,
+    "create_topic": 1,
+}
+"""Likewise, of histories in which much is written to few partitions while this and that goes on."""
+
+
 def draw(seed: int, nodes: int | None = None) -> Plan:
     """The history of `seed`. `Plan.log_dirs` is how many nodes there are."""
     random = Random(seed)
     number = random.choice(NODES)
-    odds = dict(ALWAYS)
-    for kind, weight in SOMETIMES.items():
+    is_storm = random.random() < 0.7
+    odds = dict(OF_REPLICAS if is_storm else ALWAYS)
+    for kind, weight in (STORM if is_storm else SOMETIMES).items():
         if random.random() < 0.5:
             odds[kind] = weight
             if kind in _WITH:
@@ -98,6 +115,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "answered": world.answered,
             "leaders": len(world.oracle.leaders),
             "consumed": world.consumed,
+            "acknowledged": world.acknowledged,
             "elections": world.oracle.replicas.elections,
             "cuts": world.oracle.replicas.cuts,
         },

@@ -8,8 +8,8 @@ P7  the leader is in sync, and who is in sync is a replica
 P8  a log's end falls by a truncation alone
 P9  a consumer sees what is committed, without a gap, and one value at an offset
 
-A replica is looked at when something was done to it: its class is watched, in the history's own process. Where
-records may be lost (P4 says when) nothing is said of P1 to P3 any more.
+A replica is looked at when something was done to it: its class is watched, in the history's own process.
+Where records may be lost (P4 says when) nothing is said of P1 to P3 any more.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Replicas:
     """Looks at all replicas of the cluster; costs what has changed."""
 
     def __init__(self, allow_loss: Callable[[Key, int], None]) -> None:
-        """`allow_loss` is told of each partition whose acknowledged records may be gone, and from where on."""
+        """`allow_loss` is told of partitions whose acknowledged records may be gone, and from where on."""
         self.placed: dict[Key, Placed] = {}
         self.least: dict[UUID, int] = {}
         """``min.insync.replicas`` by topic"""

@@ -91,6 +91,8 @@ class ClusterWorld:
         self.last_fault_s = 0.0
         """when a fault was last there, or something done to a process"""
         self.values = 0
+        self.acknowledged = 0
+        """records, so that they have to stay"""
         self.consumed = 0
         self.answered = 0
         """admin changes that were answered"""
