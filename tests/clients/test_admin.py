@@ -20,11 +20,13 @@ from tests.support.processes import wait_until
 def test_confluent_creates_describes_and_deletes(broker: Broker) -> None:
     admin = broker.admin
     admin.create("confluent-made", 5, retention_bytes="1234567")
-    assert admin.topics()["confluent-made"] == 5
+    # of several nodes another one may answer, which knows of it a little later
+    wait_until("the topic to be known", lambda: admin.topics().get("confluent-made") == 5)
     assert admin.configs("confluent-made")["retention.bytes"] == "1234567"
     assert admin.configs("confluent-made")["retention.ms"] == "-1"
     admin.alter("confluent-made", retention_bytes="7654321")
-    assert admin.configs("confluent-made")["retention.bytes"] == "7654321"
+    changed = {"retention.bytes": "7654321"}.items()
+    wait_until("the change to be known", lambda: changed <= admin.configs("confluent-made").items())
     cluster = admin.client.describe_cluster().result(20)
     assert cluster.cluster_id
     assert [(node.id, node.host) for node in cluster.nodes] == [(1 + n, "127.0.0.1") for n in range(NODES)]
@@ -83,8 +85,8 @@ def test_kafka_python_creates_describes_and_deletes(bootstrap: str, broker: Brok
     admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         admin.create_topics([kafka.admin.NewTopic("kafka-python-made", 2, 1)])
-        assert "kafka-python-made" in admin.list_topics()
-        assert broker.admin.topics()["kafka-python-made"] == 2
+        wait_until("the topic to be listed", lambda: "kafka-python-made" in admin.list_topics())
+        wait_until("all to know it", lambda: broker.admin.topics().get("kafka-python-made") == 2)
         admin.delete_topics(["kafka-python-made"])
         wait_until("the topic to be gone", lambda: "kafka-python-made" not in admin.list_topics())
     finally:
@@ -97,7 +99,9 @@ def test_aiokafka_creates_describes_and_deletes(bootstrap: str) -> None:
         await admin.start()
         try:
             await admin.create_topics([aiokafka.admin.NewTopic("aiokafka-made", 2, 1)])
-            assert "aiokafka-made" in await admin.list_topics()
+            async with asyncio.timeout(30):
+                while "aiokafka-made" not in await admin.list_topics():
+                    await asyncio.sleep(0.05)
             (described,) = await admin.describe_topics(["aiokafka-made"])
             assert len(described["partitions"]) == 2
             await admin.delete_topics(["aiokafka-made"])

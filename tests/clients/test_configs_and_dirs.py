@@ -12,6 +12,7 @@ from confluent_kafka import admin as confluent_admin
 from tests.clients.conftest import Broker, NewTopic
 from tests.support.clients import CLIENTS, make_rows
 from tests.support.kafka_tools import run_tool, tool
+from tests.support.processes import wait_until
 
 TOPIC = confluent_admin.ConfigResource.Type.TOPIC
 
@@ -20,8 +21,10 @@ def test_confluent_replaces_all_settings_of_a_topic(broker: Broker, new_topic: N
     topic = new_topic(1, max_message_bytes="123456")
     replaced = confluent_admin.ConfigResource(TOPIC, topic, set_config={"retention.bytes": "1234567"})
     broker.admin.client.alter_configs([replaced])[replaced].result(20)
+    changed = {"retention.bytes": "1234567"}.items()
+    # of several nodes another one may answer, which knows of it a little later
+    wait_until("the change to be known", lambda: changed <= broker.admin.configs(topic).items())
     configs = broker.admin.configs(topic)
-    assert configs["retention.bytes"] == "1234567"
     assert configs["max.message.bytes"] == "1048588"
     wrong = confluent_admin.ConfigResource(TOPIC, topic, set_config={"retention.bytes": "many"})
     with pytest.raises(confluent_kafka.KafkaException) as refused:
