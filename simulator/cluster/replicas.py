@@ -47,6 +47,8 @@ class Placed:
         self.leader_epoch = int(record.leader_epoch)
         self.had_many = len(self.replicas) > 1
         self.fewest = len(self.replicas)
+        self.trusted = len(self.replicas)
+        """so many of them there were when enough were in sync, or are now"""
 
     def change(self, record: PartitionChangeRecord) -> None:
         if record.replicas is not None:
@@ -149,6 +151,9 @@ class Replicas:
         else:
             placed = self.placed[key]
             placed.change(record)
+            most = len(placed.replicas)
+            enough = len(placed.isr) >= min(self.least.get(key[0], 1), most)
+            placed.trusted = most if enough else min(placed.trusted, most)
             self.elections += int(record.leader) >= 0
         name = f"{key[0]}-{key[1]}"
         if not {*placed.isr} <= {*placed.replicas}:
@@ -167,7 +172,8 @@ class Replicas:
         self._in_sync(key)
 
     def min_isr(self, key: Key) -> int:
-        return min(self.least.get(key[0], 1), len(self.placed[key].replicas))
+        """On how many replicas surely is what was committed."""
+        return min(self.least.get(key[0], 1), self.placed[key].trusted)
 
     # Machines that die
 

@@ -88,9 +88,8 @@ class Elections:
         """What holds for the topic's partitions."""
         rules = self._rules.get(topic.id)
         if rules is None:
-            factor = len(topic.partitions[0].replicas) if topic.partitions else 1
             rules = self._rules[topic.id] = ElectionRules(
-                min_isr=min(self._min_isr(topic.name), factor),
+                min_isr=self._min_isr(topic.name),
                 is_elr_enabled=self.is_elr_enabled,
                 allows_unclean=self._allows_unclean(topic.name),
             )

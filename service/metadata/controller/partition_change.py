@@ -46,7 +46,7 @@ class ElectionRules(NamedTuple):
     """What holds for all partitions of a topic."""
 
     min_isr: int = 1
-    """``min.insync.replicas``, but not more than there are replicas"""
+    """``min.insync.replicas``; of a partition with fewer replicas, these"""
     is_elr_enabled: bool = False
     allows_unclean: bool = False
     """``unclean.leader.election.enable``"""
@@ -158,7 +158,9 @@ class _Change:
         """Who has all that was committed though it is not in sync any more."""
         if not self.rules.is_elr_enabled:
             return
-        if len(self.isr) >= self.rules.min_isr:
+        # Of this partition's own replicas, as its leader counts; Apache Kafka takes those of partition 0, which
+        # a reassignment may have left with fewer: the ELR would be given up too early.
+        if len(self.isr) >= min(self.rules.min_isr, len(self.replicas)):
             self.eligible = ()
             return
         unclean = self.wanted.unclean

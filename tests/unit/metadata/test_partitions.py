@@ -295,6 +295,18 @@ def test_another_min_isr_makes_the_eligible_leaders_be_chosen_anew() -> None:
     assert altered(4, "2", 0, plain)[1] is ErrorCode.none
 
 
+def test_eligible_leaders_go_by_their_own_partitions_replicas() -> None:
+    """A reassignment has left partition 0 with one replica: the others' leaders still wait for two."""
+    image = image_of(
+        *THREE,
+        partition(0, (1,), (1,), 1),
+        partition(1, (2, 3), (2, 3), 2),
+        ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value="2"),
+    )
+    after, _ = applied(image, fence_broker(image, 3, 30))
+    assert (state_of(after, 1).isr, state_of(after, 1).eligible_leader_replicas) == ((2,), (3,))
+
+
 def refused(image: MetadataImage, *updates: FeatureUpdate, **more: Any) -> str:
     with pytest.raises(RequestError) as error:
         update_features(image, updates, node_id=9, **{"supported": cluster_features(), **more})
