@@ -418,6 +418,8 @@ class Applier:
                 # HEAD is its leader's to write, and whoever leads next writes it again: what is committed is
                 # there to stay, so local bytes below it may go.
                 partition.remote_committed(entry)
+                if self._replication is not None:
+                    self._replication.moved_start(partition.tip)
         except StorageError as e:
             log.error("local segments of %s that its archive has expired stay for now: %s", partition.tip, e)
         self._replicas.tell(partition)

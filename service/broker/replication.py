@@ -30,7 +30,7 @@ from service.partition.followed import FollowedLog, Logs
 from service.partition.partition import Partition
 from service.replication.fetcher import Archive, Fetcher, FetcherSettings
 from service.replication.isr_proposals import Happened
-from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.leader import NOTHING, LeaderSettings, Leadership, LeaderState, Registered
 
 _LOG = logging.getLogger(__name__)
 _LOOK_US: Final = 4
@@ -77,8 +77,8 @@ class Replication:
         self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
         """partitions that are led here, by whoever else has them"""
         self._followed: dict[TopicIdPartition, _Followed] = {}
-        self._marked: dict[TopicIdPartition, Partition] = {}
-        """those whose high watermark is not their end"""
+        self._marks: dict[Partition, None] = {}
+        """those whose high watermark has moved since it was asked for"""
         self._fetching: dict[_Place, _Fetching] = {}
         self._out: set[TopicIdPartition] = set()
         """followed here, and not in sync"""
@@ -137,9 +137,10 @@ class Replication:
             partition.log.note_leader_epoch(replica.leader_epoch)
         if len(replica.replicas) == 1:
             self._unlead(tip)
-            self._marked.pop(tip, None)
+            partition.marks = None
             partition.lead(replica.leader_epoch, None)
             return
+        partition.on_proposal = self._isr.propose
         shape = Leadership(
             replica.leader_epoch, replica.partition_epoch, tuple(replica.replicas), tuple(replica.isr)
         )
@@ -154,19 +155,18 @@ class Replication:
                 min_insync_replicas=partition.config.min_insync_replicas,
                 now_ms=now_ms,
             )
-            partition.lead(replica.leader_epoch, leading)
-            happened = leading.look(now_ms)
+            happened = NOTHING
         else:
             happened = leading.image(shape, now_ms)
-            partition.lead(replica.leader_epoch, leading)
+        partition.lead(replica.leader_epoch, leading)
         self._unlead(tip)
-        self._led[tip] = self._marked[tip] = partition
+        self._led[tip] = partition
+        self._mark(partition)
         if len(replica.isr) < len(replica.replicas):
             self._short[tip] = partition
         for one in replica.replicas:
             if one != self._me:
                 self._by_follower.setdefault(one, {})[tip] = None
-        partition.on_proposal = self._isr.propose
         partition.happened(happened)
 
     def follow(self, partition: Partition, replica: PartitionImage, *, is_unclean: bool) -> None:
@@ -175,7 +175,7 @@ class Replication:
         self._unlead(tip)
         partition.follow(replica.leader_epoch)
         if len(replica.replicas) > 1:
-            self._marked[tip] = partition
+            self._mark(partition)
         if self._me not in replica.isr:
             self._out.add(tip)
         elif tip in self._out:
@@ -207,12 +207,17 @@ class Replication:
             ),
         )
 
+    def moved_start(self, tip: TopicIdPartition) -> None:
+        """The archive's start has moved that of the log, if this node follows: its leader is told."""
+        followed = self._followed.get(tip)
+        if followed is not None and followed.place in self._fetching:
+            self._fetching[followed.place].fetcher.touch(tip)
+
     def leave(self, tip: TopicIdPartition) -> None:
         """The partition is not here any more, or offline."""
         self._unlead(tip)
         self._unfollow(tip)
         self._directories.gone(tip)
-        self._marked.pop(tip, None)
         self._out.discard(tip)
 
     def _unlead(self, tip: TopicIdPartition) -> None:
@@ -293,9 +298,16 @@ class Replication:
 
     # -- life
 
+    def _mark(self, partition: Partition) -> None:
+        """Its high watermark is not its end, and is to be noted."""
+        partition.marks = self._marks
+        self._marks[partition] = None
+
     def marks(self) -> Iterable[tuple[TopicIdPartition, int]]:
-        """The high watermark of each partition with several replicas."""
-        return [(tip, one.high_watermark) for tip, one in self._marked.items()]
+        """The high watermarks that have moved since this was called."""
+        moved = [(one.tip, one.high_watermark) for one in self._marks]
+        self._marks.clear()
+        return moved
 
     async def run(self) -> None:
         """Propose in-sync replicas, and look who lags, for as long as the task lives."""

@@ -79,6 +79,8 @@ class Partition:
         """called when `leading` has a new proposal"""
         self.lows: object | None = None
         """a key of the purgatory, once somebody has waited for `low_watermark` to rise"""
+        self.marks: dict[Partition, None] | None = None
+        """where it is noted that the high watermark has moved"""
         self._unseen: list[tuple[int, int]] = []
         """appends that are not committed: base offset and bytes, the last maybe of several"""
         self._clock = local.state.world.clock
@@ -192,6 +194,8 @@ class Partition:
         if high_watermark == self.high_watermark:
             return
         self.high_watermark = high_watermark
+        if self.marks is not None:
+            self.marks[self] = None
         size = seen = 0
         for base_offset, appended in self._unseen:
             if base_offset >= high_watermark:
@@ -549,6 +553,7 @@ class Partition:
 
     def close(self) -> None:
         """This replica is no longer here: who waits must look again and find that out."""
+        self.marks = None
         self._step_down(
             ErrorCode.kafka_storage_error if self.is_offline else ErrorCode.not_leader_or_follower
         )

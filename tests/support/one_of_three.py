@@ -204,6 +204,9 @@ class _Unfollowed:
     def follow(self, partition: Partition, replica: PartitionImage, *, is_unclean: bool) -> None:
         partition.follow(replica.leader_epoch)
 
+    def moved_start(self, tip: TopicIdPartition) -> None:
+        pass
+
     def leave(self, tip: TopicIdPartition) -> None:
         pass
 
