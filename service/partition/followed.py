@@ -33,6 +33,8 @@ class Checkpoints(Protocol):
 
     def cutting(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
 
+    async def flush(self, log: LocalLog) -> None: ...
+
 
 class FollowedLog:
     """`replication.fetcher.Replica` over a partition of this node."""
@@ -70,6 +72,17 @@ class FollowedLog:
 
     def append(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
         self._log.append_fetched(data, headers)
+
+    @property
+    def flushes_each(self) -> bool:
+        return self._log.config.flush_messages == 1
+
+    async def flush(self) -> None:
+        """The next fetch tells the leader that we have it: by then it is on the device, as on the leader's
+        own before it is acknowledged. And recovery takes a log of ``flush.messages=1`` for damaged where a
+        batch is missing in front of a sound one."""
+        if self._log.flush_due:
+            await self._checkpoints.flush(self._log)
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         least = self._log.end_after(offset)

@@ -80,6 +80,13 @@ class Replica(FollowerLog, Protocol):
         """Append batches that follow on the log, unchanged: `headers`, neighbours, with their positions in
         `data`. `CorruptionError` where a checksum or an offset is wrong: nothing is written then."""
 
+    @property
+    def flushes_each(self) -> bool:
+        """Whether every batch is to be on the device before the next one comes (``flush.messages=1``)."""
+
+    async def flush(self) -> None:
+        """Wait until what was appended is on the device, where the topic's settings ask for that."""
+
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         """As `follower.Truncate` says; False where it cannot be done now. The log may end lower, where a
         batch reaches beyond `offset`. Asks `is_wanted` before the log is touched."""
@@ -367,13 +374,15 @@ class Fetcher:
         replica, view = self._replicas[effect.tip], memoryview(records)
         taken, why = 0, ""
         try:
-            for run, work_us in _runs(complete_headers(view)):
+            for run, work_us in _runs(complete_headers(view), one_each=replica.flushes_each):
                 if piece.charge(work_us):
                     await piece.next_turn()
-                    if not self._machine.is_wanted(effect.number):
-                        return Done.NOT_NOW
+                if not self._machine.is_wanted(effect.number):
+                    return Done.NOT_NOW
                 found = await self._append_run(effect, replica, view, run)
                 taken, why = taken + found.taken, found.why
+                if found.taken:
+                    await replica.flush()
                 if why:
                     break
         except (CorruptionError, RequestError) as e:
@@ -458,13 +467,16 @@ class Fetcher:
         self._done(number, done)
 
 
-def _runs(headers: Iterable[BatchHeader]) -> Iterator[tuple[list[BatchHeader], int]]:
-    """Runs of neighbouring batches, and how long each takes (µs); one batch of those that take longer."""
+def _runs(
+    headers: Iterable[BatchHeader], *, one_each: bool = False
+) -> Iterator[tuple[list[BatchHeader], int]]:
+    """Runs of neighbouring batches, and how long each takes (µs); one batch of those that take longer, or
+    of any."""
     run: list[BatchHeader] = []
     work_us = 0
     for header in headers:
         its_us = _BATCH_US + header.size // _BYTES_PER_US
-        if run and work_us + its_us > _RUN_US:
+        if run and (one_each or work_us + its_us > _RUN_US):
             yield run, work_us
             run, work_us = [], 0
         run.append(header)
