@@ -32,6 +32,8 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
 
 LATEST: Final = -1
+FIRST_NOT_AVAILABLE: Final = 5
+"""the first version that knows OFFSET_NOT_AVAILABLE"""
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
@@ -125,6 +127,16 @@ class _Offsets:
         try:
             partition = self._broker.replicas.find(topic, one.partition_index)
             partition.check_epoch(one.current_leader_epoch)
+            leading = partition.leading
+            is_early = leading is not None and not leading.has_reached_its_epoch
+            if is_early and one.timestamp == LATEST and self._request.replica_id < 0:
+                # What consumers saw of the leader before may lie beyond what is known to be committed here.
+                code = (
+                    ErrorCode.offset_not_available
+                    if self._version >= FIRST_NOT_AVAILABLE
+                    else ErrorCode.leader_not_available
+                )
+                return _answer(one, code, NOT_FOUND)
             found = _place(partition, one.timestamp, self._request.isolation_level)
         except (RequestError, StorageError, CorruptionError) as e:
             return self._failed(topic, one, e)
