@@ -38,6 +38,8 @@ class Logs(Protocol):
     def cutting(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
     def on_thread(self, job: Callable[..., T], *args: object) -> Awaitable[T]: ...
 
+    async def flush(self, log: LocalLog) -> None: ...
+
 
 class FollowedLog:
     """`replication.fetcher.Replica` over a partition of this node."""
@@ -76,6 +78,17 @@ class FollowedLog:
 
     def append(self, data: memoryview, run: BatchScan) -> None:
         self._log.append_fetched(data, run)
+
+    @property
+    def flushes_each(self) -> bool:
+        return self._log.config.flush_messages == 1
+
+    async def flush(self) -> None:
+        """The next fetch tells the leader that we have it: by then it is on the device, as on the leader's
+        own before it is acknowledged. And recovery takes a log of ``flush.messages=1`` for damaged where a
+        batch is missing in front of a sound one."""
+        if self._log.flush_due:
+            await self._logs.flush(self._log)
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         log, least = self._log, self._log.end_after(offset)

@@ -84,6 +84,13 @@ class Replica(FollowerLog, Protocol):
         """Append neighbouring batches that were found sound and follow on the log, unchanged: `run`, with
         positions in `data`."""
 
+    @property
+    def flushes_each(self) -> bool:
+        """Whether every batch is to be on the device before the next one comes (``flush.messages=1``)."""
+
+    async def flush(self) -> None:
+        """Wait until what was appended is on the device, where the topic's settings ask for that."""
+
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         """As `follower.Truncate` says; False where it cannot be done now. The log may end lower, where a
         batch reaches beyond `offset`. Asks `is_wanted` before the log is touched."""
@@ -371,17 +378,22 @@ class Fetcher:
         replica, view = self._replicas[effect.tip], memoryview(records)
         taken, position = 0, 0
         try:
-            while (end := _end_of_run(view, position)) > position:
+            one_each = replica.flushes_each
+            while (end := _end_of_run(view, position, 1 if one_each else _RUN_BATCHES)) > position:
                 if piece.charge(_RUN_US + (end - position) // _BYTES_PER_US):
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW
                 run = scan_batches(view, position, end, small_bytes=_SMALL_BYTES)
-                if run.batches > 2 * _RUN_BATCHES:  # the first was a large one
+                if one_each and run.batches > 1:
+                    run = _first(run, 1)
+                elif run.batches > 2 * _RUN_BATCHES:  # the first was a large one
                     run = _first(run, _RUN_BATCHES)
                 if run.batches:
                     found = await self._append_run(effect, replica, view, run)
                     taken += found.taken
+                    if found.taken:
+                        await replica.flush()
                     if found.taken < run.batches:
                         self._warn(
                             f"{effect.tip}: the leader sends {found.why or 'what is not wanted any more'}"
@@ -470,14 +482,14 @@ class Fetcher:
         self._done(number, done)
 
 
-def _end_of_run(view: memoryview, position: int) -> int:
-    """Where the bytes end that are looked at next: a run of batches like the first, or that one alone;
+def _end_of_run(view: memoryview, position: int, batches: int) -> int:
+    """Where the bytes end that are looked at next: a run of so many batches like the first, or that one alone;
     `position` where no whole batch is left. `CorruptionError` where none can begin there."""
     left = len(view) - position
     if left < LOG_OVERHEAD:
         return position
     size = size_at(view, position)
-    wanted = max(size, min(_RUN_BYTES, size * _RUN_BATCHES))
+    wanted = max(size, min(_RUN_BYTES, size * batches))
     return position + min(wanted, left) if size <= left else position
 
 

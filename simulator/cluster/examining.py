@@ -175,7 +175,10 @@ def _not_in_sync(world: ClusterWorld) -> str:
             those = [replicas.seen.get((number, key)) for number in placed.replicas]
             bounds = [None if one is None else (one.end, one.mark) for one in those]
             if len(set(bounds)) != 1 or bounds[0] is None or bounds[0][0] != bounds[0][1]:
-                return f"{name}: its replicas end at, and have committed, {bounds}"
+                said = [
+                    one and (one.run, one.partition.high_watermark, one.partition.is_leader) for one in those
+                ]
+                return f"{name}: its replicas end at, and have committed, {bounds}: {said}"
             found = [
                 batches_of(world.machines[number - 1], one.partition, 0)
                 for number, one in zip(placed.replicas, those, strict=True)

@@ -1,4 +1,4 @@
-"""Bugs of the assembly of a node, planted one at a time: `python -m simulator.cluster --plants`.
+"""Bugs of nodes and of their replication, planted one at a time: `python -m simulator.cluster --plants`.
 
 A bug is a patch of a history's own process, made here and nowhere else; what it names must be there.
 """
@@ -32,6 +32,8 @@ from simulator.cluster.playing import draw, play_apart, warm_up
 Plant = Callable[[], None]
 WITHIN: Final = 60
 """histories in which a planted bug is to be found"""
+WITHIN_OF_REPLICAS: Final = 2_000
+"""likewise, of `OF_REPLICAS`: most are found in some dozens"""
 _OURS: Final = ("ended by a bug", "<locals>", "TypeError", "AttributeError")
 
 
@@ -342,11 +344,15 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
     """Print after how many histories each planted bug was found; whether all were."""
     missed = 0
     warm_up()
+
+    def look(name: str) -> tuple[int, str] | None:
+        return find(PLANTS[name], first, WITHIN_OF_REPLICAS if name in OF_REPLICAS else WITHIN)
+
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()
-        for name, found in zip(names, pool.map(lambda one: find(PLANTS[one], first), names), strict=True):
+        for name, found in zip(names, pool.map(look, names), strict=True):
             missed += found is None
-            after = "NOT FOUND" if found is None else f"after {found[0]:3}  {found[1][:110]}"
+            after = "NOT FOUND" if found is None else f"after {found[0]:4}  {found[1][:110]}"
             print(f"{name:34} {after}", flush=True)
     print(f"{len(names) - missed} of {len(names)} planted bugs found, {time.monotonic() - began:.0f} s")
     return missed == 0

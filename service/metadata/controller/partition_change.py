@@ -158,7 +158,7 @@ class _Change:
         """Who has all that was committed though it is not in sync any more."""
         if not self.rules.is_elr_enabled:
             return
-        # Of this partition's own replicas, as its leader counts; Apache Kafka takes those of partition 0, of
+        # Of this partition's own replicas, as its leader counts. Apache Kafka takes those of partition 0, of
         # which a reassignment may have left fewer: the ELR would be given up too early.
         if len(self.isr) >= min(self.rules.min_isr, len(self.replicas)):
             self.eligible = ()

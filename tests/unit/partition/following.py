@@ -28,6 +28,10 @@ class NoFiles:
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.says_so = True
+        self.flushed: list[int] = []
+
+    async def flush(self, log: LocalLog) -> None:
+        self.flushed.append(log.log_end_offset)
 
     @asynccontextmanager
     async def cutting(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:

@@ -157,7 +157,8 @@ class LocalReplica(FollowedLog):
     """A log that follows, and may fail."""
 
     def __init__(self, log: LocalLog) -> None:
-        super().__init__(Standing(log), NoFiles())
+        self.files = NoFiles()
+        super().__init__(Standing(log), self.files)
         self.log = log
         self.fails: Exception | None = None
         self.appended = 0
@@ -301,6 +302,15 @@ async def test_a_large_answer_is_appended_in_runs(tmp_path: Path) -> None:
     pair.write(2_000)
     await pair.become_equal(pair.fetcher())
     assert pair.replica.appended >= 2
+
+
+@at_once
+async def test_where_every_batch_is_flushed_it_is_before_the_next_one_comes(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, flush_messages=1)
+    pair.write(5)
+    await pair.become_equal(pair.fetcher())
+    assert pair.replica.appended == 5
+    assert pair.replica.files.flushed == [3, 6, 9, 12, 15]
 
 
 @at_once
