@@ -483,7 +483,7 @@ class Fetcher:
 
 
 def _end_of_run(view: memoryview, position: int, batches: int) -> int:
-    """Where the bytes end that are looked at next: a run of so many batches like the first, or that one alone;
+    """Where the bytes end that are looked at next: so many batches like the first, or that one alone;
     `position` where no whole batch is left. `CorruptionError` where none can begin there."""
     left = len(view) - position
     if left < LOG_OVERHEAD:
