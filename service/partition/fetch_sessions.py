@@ -189,7 +189,11 @@ class FetchSession:
         if one is None:
             one = self.partitions[topic, asked.partition] = SessionPartition(self, topic, asked)
         else:
-            one.asked = asked
+            before, one.asked = one.asked, asked
+            epochs = before.current_leader_epoch, asked.current_leader_epoch
+            if epochs[0] != epochs[1] or asked.fetch_offset < before.fetch_offset:
+                # A follower drops what no longer fits its log, and the high watermark with it.
+                one.high_watermark = one.log_start_offset = -1
         self.dirty[one] = None
         return one
 

@@ -85,6 +85,9 @@ class History:
         self.nodes = [Node(directory / name) for name in "ab"]
         self.epoch = 0
         self.is_clean = True
+        self.is_backed = True
+        """whether the follower has all that its leader takes for committed: not after an unclean election,
+        until it has followed"""
         self.leader: Leading
         self.sequences: dict[int, int] = {}
         self.committed: dict[int, bytes] = {}
@@ -172,6 +175,7 @@ class History:
                 async with asyncio.timeout(20):
                     while not self.is_equal(state.high_watermark) and not running.done():
                         await asyncio.sleep(0.002)
+                self.is_backed = True
             else:
                 await asyncio.sleep(self.chance.choice((0, 0.003, 0.01)))
         finally:
@@ -221,6 +225,8 @@ class History:
 
     async def fail_over(self) -> None:
         await self.mend()
+        if not self.is_backed:
+            await self.follow(until_equal=True)
         self.nodes.reverse()
         self.elect()
 
@@ -235,7 +241,7 @@ class History:
             end = log.truncate_to(end)
         self.leading.standing.follower_mark(min(self.leading.standing.high_watermark, end))
         self.committed = {offset: data for offset, data in self.committed.items() if offset < end}
-        self.is_clean = False
+        self.is_clean = self.is_backed = False
         self.elect()
 
     async def wipe(self) -> None:

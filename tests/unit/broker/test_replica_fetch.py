@@ -300,12 +300,12 @@ class Session:
         self.id, self.epoch = 0, 0
 
     async def fetch(
-        self, offsets: dict[int, int], forget: tuple[int, ...] = (), wait_ms: int = 0
+        self, offsets: dict[int, int], forget: tuple[int, ...] = (), wait_ms: int = 0, epoch: int = EPOCH
     ) -> dict[int, Any]:
         module = request_module(ApiKey.FETCH)
         asked = tuple(
             module.FetchPartition(
-                partition=n, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=EPOCH,
+                partition=n, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=epoch,
                 log_start_offset=0,
             )
             for n, offset in offsets.items()
@@ -382,6 +382,23 @@ def test_a_session_is_answered_with_what_was_appended_and_the_mark_goes_with_it(
             2: ([0], 0),
         }
         assert await session.fetch({2: 1}) == {}, "nothing is new"
+
+    run(tmp_path, scenario)
+
+
+def test_the_mark_is_told_again_in_another_epoch(tmp_path: Path) -> None:
+    """What was told in the one before may have been dropped: it did not fit the follower's log any more."""
+
+    async def scenario(node: OneOfThree) -> None:
+        followed = [Followed(node)]
+        await append(followed[0])
+        followed[0].has(1)
+        session = Session(followed)
+        found = await session.fetch({0: 1})
+        assert found[0].high_watermark == 1
+        assert await session.fetch({0: 1}) == {}
+        found = await session.fetch({0: 1}, epoch=-1)
+        assert found[0].high_watermark == 1
 
     run(tmp_path, scenario)
 
