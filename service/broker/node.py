@@ -425,7 +425,9 @@ class Node:
 
     def replica_counts(self) -> Mapping[str, int]:
         """Partitions of several replicas that are led and followed here, and what is amiss with the first."""
-        return {} if self._replication is None else self._replication.standing()._asdict()
+        if self._replication is None:
+            return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr"), 0)
+        return self._replication.standing()._asdict()
 
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""

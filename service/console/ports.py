@@ -78,7 +78,7 @@ class Watched(Protocol):
 
     def replica_counts(self) -> Mapping[str, int]:
         """Partitions of several replicas: `led` and `followed` here, and of the first `under_replicated` and
-        `under_min_isr`; nothing where there are no other brokers."""
+        `under_min_isr`."""
 
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""

@@ -90,6 +90,7 @@ class Elections:
         if rules is None:
             rules = self._rules[topic.id] = ElectionRules(
                 min_isr=self._min_isr(topic.name),
+                first_replicas=len(topic.partitions[0].replicas) if topic.partitions else 1,
                 is_elr_enabled=self.is_elr_enabled,
                 allows_unclean=self._allows_unclean(topic.name),
             )

@@ -46,10 +46,12 @@ class ElectionRules(NamedTuple):
     """What holds for all partitions of a topic."""
 
     min_isr: int = 1
-    """``min.insync.replicas``; of a partition with fewer replicas, these"""
+    """``min.insync.replicas``"""
     is_elr_enabled: bool = False
     allows_unclean: bool = False
     """``unclean.leader.election.enable``"""
+    first_replicas: int = 1
+    """how many the topic's partition 0 has"""
 
     @property
     def election(self) -> Election:
@@ -158,9 +160,10 @@ class _Change:
         """Who has all that was committed though it is not in sync any more."""
         if not self.rules.is_elr_enabled:
             return
-        # Of this partition's own replicas, as its leader counts. Apache Kafka takes those of partition 0, of
-        # which a reassignment may have left fewer: the ELR would be given up too early.
-        if len(self.isr) >= min(self.rules.min_isr, len(self.replicas)):
+        # Not more than there are replicas: Apache Kafka takes those of partition 0. A reassignment may have left
+        # it fewer than this one has, by which the leader counts: then the ELR would be given up too early.
+        replicas = max(self.rules.first_replicas, len(self.replicas))
+        if len(self.isr) >= min(self.rules.min_isr, replicas):
             self.eligible = ()
             return
         unclean = self.wanted.unclean
