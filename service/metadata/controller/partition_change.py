@@ -160,8 +160,8 @@ class _Change:
         """Who has all that was committed though it is not in sync any more."""
         if not self.rules.is_elr_enabled:
             return
-        # Not more than there are replicas: Apache Kafka takes those of partition 0. A reassignment may have left
-        # it fewer than this one has, by which the leader counts: then the ELR would be given up too early.
+        # Not more than there are replicas: Apache Kafka takes those of partition 0. A reassignment may have
+        # left it fewer than this one has, and by these its leader counts: the ELR would go too early.
         replicas = max(self.rules.first_replicas, len(self.replicas))
         if len(self.isr) >= min(self.rules.min_isr, replicas):
             self.eligible = ()
