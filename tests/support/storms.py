@@ -94,7 +94,8 @@ class Writer:
         """How many records are not decided in time."""
         self._over.set()
         self._thread.join(30)
-        return int(self._producer.flush(seconds))
+        left: int = self._producer.flush(seconds)
+        return left
 
     def stall_since(self, began_s: float, until_s: float) -> Stall:
         """The longest time between two acknowledgements of which a part lies between these."""
@@ -183,7 +184,7 @@ def read_partition(bootstrap: str, place: Place, seconds: float = 120) -> dict[i
         def ends() -> bool:
             nonlocal end
             end = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)[1]
-            return int(end) >= 0
+            return bool(end >= 0)
 
         wait_until(f"the end of {place}", ends, seconds)
         consumer.assign([TopicPartition(*place, 0)])
@@ -198,7 +199,7 @@ def read_partition(bootstrap: str, place: Place, seconds: float = 120) -> dict[i
                     assert one.offset() > last, f"{place} at {one.offset()} after {last}"
                     last = one.offset()
                     found[last] = int(one.value() or b"-1")
-            return last >= end - 1
+            return bool(last >= end - 1)
 
         wait_until(f"{place} to be read up to {end}, {last} is there", all_read, seconds)
     finally:

@@ -8,11 +8,12 @@ when it is claimed. Events are given to `handle` with the time; what must be don
 it asks `next_deadline_ms` and gives `Tick` then.
 
 *Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is tried. So is one that
-was not heard of within a quarter of its interval of the activation, and again after each interval: a try is
-cheap, and whoever led before may well have died with its broker. Three refusals (nobody listens there) within
-the time of ``firn.broker.refused.fence.ms`` fence it without waiting for its session. What times out proves
-nothing, and ends the suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected
-before a while: one that comes and goes would be elected and fenced in circles.
+was not heard of within a quarter of its interval of that, or of the activation, and again after each
+interval: a try is cheap, whoever led before may well have died with its broker, and one that dies may answer
+for a moment still. Three refusals (nobody listens there) within the time of ``firn.broker.refused.fence.ms``
+fence it without waiting for its session. What times out proves nothing, and ends the suspicion, as a
+heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one that comes and
+goes would be elected and fenced in circles.
 
 >>> sessions = BrokerSessions(SessionTimes())
 >>> sessions.handle(Heard(1, 7, metadata_offset=9), 0)
@@ -150,7 +151,8 @@ class _Session:
     shutdown_offset: int = -1
     is_unfenced: bool = False
     look_ms: int | None = None
-    """since the controller was claimed nothing was heard: then it is suspected (again)"""
+    """nothing was heard since the controller was claimed, or the connection was lost: then it is suspected
+    (again)"""
     suspected_ms: int | None = None
     refusals: int = 0
     probe_ms: int = NEVER
@@ -258,6 +260,8 @@ class BrokerSessions:
                     del self._sessions[broker_id]
             case ConnectionLost(broker_id, broker_epoch):
                 if (lost := self._of(broker_id, broker_epoch)) is not None and lost.is_unfenced:
+                    # A process that dies may be reached for a moment still: it is looked for again.
+                    self._look_soon(lost, now_ms)
                     return self._suspect(broker_id, lost, now_ms)
             case Probed():
                 return self._probed(event, now_ms)
@@ -267,9 +271,13 @@ class BrokerSessions:
         session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced)
         if not event.is_fenced and not event.is_local:
             session.heard_ms = now_ms
-            if self._times.refused_fence_ms >= 0:
-                session.look_ms = now_ms + self._times.heartbeat_interval_ms // LOOKS_PER_INTERVAL
+            self._look_soon(session, now_ms)
         self._sessions[event.broker_id] = session
+
+    def _look_soon(self, session: _Session, now_ms: int) -> None:
+        """It is suspected before long, and once in a while from then on, until it is heard."""
+        if self._times.refused_fence_ms >= 0:
+            session.look_ms = now_ms + self._times.heartbeat_interval_ms // LOOKS_PER_INTERVAL
 
     def _hear(self, event: Heard, now_ms: int) -> None:
         session = self._of(event.broker_id, event.broker_epoch)

@@ -170,9 +170,21 @@ def test_what_is_no_refusal_ends_the_suspicion(outcome: ProbeOutcome) -> None:
     sessions = suspected()
     sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_001)
     assert sessions.handle(Probed(1, 7, outcome), 10_400) == []
-    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_500) == []
-    assert sessions.is_alive(1, 7, 10_600)
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_450) == []
+    assert sessions.is_alive(1, 7, 10_460)
+    sessions.handle(Heard(1, 7, 9), 10_470)
     assert ticks(sessions, 18_000) == []
+
+
+def test_one_that_was_still_reached_as_it_died_is_looked_for_again() -> None:
+    sessions = suspected()
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), 10_001) == []
+    assert ticks(sessions, 10_600) == [(10_500, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_501) == []
+    assert ticks(sessions, 10_900) == [(10_834, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_835) == []
+    assert ticks(sessions, 11_200) == [(11_168, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 11_169) == [Expired(1, 7)]
 
 
 def test_a_heartbeat_ends_the_suspicion() -> None:

@@ -287,7 +287,7 @@ def test_a_broker_whose_address_refuses_is_fenced_long_before_its_session_ends(t
     assert asyncio.run(scenario(ProbeOutcome.REFUSED))
     assert probed == [2, 2, 2]
     assert not asyncio.run(scenario(ProbeOutcome.UNKNOWN))
-    assert probed == [2, 2, 2, 2], "what proves nothing ends it"
+    assert probed == [2, 2, 2, 2, 2], "once, and once more a little later: it proves nothing"
 
 
 def test_another_nodes_broker_commits_for_what_it_leads_only(tmp_path: Path) -> None:
