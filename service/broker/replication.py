@@ -211,7 +211,7 @@ class Replication:
         """The archive's start has moved that of the log, if this node follows: its leader is told."""
         followed = self._followed.get(tip)
         if followed is not None and followed.place in self._fetching:
-            self._fetching[followed.place].fetcher.touch(tip)
+            self._fetching[followed.place].fetcher.start_moved(tip)
 
     def leave(self, tip: TopicIdPartition) -> None:
         """The partition is not here any more, or offline."""

@@ -190,8 +190,8 @@ class Fetcher:
         self._tips.pop((tip.topic_id, tip.partition), None)
         self._news.set()
 
-    def touch(self, tip: TopicIdPartition) -> None:
-        self._machine.touch(tip)
+    def start_moved(self, tip: TopicIdPartition) -> None:
+        self._machine.start_moved(tip)
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()

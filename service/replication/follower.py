@@ -319,7 +319,7 @@ class FollowerMachine:
             self._over(followed)
             self._changed[tip] = None
 
-    def touch(self, tip: TopicIdPartition) -> None:
+    def start_moved(self, tip: TopicIdPartition) -> None:
         """The start of its log has moved by itself."""
         if tip in self._partitions:
             self._changed[tip] = None

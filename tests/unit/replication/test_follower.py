@@ -131,7 +131,7 @@ def test_a_start_that_moved_is_said() -> None:
     fetcher = Fetcher()
     fetcher.is_told()
     fetcher.logs[0].log_start_offset = 4
-    fetcher.machine.touch(tip())
+    fetcher.machine.start_moved(tip())
     assert fetcher.fetch().partitions == [(tip(), Asked(5, 10, 3, 4))]
 
 
