@@ -1,0 +1,199 @@
+"""Replicas of tiered partitions on real nodes: leaders change, brokers die and lose their disks, the archive
+goes on, and nothing that was acknowledged is missing in it.
+
+`make soak-replicas SECONDS=600 SEED=n` for long ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from service.cli.dev_nodes import agree_on_ports
+from tests.conftest import BRISK
+from tests.support.clients import Admin
+from tests.support.fsck import fsck
+from tests.support.processes import wait_until
+from tests.support.quorums import Cluster, Member
+from tests.support.replicas import check_equal, states, wait_in_sync
+from tests.support.stores import Store, moto_server, new_bucket
+from tests.support.storms import Writers, check_files, read_partition
+from tests.support.tiers import EARLIEST_LOCAL, LATEST_TIERED, offset
+
+SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
+BROKERS = (11, 12, 13)
+TOPIC = "kept"
+PARTITIONS = range(3)
+SEGMENT_BYTES = 1 << 20
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with moto_server(tmp_path) as endpoint:
+        yield new_bucket(endpoint, "replicas")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, store: Store) -> Iterator[Cluster]:
+    """Three brokers that hold nothing but their logs, and one controller."""
+    print(f"SEED={SEED}", flush=True)
+    made = Cluster.apart(tmp_path / "nodes", (1,), BROKERS, {**BRISK, **store.node_settings})
+    ports, _ = agree_on_ports(0, len(BROKERS), 0)
+    for broker_id, port in zip(BROKERS, ports, strict=True):
+        made.members[broker_id].settings["firn.http.listener"] = f"127.0.0.1:{port}"
+    for member in made.members.values():
+        member.environ = store.env
+    with made:
+        made.start()
+        Admin(made.bootstrap).replicate(
+            TOPIC,
+            len(PARTITIONS),
+            3,
+            min_insync_replicas="2",
+            remote_storage_enable="true",
+            segment_bytes=str(SEGMENT_BYTES),
+            local_retention_bytes="1",
+        )
+        wait_in_sync(made, TOPIC)
+        yield made
+
+
+def wipe(member: Member) -> None:
+    """All that it has is gone, and it comes back."""
+    if member.is_running:
+        member.kill()
+    shutil.rmtree(member.data)
+    member.start()
+
+
+def leader(cluster: Cluster, index: int = 0) -> Member:
+    running = next(cluster.members[one] for one in BROKERS if cluster.members[one].is_running)
+    return cluster.members[states(running, TOPIC)[index].leader]
+
+
+def in_the_archive(cluster: Cluster, index: int) -> int:
+    """The last offset there."""
+    return offset(leader(cluster, index).bootstrap, TOPIC, index, LATEST_TIERED)
+
+
+def wait_for_archive(cluster: Cluster, beyond: int) -> None:
+    """Until each partition has more in the archive than `beyond`, and has let go of it."""
+
+    def is_there() -> bool:
+        return all(
+            in_the_archive(cluster, one) > beyond
+            and offset(leader(cluster, one).bootstrap, TOPIC, one, EARLIEST_LOCAL) > beyond
+            for one in PARTITIONS
+        )
+
+    wait_until(f"offset {beyond} to be in the archive alone", is_there, 120)
+
+
+def downloaded(member: Member) -> float:
+    """Bytes of records that a broker has got out of the bucket."""
+    with urlopen(f"http://{member.settings['firn.http.listener']}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    (line,) = [one for one in text.splitlines() if one.startswith("firn_cache_downloaded_bytes_total ")]
+    return float(line.split()[1])
+
+
+def check(cluster: Cluster, store: Store, writers: Writers) -> None:
+    """The cluster is stopped by it."""
+    wait_in_sync(cluster, TOPIC, 120)
+    writers.stop()
+    print(f"{writers.check_read(cluster)} records acknowledged and read", flush=True)
+    wait_in_sync(cluster, TOPIC, 120)
+    cluster.stop()
+    check_equal(cluster, TOPIC, PARTITIONS)
+    check_files(cluster, TOPIC, PARTITIONS)
+    assert len(fsck(store)["partitions"]) == len(PARTITIONS)
+
+
+def test_a_wiped_broker_needs_nothing_of_the_archive_and_can_lead(cluster: Cluster, store: Store) -> None:
+    with Writers(cluster, [(TOPIC, index) for index in PARTITIONS], 0.002) as writers:
+        wait_for_archive(cluster, 300)
+        victim = leader(cluster)
+        wipe(victim)
+        states_now = wait_in_sync(cluster, TOPIC)
+        assert downloaded(victim) == 0
+        for index in PARTITIONS:
+            # What it has begins where its leader's does, or a little behind.
+            assert (
+                offset(cluster.members[states_now[index].leader].bootstrap, TOPIC, index, EARLIEST_LOCAL)
+                > 300
+            )
+            (first, *_) = sorted(one.stem for one in (victim.data / f"{TOPIC}-{index}").glob("*.log"))
+            assert int(first) > 300
+        others = [cluster.members[one] for one in BROKERS if cluster.members[one] is not victim]
+        others[0].leave()  # in sync is who is left, and leads
+        writers.wait_for_acks(60, TOPIC)
+        others[1].leave()
+        wait_until(
+            "the wiped one to lead",
+            lambda: all(one.leader == victim.node_id for one in states(victim, TOPIC).values()),
+            60,
+        )
+        cluster.start([one.node_id for one in others])
+        wait_in_sync(cluster, TOPIC)
+        for writer in writers.all:
+            acked = {one.offset: one.number for one in writer.acks}
+            found = read_partition(cluster.bootstrap, writer.place)
+            assert {at: found.get(at) for at in acked} == acked
+        assert downloaded(victim) > 0, "the archive was not read"
+        before = max(in_the_archive(cluster, one) for one in PARTITIONS)
+        wait_for_archive(cluster, before + 1000)
+        check(cluster, store, writers)
+
+
+def blow(cluster: Cluster, store: Store, seconds: float) -> None:
+    source, until_s = random.Random(SEED), time.monotonic() + seconds
+    harms = 0
+    with Writers(cluster, [(TOPIC, index) for index in PARTITIONS], 0.005) as writers:
+        while time.monotonic() < until_s:
+            what = source.choice(
+                ("kill a leader", "kill one", "kill all", "wipe one", "wipe a leader", "leave")
+            )
+            index = source.choice(PARTITIONS)
+            if what.startswith("wipe"):
+                # Who comes back with nothing may be the last one that has everything, if others lag.
+                wait_in_sync(cluster, TOPIC, 120)
+            victims = [cluster.members[source.choice(BROKERS)]]
+            if what.endswith("leader"):
+                victims = [leader(cluster, index)]
+            elif what == "kill all":
+                victims = [cluster.members[one] for one in BROKERS]
+            print(f"{what}: {[one.node_id for one in victims]}", flush=True)
+            harms += 1
+            if what.startswith("wipe"):
+                wipe(victims[0])
+                wait_in_sync(cluster, TOPIC, 120)
+            else:
+                for one in victims:
+                    if what == "leave":
+                        one.leave()
+                    else:
+                        one.kill()
+                time.sleep(source.choice((0.0, 0.5, 2.0)))
+                cluster.start([one.node_id for one in victims], 120)
+            if source.random() < 0.5:
+                wait_in_sync(cluster, TOPIC, 120)
+            time.sleep(source.uniform(0, 3))
+        archived = sum(in_the_archive(cluster, one) for one in PARTITIONS)
+        check(cluster, store, writers)
+    print(f"{harms} harms, {archived} offsets archived", flush=True)
+
+
+def test_a_short_tiered_storm_loses_nothing(cluster: Cluster, store: Store) -> None:
+    blow(cluster, store, 30)
+
+
+@pytest.mark.soak
+def test_a_long_tiered_storm_loses_nothing(cluster: Cluster, store: Store) -> None:
+    blow(cluster, store, float(os.environ.get("SECONDS_OF_STORM", "300")))
