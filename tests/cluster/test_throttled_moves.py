@@ -1,4 +1,4 @@
-"""`kafka-reassign-partitions --throttle`, unchanged: a move keeps to its rate, and its throttle goes with it."""
+"""`kafka-reassign-partitions --throttle`: a move keeps to its rate, and the throttle goes when it is done."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def fill(cluster: Cluster, placed: Sequence[Sequence[int]]) -> None:
     admin = Admin(cluster.bootstrap)
-    new = confluent_admin.NewTopic(TOPIC, replica_assignment=[list(one) for one in placed])
+    new = confluent_admin.NewTopic(TOPIC, len(placed), replica_assignment=[list(one) for one in placed])
     admin.client.create_topics([new], operation_timeout=20)[TOPIC].result(30)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     value = os.urandom(10_000)
