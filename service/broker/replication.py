@@ -211,6 +211,7 @@ class Replication:
                 and not remote.is_given_up
                 and remote.end_offset > 0
             ),
+            is_in_sync=self._me in replica.isr,
         )
 
     def moved_start(self, tip: TopicIdPartition) -> None:

@@ -93,7 +93,8 @@ class ConfigKey:
                 if item not in self.one_of:
                     raise invalid(self.name, item, f"String must be one of: {', '.join(self.one_of)}")
         if self.check is not None and (reason := self.check(text.strip())) is not None:
-            raise invalid(self.name, text, reason)
+            shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else text
+            raise invalid(self.name, shown, reason)
         return value
 
     def _parse_type(self, text: str, original: str) -> Value:

@@ -172,12 +172,19 @@ class Fetcher:
         *,
         is_clean: bool,
         builds_first: bool = False,
+        is_in_sync: bool = False,
     ) -> None:
         """As `FollowerMachine.assign`."""
         self._replicas[tip] = replica
         self._tips[tip.topic_id, tip.partition] = tip
         effects = self._machine.assign(
-            tip, replica, leader_epoch, self._now_ms(), is_clean=is_clean, builds_first=builds_first
+            tip,
+            replica,
+            leader_epoch,
+            self._now_ms(),
+            is_clean=is_clean,
+            builds_first=builds_first,
+            is_in_sync=is_in_sync,
         )
         if self._beside is None:
             self._early += effects

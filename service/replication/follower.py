@@ -215,12 +215,14 @@ class FollowerMachine:
         *,
         is_clean: bool,
         builds_first: bool = False,
+        is_in_sync: bool = False,
     ) -> tuple[Effect, ...]:
         """Follow the leader of `leader_epoch` from now on, at the end that `log` has now. The same epoch
         again changes nothing, but for a partition that was held.
 
         `is_clean`: no committed record can be missing at the leader, so nothing below our high watermark is
         ever cut off. `builds_first`: an empty log begins at the end of the archive (KIP-1023).
+        `is_in_sync`: what is committed is here, so a throttle does not hold it back.
         """
         followed = self._partitions.get(tip)
         if followed is not None and followed.leader_epoch == leader_epoch and followed.log is log:
@@ -232,6 +234,7 @@ class FollowerMachine:
         followed = Followed(tip, log, leader_epoch, is_clean)
         self._partitions[tip] = followed
         self._changed[tip] = None
+        followed.lag = 0 if is_in_sync else None
         self._held_back.note(tip, followed.lag)
         if builds_first and log.log_end_offset == log.log_start_offset:
             return (self._build(followed, NO_OFFSET),)

@@ -548,9 +548,10 @@ def test_replicas_that_are_throttled_are_pairs_or_all(text: str) -> None:
     ["none", "0", "0:", ":1", "0:1:2", "-1:1", "0:a", "*,0:1", "**", "0;1", "\u0661:1", "2147483648:0"],
 )
 def test_other_lists_of_replicas_are_refused_in_kafkas_words(text: str) -> None:
+    shown = f"[{text.replace(',', ', ')}]"
     for key in (LEADERS, FOLLOWERS):
         assert topic_refused({key: text}) == (
-            f"Invalid value {text} for configuration {key}: {key} must be the literal '*' or a list of "
+            f"Invalid value {shown} for configuration {key}: {key} must be the literal '*' or a list of "
             "replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
         )
 

@@ -144,6 +144,15 @@ def test_who_is_in_sync_never_waits_and_counts_all_the_same() -> None:
     assert fetcher.fetch().forgotten == [tip()], "it has fallen behind"
 
 
+def test_one_in_sync_does_not_wait_for_a_new_leader_either() -> None:
+    fetcher = Fetcher(count=2, throttled=2)
+    fetcher.comes(9_000)
+    log = fetcher.logs[1]
+    fetcher.machine.assign(tip(1), log, 6, fetcher.now_ms, is_clean=True, is_in_sync=True)
+    fetch = fetcher.fetch()
+    assert (fetcher.named(fetch), fetch.forgotten) == ([1], [tip(0)])
+
+
 def test_what_is_not_throttled_neither_waits_nor_counts() -> None:
     fetcher = Fetcher()
     for _ in range(3):
