@@ -127,6 +127,7 @@ class Applier:
             self._image = image
             self.config = dynamic_config(self.config, image)
             if self._replication is not None:
+                self._replication.limit(self.config.replication)
                 self._replication.brokers(image, image.brokers)
             topics = image.topics_by_id.values()
             await self._apply_topics(((topic, topic.partitions) for topic in topics), image)
@@ -297,6 +298,9 @@ class Applier:
             name = one.tip.topic
             if name not in settings:
                 settings[name] = self._settings_of(name)
+                topic = self._image.topics_by_name.get(name)
+                if topic is not None:
+                    self._throttle(topic, settings[name])
             config = settings[name]
             if isinstance(config, LogConfig):
                 wanted.append((one.tip, config))
@@ -384,6 +388,7 @@ class Applier:
         tips = []
         for topic in topics:
             self._created.discard(topic.id)
+            self._throttle(topic, LogConfig())
             for index in topic.partitions:
                 if piece.charge(_PARTITION_US):
                     await piece.next_turn()
@@ -517,6 +522,8 @@ class Applier:
         if any(self._is_ours(resource) for resource in delta.configs):
             self.config = dynamic_config(self.config, self._image)
             self._logs.keep_producers(self.config.producer_id_expiration_ms)
+            if self._replication is not None and self._replication.limit(self.config.replication):
+                self._purgatory.happened(self._replication.leader_throttle)
             topics = self._image.topics_by_id.values()
         piece = Slice()
         for topic in topics:
@@ -526,6 +533,7 @@ class Applier:
 
     def _configure_topic(self, topic: TopicImage) -> None:
         config = self._settings_of(topic.name)
+        self._throttle(topic, config)
         for index in topic.partitions:
             partition = self._replicas.get(topic.id, index)
             if partition is None:
@@ -534,6 +542,14 @@ class Applier:
                 partition.configure(config)
             else:
                 self._take_offline(partition.tip, str(config), passes=True)
+
+    def _throttle(self, topic: TopicImage, config: LogConfig | ConfigError) -> None:
+        """Take note of which of its replicas are throttled; bad settings change nothing of that."""
+        if self._replication is None or isinstance(config, ConfigError):
+            return
+        leaders = config.leader_replication_throttled_replicas
+        if self._replication.throttle(topic, leaders, config.follower_replication_throttled_replicas):
+            self._purgatory.happened(self._replication.leader_throttle)
 
 
 def _lacks_epochs(local: LocalLog, remote: CatalogEntry) -> bool:

@@ -42,6 +42,7 @@ from service.wire.produce import NodeEndpoint
 if TYPE_CHECKING:
     from service.broker.control_plane import ControlPlane
     from service.replication.selectors import Selector
+    from service.replication.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -103,6 +104,8 @@ class Broker:
         self.encoded_topics = EncodedTopics(replicas)
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: from which replica a consumer had better read"""
+        self.leader_throttle: Throttle | None = None
+        """what other brokers may fetch here; None where there are none"""
         self.metrics = ServingMetrics()
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
         self._careful_until = 0.0

@@ -58,8 +58,8 @@ class Pass:
 
     __slots__ = (
         "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch", "_hot_reads", "_is_first",
-        "_session", "_started", "_version", "holds", "is_final", "is_replica", "leaders", "partitions",
-        "remote", "room", "size", "unknown",
+        "_session", "_started", "_throttled_size", "_version", "held_back", "holds", "is_final",
+        "is_replica", "leaders", "partitions", "remote", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,9 @@ class Pass:
         self.unknown = 0
         """partitions that nobody here knows; they are no reason to answer before others have something"""
         self.partitions: list[Partition] = []
+        self.held_back: dict[Partition, None] = {}
+        """those among them of which more cannot be sent now, as the replica is throttled"""
+        self._throttled_size = 0
         self.remote: RemoteReads = {}
         """downloads that the pass is short of"""
 
@@ -202,10 +205,28 @@ class Pass:
         diverging = partition.judge_replica(says, self._session, is_first=self._is_first)
         if diverging is not None:
             return diverging, NOTHING
+        throttle = self._broker.leader_throttle
+        counts = throttle is not None and throttle.covers(partition.tip)
+        if counts and self._must_wait(partition, asked.fetch_offset):
+            self.held_back[partition] = None
+            return None, NOTHING
         limit = max(min(asked.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
         read = partition.read_as_replica(asked.fetch_offset, limit, min_one=is_first)
-        return None, read if is_first or read.size <= limit else NOTHING
+        if not is_first and read.size > limit:
+            return None, NOTHING
+        if counts:
+            self._throttled_size += read.size
+        return None, read
+
+    def _must_wait(self, partition: Partition, offset: int) -> bool:
+        """Whether there is something for a replica that is throttled, but the quota is exceeded. Those in
+        sync never wait (Kafka `ReplicaManager.shouldLeaderThrottle`)."""
+        broker, leading = self._broker, partition.leading
+        if leading is None or self._fetch.replica_id in leading.shape.isr or offset >= partition.end_offset:
+            return False
+        assert broker.leader_throttle is not None
+        return broker.leader_throttle.quota.is_exceeded(broker.clock.monotonic_ms())
 
     def forget_downloads(self) -> None:
         """Of this pass and of the one before: nobody here waits for them."""
@@ -217,6 +238,9 @@ class Pass:
         if self.is_replica:
             metrics.replica_reads += self._hot_reads
             metrics.replica_bytes += self.size
+            throttle = self._broker.leader_throttle
+            if throttle is not None and self._throttled_size:
+                throttle.quota.record(self._throttled_size, self._broker.clock.monotonic_ms())
         else:
             metrics.hot_reads += self._hot_reads
             metrics.hot_bytes += self.size - self._cold_size

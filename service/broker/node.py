@@ -296,6 +296,8 @@ class Node:
         self._broker = broker
         if config.replication.selects_by_rack:
             broker.replica_selector = of_the_rack
+        if replication is not None:
+            broker.leader_throttle = replication.leader_throttle
         broker.endpoints.update(self._places)
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
@@ -428,6 +430,13 @@ class Node:
         if self._replication is None:
             return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr"), 0)
         return self._replication.standing()._asdict()
+
+    def throttled_bytes(self) -> Mapping[str, int]:
+        """Of replicas that are throttled: what was sent as `leader`, and taken as `follower`."""
+        if self._replication is None:
+            return {"leader": 0, "follower": 0}
+        leader, follower = self._replication.leader_throttle, self._replication.follower_throttle
+        return {"leader": leader.quota.recorded, "follower": follower.quota.recorded}
 
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -23,7 +23,7 @@ from service.broker.forwarding import Asker
 from service.broker.isr_loop import IsrLoop
 from service.config.replication import ReplicationConfig
 from service.hot.log import LocalLog
-from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
+from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage, TopicImage
 from service.network.channel import Channel, ChannelOptions, Channels
 from service.network.limited_log import RateLimitedLog
 from service.partition.followed import FollowedLog, Logs
@@ -31,6 +31,7 @@ from service.partition.partition import Partition
 from service.replication.fetcher import Archive, Fetcher, FetcherSettings
 from service.replication.isr_proposals import Happened
 from service.replication.leader import NOTHING, LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.throttle import Quota, Throttle
 
 _LOG = logging.getLogger(__name__)
 _LOOK_US: Final = 4
@@ -71,6 +72,11 @@ class Replication:
         self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
         self._brokers: dict[int, Registered] = {}
         self._places: dict[int, EndpointImage] = {}
+        windows = config.replication_quota_window_num, config.replication_quota_window_size_seconds
+        self.leader_throttle = Throttle(broker_id, Quota(*windows))
+        """of what is sent to others"""
+        self.follower_throttle = Throttle(broker_id, Quota(*windows))
+        """of what is fetched"""
         self._led: dict[TopicIdPartition, Partition] = {}
         self._short: dict[TopicIdPartition, Partition] = {}
         """those of them with replicas that are not in sync"""
@@ -205,6 +211,7 @@ class Replication:
                 and not remote.is_given_up
                 and remote.end_offset > 0
             ),
+            is_in_sync=self._me in replica.isr,
         )
 
     def moved_start(self, tip: TopicIdPartition) -> None:
@@ -247,6 +254,25 @@ class Replication:
         if partition is not None:
             partition.happened(happened.what)
 
+    # -- throttles
+
+    def limit(self, config: ReplicationConfig) -> bool:
+        """The bounds of what is throttled are these; whether that of the leaders here was another."""
+        if self.follower_throttle.limit(config.follower_replication_throttled_rate):
+            for one in self._fetching.values():
+                one.fetcher.throttled()
+        return self.leader_throttle.limit(config.leader_replication_throttled_rate)
+
+    def throttle(self, topic: TopicImage, leaders: Collection[str], followers: Collection[str]) -> bool:
+        """These of the topic's replicas are throttled; whether others were by their leaders here."""
+        if self.follower_throttle.mark(topic.name, followers):
+            for index in topic.partitions:
+                tip = TopicIdPartition(topic.id, topic.name, index)
+                followed = self._followed.get(tip)
+                if followed is not None and followed.place in self._fetching:
+                    self._fetching[followed.place].fetcher.throttled((tip,))
+        return self.leader_throttle.mark(topic.name, leaders)
+
     # -- fetchers
 
     def _fetcher(self, place: _Place) -> Fetcher:
@@ -275,6 +301,7 @@ class Replication:
             self._clock,
             self._archive,
             lambda why: self._warnings.warning("from broker %d: %s", leader, why),
+            self.follower_throttle,
         )
         task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetcher of broker {leader}")
         task.add_done_callback(self._ended)

@@ -73,10 +73,11 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
 
 
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every key of this node by name."""
+    """Every key of this node by name, those that have no place in its properties only where set."""
     return [
         _entry(key, _broker_value(key, broker), _broker_synonyms(key.name, broker), read_only=not key.dynamic)
         for key in sorted(BROKER_KEYS.values(), key=lambda key: key.name)
+        if key.static or key.name in broker.dynamic or key.name in broker.dynamic_default
     ]
 
 

@@ -60,6 +60,8 @@ class ConfigKey:
 
     `synonyms` (topic keys only): the broker keys that give the default, strongest first.
     `dynamic` (broker keys only): may be altered while the node runs.
+    `static` (likewise): may be set in the node's properties; others in the metadata alone, and they are shown
+    where they are set.
     `internal`: accepted, but shown and documented only where it is set.
     """
 
@@ -73,6 +75,7 @@ class ConfigKey:
     check: Callable[[str], str | None] | None = None
     synonyms: tuple[Synonym, ...] = ()
     dynamic: bool = False
+    static: bool = True
     internal: bool = False
 
     def parse(self, text: str) -> Value:
@@ -90,7 +93,8 @@ class ConfigKey:
                 if item not in self.one_of:
                     raise invalid(self.name, item, f"String must be one of: {', '.join(self.one_of)}")
         if self.check is not None and (reason := self.check(text.strip())) is not None:
-            raise invalid(self.name, text, reason)
+            shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else text
+            raise invalid(self.name, shown, reason)
         return value
 
     def _parse_type(self, text: str, original: str) -> Value:

@@ -25,6 +25,10 @@ class ReplicationConfig:
     high_watermark_checkpoint_interval_ms: int
     selector_class: str | None
     follower_fetch_last_tiered_offset_enable: bool
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
 
     @property
     def selects_by_rack(self) -> bool:

@@ -81,6 +81,8 @@ class LogConfig:
     max_compaction_lag_ms: int = LONG_MAX
     delete_retention_ms: int = 86_400_000
     unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
 
     @property
     def is_compacted(self) -> bool:
@@ -219,6 +221,11 @@ class BrokerConfig:
         given = {**properties, **everyone, **own}
         problems: list[str] = []
         values = parse(given, BROKER_KEYS, "configuration key", problems)
+        problems += [
+            f"{name} is set while the node runs, with kafka-configs, and never in its properties"
+            for name in properties
+            if name in BROKER_KEYS and not BROKER_KEYS[name].static
+        ]
         if problems:
             raise ConfigError("\n".join(problems))
         fields = _node_fields(values, problems)

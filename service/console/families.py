@@ -297,6 +297,10 @@ METADATA: Final = (
         "replicas_under_min_isr", "Partitions led here that take no records with acks=all.",
         kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
     ),
+    _counter(
+        "replication_throttled_bytes", "Bytes of throttled replicas that were sent or fetched.", "side",
+        kafka="kafka.server:type=LeaderReplication",
+    ),
     _gauge(
         "cluster_partitions_without_leader", "Partitions that nobody leads.",
         kafka="kafka.controller:type=KafkaController,name=OfflinePartitionsCount",

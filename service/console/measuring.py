@@ -96,6 +96,8 @@ def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
     yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
     yield from (Sample(f"firn_replicas_{kind}", n) for kind, n in node.replica_counts().items())
+    for side, size in node.throttled_bytes().items():
+        yield Sample("firn_replication_throttled_bytes", size, (side,))
     if node.serving is not None:
         yield from _serving(node.serving)
     if node.logs is not None:

@@ -80,6 +80,9 @@ class Watched(Protocol):
         """Partitions of several replicas: `led` and `followed` here, and of the first `under_replicated` and
         `under_min_isr`."""
 
+    def throttled_bytes(self) -> Mapping[str, int]:
+        """Of replicas that are throttled: what was sent as `leader`, and taken as `follower`."""
+
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""
 

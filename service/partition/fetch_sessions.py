@@ -84,7 +84,9 @@ def next_epoch(epoch: int) -> int:
 class SessionPartition(Operation):
     """One partition of a session: what was asked of it, and what was told of it last."""
 
-    __slots__ = ("asked", "high_watermark", "log_start_offset", "session", "topic", "watched")
+    __slots__ = (
+        "asked", "high_watermark", "is_held_back", "log_start_offset", "session", "topic", "watched",
+    )  # fmt: skip
 
     def __init__(self, session: FetchSession, topic: TopicKey, asked: FetchPartition) -> None:
         super().__init__()
@@ -93,13 +95,15 @@ class SessionPartition(Operation):
         self.asked = asked
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.is_held_back = False
+        """a quota keeps it from being sent: more bytes are no reason to look again"""
         self.watched: Watched | None = None
 
     def happened(self, key: Hashable, amount: int) -> bool:
         """The partition has more bytes, or changed. One word is enough, unless somebody counts bytes."""
         session = self.session
         session.dirty[self] = None
-        session.purgatory.happened(session, amount)
+        session.purgatory.happened(session, 0 if self.is_held_back and amount < ENOUGH else amount)
         return not session.purgatory.is_watched(session)
 
     def completed(self, *, expired: bool) -> None:

@@ -11,7 +11,7 @@ An error that is no peer's and no disk's leaves `run`: it is a bug, and whoever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol
@@ -27,6 +27,7 @@ from service.records.batch import LOG_OVERHEAD, size_at
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
 from service.replication.arriving import Fit, fit_run
+from service.replication.followed import FollowerLog
 from service.replication.follower import (
     Append,
     AskOffsets,
@@ -36,7 +37,6 @@ from service.replication.follower import (
     Fetch,
     FetchAnswer,
     Follow,
-    FollowerLog,
     FollowerMachine,
     FollowerSettings,
     Hold,
@@ -46,6 +46,7 @@ from service.replication.follower import (
     Truncate,
     Warn,
 )
+from service.replication.throttle import Throttle
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 
@@ -138,8 +139,9 @@ class Fetcher:
         clock: Clock,
         archive: Archive,
         warn: Callable[[str], None],
+        throttle: Throttle | None = None,
     ) -> None:
-        """`warn` is told what somebody should know; it limits how often."""
+        """`warn` is told what somebody should know; it limits how often. `throttle`: that of all fetchers."""
         self._leader = leader
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -147,7 +149,7 @@ class Fetcher:
         self._clock = clock
         self._archive = archive
         self._warn = warn
-        self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms))
+        self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms), throttle)
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
         self._news = asyncio.Event()
@@ -170,12 +172,19 @@ class Fetcher:
         *,
         is_clean: bool,
         builds_first: bool = False,
+        is_in_sync: bool = False,
     ) -> None:
         """As `FollowerMachine.assign`."""
         self._replicas[tip] = replica
         self._tips[tip.topic_id, tip.partition] = tip
         effects = self._machine.assign(
-            tip, replica, leader_epoch, self._now_ms(), is_clean=is_clean, builds_first=builds_first
+            tip,
+            replica,
+            leader_epoch,
+            self._now_ms(),
+            is_clean=is_clean,
+            builds_first=builds_first,
+            is_in_sync=is_in_sync,
         )
         if self._beside is None:
             self._early += effects
@@ -192,6 +201,12 @@ class Fetcher:
 
     def start_moved(self, tip: TopicIdPartition) -> None:
         self._machine.start_moved(tip)
+
+    def throttled(self, tips: Iterable[TopicIdPartition] = ()) -> None:
+        """The throttle's bound is another now, or it concerns these, or does no more."""
+        for tip in tips:
+            self._machine.throttled(tip)
+        self._news.set()
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()
@@ -254,12 +269,15 @@ class Fetcher:
                     replica_directory_id=None,
                 )
             )
+        wait_ms = settings.max_wait_ms if fetch.is_whole else 0
+        if fetch.most_wait_ms is not None:
+            wait_ms = min(wait_ms, fetch.most_wait_ms)
         forgotten: dict[UUID, list[int]] = {}
         for tip in fetch.forgotten:
             forgotten.setdefault(tip.topic_id, []).append(tip.partition)
         return module.FetchRequest(
             replica_state=module.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
-            max_wait=timedelta(milliseconds=settings.max_wait_ms if fetch.is_whole else 0),
+            max_wait=timedelta(milliseconds=wait_ms),
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
             session_id=fetch.session_id,

@@ -16,33 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from heapq import heappop, heappush
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import InvariantError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, TopicIdPartition
 from service.replication.asking import NO_SESSION, Asked, FetchSessionAsked
-
-
-class FollowerLog(Protocol):
-    """What is looked at of a log that follows."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def log_end_offset(self) -> int: ...
-    @property
-    def latest_epoch(self) -> int:
-        """The latest that is known, -1 where there is none: also one in which this node led and wrote no
-        record. A leader that does not know it has it cut off at the log's end."""
-
-    @property
-    def high_watermark(self) -> int: ...
-
-    def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
-
+from service.replication.followed import NOTHING_TOLD, Followed, FollowerLog, State
+from service.replication.throttle import HeldBack, Throttle
 
 # -- answers
 
@@ -97,6 +78,8 @@ class Fetch(NamedTuple):
     forgotten: Sequence[TopicIdPartition]
     is_whole: bool = True
     """All that is wanted has been said by this. Else the next fetch says more, so this one is not to wait."""
+    most_wait_ms: int | None = None
+    """Then partitions that wait for the quota may be asked for again."""
 
 
 class Append(NamedTuple):
@@ -169,32 +152,8 @@ class Warn(NamedTuple):
 Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Follow | Hold | Warn
 
 
-class State(Enum):
-    READY = "ready"
-    """it is asked for"""
-    WORKING = "working"
-    """its log is being changed; nothing is fetched meanwhile"""
-    ASKING = "asking"
-    BUILDING = "building"
-    DELAYED = "delayed"
-    HELD = "held"
-    """until it is assigned anew"""
-
-
 MOST_NAMED: Final = 1_000
 """partitions in one fetch, so that neither it nor its answer holds the loop"""
-_REST: Final = (State.READY, State.DELAYED, State.HELD)
-MOVES: Final = {
-    State.READY: (State.WORKING, State.ASKING, State.BUILDING, State.DELAYED, State.HELD),
-    State.WORKING: _REST,
-    State.ASKING: (State.WORKING, *_REST),
-    State.BUILDING: _REST,
-    State.DELAYED: (State.READY,),
-    State.HELD: (),
-}
-"""A partition that is assigned anew begins as READY, whatever it was."""
-
-
 _NOT_YET: Final = (
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_leader_epoch,
@@ -203,43 +162,6 @@ _NOT_YET: Final = (
 )
 """A leader says so whose image is behind ours."""
 _DOUBLINGS: Final = 10
-_NOTHING_TOLD: Final = (NO_OFFSET, NO_OFFSET)
-
-
-class Followed:
-    """One partition of the fetcher."""
-
-    __slots__ = (
-        "before", "due_ms", "early", "is_clean", "leader_epoch", "log", "number", "state", "tip", "told",
-    )  # fmt: skip
-
-    def __init__(self, tip: TopicIdPartition, log: FollowerLog, leader_epoch: int, is_clean: bool) -> None:
-        self.tip = tip
-        self.log = log
-        self.leader_epoch = leader_epoch
-        self.is_clean = is_clean
-        self.state = State.READY
-        self.number = 0
-        """of the effect that is under way; 0 where none is"""
-        self.before = self.asked
-        """as it was when that was begun"""
-        self.due_ms = 0
-        self.early = 0
-        """how often its leader has said that it does not know of its office yet"""
-        self.told = _NOTHING_TOLD
-        """high watermark and start that came with the records that are being appended"""
-
-    @property
-    def asked(self) -> Asked:
-        log = self.log
-        return Asked(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset)
-
-    def move(self, state: State) -> None:
-        if state not in MOVES[self.state]:
-            raise InvariantError(f"{self.tip}: {self.state.value} becomes {state.value}")
-        self.state = state
-
-
 _Said = tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]
 """what a fetch names, and what it forgets"""
 
@@ -254,8 +176,10 @@ class FollowerSettings(NamedTuple):
 class FollowerMachine:
     """All partitions that one fetcher of this node fetches from one leader. Owned by the event loop."""
 
-    def __init__(self, settings: FollowerSettings) -> None:
+    def __init__(self, settings: FollowerSettings, throttle: Throttle | None = None) -> None:
+        """`throttle`: that of all fetchers of the node."""
         self._settings = settings
+        self._held_back = HeldBack(throttle)
         self._partitions: dict[TopicIdPartition, Followed] = {}
         """those that got records last are the last"""
         self._changed: dict[TopicIdPartition, None] = {}
@@ -291,12 +215,14 @@ class FollowerMachine:
         *,
         is_clean: bool,
         builds_first: bool = False,
+        is_in_sync: bool = False,
     ) -> tuple[Effect, ...]:
         """Follow the leader of `leader_epoch` from now on, at the end that `log` has now. The same epoch
         again changes nothing, but for a partition that was held.
 
         `is_clean`: no committed record can be missing at the leader, so nothing below our high watermark is
         ever cut off. `builds_first`: an empty log begins at the end of the archive (KIP-1023).
+        `is_in_sync`: what is committed is here, so a throttle does not hold it back.
         """
         followed = self._partitions.get(tip)
         if followed is not None and followed.leader_epoch == leader_epoch and followed.log is log:
@@ -308,6 +234,8 @@ class FollowerMachine:
         followed = Followed(tip, log, leader_epoch, is_clean)
         self._partitions[tip] = followed
         self._changed[tip] = None
+        followed.lag = 0 if is_in_sync else None
+        self._held_back.note(tip, followed.lag)
         if builds_first and log.log_end_offset == log.log_start_offset:
             return (self._build(followed, NO_OFFSET),)
         return ()
@@ -317,6 +245,13 @@ class FollowerMachine:
         followed = self._partitions.pop(tip, None)
         if followed is not None:
             self._over(followed)
+            self._changed[tip] = None
+            self._held_back.forget(tip)
+
+    def throttled(self, tip: TopicIdPartition) -> None:
+        """It is throttled now, or is no more."""
+        if tip in self._partitions:
+            self._held_back.note(tip, self._partitions[tip].lag)
             self._changed[tip] = None
 
     def start_moved(self, tip: TopicIdPartition) -> None:
@@ -333,12 +268,22 @@ class FollowerMachine:
         if self._in_flight or self._working or now_ms < self._not_before_ms:
             return None
         self._not_before_ms = 0
+        self._changed.update(dict.fromkeys(self._held_back.look(now_ms)))
         named, forgotten = self._first() if self._session.is_full else self._next()
         if not self._session.asked and not forgotten:
             return None
         self._in_flight = self._next_number()
         session_id, epoch = self._session.session_id, self._session.epoch
-        return Fetch(self._in_flight, session_id, epoch, named, forgotten, is_whole=not self._changed)
+        free_ms = self._held_back.due_ms
+        return Fetch(
+            self._in_flight,
+            session_id,
+            epoch,
+            named,
+            forgotten,
+            is_whole=not self._changed,
+            most_wait_ms=None if free_ms is None else max(free_ms - now_ms, 0),
+        )
 
     def _first(self) -> _Said:
         """What a full fetch names; where that is much, the next ones name the rest, and had the leader no
@@ -346,7 +291,7 @@ class FollowerMachine:
         self._changed.clear()
         wanted: dict[TopicIdPartition, Asked] = {}
         for tip, one in self._partitions.items():
-            if one.state is State.READY:
+            if one.state is State.READY and tip not in self._held_back:
                 if len(wanted) < MOST_NAMED:
                     wanted[tip] = one.asked
                 else:
@@ -368,7 +313,9 @@ class FollowerMachine:
 
     def _wanted(self, tip: TopicIdPartition) -> Asked | None:
         one = self._partitions.get(tip)
-        return one.asked if one is not None and one.state is State.READY else None
+        if one is None or one.state is not State.READY or tip in self._held_back:
+            return None
+        return one.asked
 
     def next_deadline_ms(self) -> int | None:
         """When `next_fetch` may have something to ask though nothing has happened until then."""
@@ -376,7 +323,8 @@ class FollowerMachine:
             return None
         if self._not_before_ms:
             return self._not_before_ms
-        return self._delays[0][0] if self._delays else None
+        due_ms, free_ms = self._delays[0][0] if self._delays else None, self._held_back.due_ms
+        return free_ms if due_ms is None or (free_ms is not None and free_ms < due_ms) else due_ms
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -447,10 +395,13 @@ class FollowerMachine:
             if told.diverging is not None:
                 return self._part(followed, *told.diverging, now_ms)
             if told.size:
+                self._held_back.record(told.tip, told.size, now_ms)
                 followed.told = told.high_watermark, told.start_offset
                 return (
                     Append(self._begin(followed, State.WORKING), followed.tip, followed.leader_epoch, index),
                 )
+            if followed.lag is None:
+                self._lags(followed, told.high_watermark)
             return self._follow(followed, told.high_watermark, told.start_offset)
         if error is ErrorCode.offset_out_of_range:
             number = self._begin(followed, State.ASKING)
@@ -483,6 +434,12 @@ class FollowerMachine:
         if start != log.log_start_offset:
             self._changed[followed.tip] = None
         return (Follow(followed.tip, mark, start),)
+
+    def _lags(self, followed: Followed, high_watermark: int) -> None:
+        """How much it lacks of what the leader tells to be committed."""
+        is_told = high_watermark != NO_OFFSET
+        followed.lag = max(high_watermark - followed.log.log_end_offset, 0) if is_told else None
+        self._held_back.note(followed.tip, followed.lag)
 
     # -- where the logs part
 
@@ -539,7 +496,7 @@ class FollowerMachine:
         followed = self._under_way.get(number)
         if followed is None:
             return ()
-        told, followed.told = followed.told, _NOTHING_TOLD
+        told, followed.told = followed.told, NOTHING_TOLD
         self._over(followed)
         self._changed[followed.tip] = None
         if outcome is Done.OFFLINE:
@@ -548,6 +505,7 @@ class FollowerMachine:
             self._delay(followed, now_ms)
         else:
             followed.move(State.READY)
+            self._lags(followed, told[0])
             self._partitions[followed.tip] = self._partitions.pop(followed.tip)
             return tuple(self._follow(followed, *told))
         return ()

@@ -25,7 +25,8 @@ from service.metadata.controller.turns import Turns
 from service.metadata.publication import Publication
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
-from service.replication.follower import Follow, Followed, FollowerMachine
+from service.replication.followed import Followed
+from service.replication.follower import Follow, FollowerMachine
 from service.replication.leader import MOVED, NOTHING, LeaderState
 from simulator.cluster.playing import draw, play_apart, warm_up
 

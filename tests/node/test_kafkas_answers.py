@@ -183,9 +183,9 @@ def test_settings_that_need_no_words_come_with_an_empty_message(talk: Talk, name
 
 def test_a_list_that_has_no_effect_here_is_refused_with_the_reason(talk: Talk) -> None:
     talk.create("t")
-    answer = alter(talk, "t", ("leader.replication.throttled.replicas", APPEND, "0:1"))
+    answer = alter(talk, "1", ("metric.reporters", APPEND, "some.Reporter"), kind=BROKER)
     assert answer.error_code == ErrorCode.invalid_config
-    assert "not throttled" in answer.error_message
+    assert "/metrics" in answer.error_message
     unknown = alter(talk, "t", ("no.such", APPEND, "1"))
     assert unknown.error_message == "Can't APPEND to key no.such because its type is not LIST."
 

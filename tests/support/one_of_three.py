@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,10 +21,11 @@ from service.broker.coordinators import GroupCoordinators
 from service.broker.dispatch import Dispatcher
 from service.broker.internal_topics import InternalTopics
 from service.broker.replicas import Replicas
+from service.config.replication import ReplicationConfig
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.manager import LogManager
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage, PartitionImage
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.metadata.records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -38,6 +39,7 @@ from service.network.exchange import Promise, RequestContext, Response
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
+from service.replication.throttle import Quota, Throttle
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
 from tests.support.world import START_MS, make_world
 
@@ -188,8 +190,17 @@ class OneOfThree:
 class _Unfollowed:
     """The applier's `Replication` where followers are the test's own: nobody fetches by itself."""
 
+    def __init__(self) -> None:
+        self.leader_throttle = Throttle(ME, Quota(windows=11, window_s=1))
+
     def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         return []
+
+    def limit(self, config: ReplicationConfig) -> bool:
+        return self.leader_throttle.limit(config.leader_replication_throttled_rate)
+
+    def throttle(self, topic: TopicImage, leaders: Collection[str], followers: Collection[str]) -> bool:
+        return self.leader_throttle.mark(topic.name, leaders)
 
     def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
         yield from ()
@@ -236,7 +247,8 @@ async def one_of_three(
     await logs.open_all(lambda _: LogConfig())
     metadata = SimpleNamespace(image=MetadataImage())
     replicas, timers = Replicas(), Timers(asyncio.get_running_loop())
-    applier = Applier(config, logs, replicas, None, timers.purgatory, cast("Any", _Unfollowed()))
+    replication = _Unfollowed()
+    applier = Applier(config, logs, replicas, None, timers.purgatory, cast("Any", replication))
     image: Callable[[], MetadataImage] = lambda: metadata.image  # noqa: E731
     controller: Any = _NoController()
     groups = GroupCoordinators(
@@ -262,6 +274,7 @@ async def one_of_three(
         FetchSessions(timers.purgatory, 100, 1000, world.random.randint),
         groups,
     )
+    broker.leader_throttle = replication.leader_throttle
     broker.endpoints.update({OUTSIDE: ("outside-1", 9091), INSIDE: ("inside-1", 9091)})
     node = OneOfThree(broker, applier, logs, metadata)
     try:

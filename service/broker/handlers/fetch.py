@@ -234,7 +234,13 @@ class _Fetching:
         least = max(min(self._fetch.min_bytes, found.room), 1)
         timers = broker.timers
         wait = Wait(broker.loop, timers.purgatory, max(least - found.size, 1), self._woken)
-        timers.watch(wait, self._watched(), timeout_s)
+        watched: Iterable[Hashable] = self._watched()
+        throttle = broker.leader_throttle
+        if found.held_back and throttle is not None:
+            # Looked at again when the quota allows more, and when it is another.
+            now_ms, watched = broker.clock.monotonic_ms(), (*watched, throttle)
+            timeout_s = min(timeout_s, max(throttle.quota.free_ms(now_ms) - now_ms, 1) / 1000)
+        timers.watch(wait, watched, timeout_s)
         for future in found.remote.values():
             future.add_done_callback(wait.end_threadsafe)
         self._wait, self._was_remote = wait, bool(found.remote)
@@ -353,7 +359,9 @@ class _FullFetch(_Fetching):
 
     def _watched(self) -> Iterable[Hashable]:
         found = self._pass
-        return [one.growth for one in found.partitions] if found.is_replica else found.partitions
+        if not found.is_replica:
+            return found.partitions
+        return [one.growth for one in found.partitions if one not in found.held_back]
 
     def _let_go(self) -> None:
         self._topics = []
@@ -464,6 +472,7 @@ class _IncrementalFetch(_Fetching):
             if one not in session.dirty:
                 continue  # forgotten meanwhile
             partition, answer = found.look(one.topic, one.asked)
+            one.is_held_back = bool(found.held_back) and partition in found.held_back
             look = Look(one, partition, answer)
             session.looked_at(look)
             looks.append(look)

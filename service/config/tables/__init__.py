@@ -23,7 +23,7 @@ from service.config.tables.network import NETWORK
 from service.config.tables.node import NODE
 from service.config.tables.refused import REASONS
 from service.config.tables.remote import REMOTE
-from service.config.tables.replication import REPLICATION
+from service.config.tables.replication import REPLICATION, REPLICATION_TOPIC
 from service.config.tables.topic import TOPIC
 
 __all__ = [
@@ -55,7 +55,7 @@ def _broker_default(topic_key: ConfigKey) -> ConfigKey:
     )
 
 
-_TOPIC: Final = (*TOPIC, *CLUSTER_TOPIC)
+_TOPIC: Final = (*TOPIC, *CLUSTER_TOPIC, *REPLICATION_TOPIC)
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in _TOPIC})
 
 

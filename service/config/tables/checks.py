@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from typing import Final
 
 _HTTP_REST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]+)(:[0-9]{1,5})?(/[!-~]*)?")
 """Host, port and path of an HTTP URL; anything stranger is a mistake."""
+
+_REPLICA: Final = re.compile(r"([0-9]{1,40}):([0-9]{1,40})", re.ASCII)
+_MOST_ID: Final = 2**31 - 1
 
 _HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
 
@@ -69,3 +73,24 @@ def gzip_level_problem(text: str) -> str | None:
     """Why the number `text` is not a level of gzip, None when it is."""
     level = int(text)
     return None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1"
+
+
+def replica_list_problem(name: str) -> Callable[[str], str | None]:
+    """Why a text is no list of replicas for the key `name` (Kafka `ThrottledReplicaListValidator`)."""
+    words = (
+        f"{name} must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+    )
+
+    def problem(text: str) -> str | None:
+        replicas = [one.strip() for one in text.split(",")]
+        if "".join(replicas) == "*" or all(not one or _is_replica(one) for one in replicas):
+            return None
+        return words
+
+    return problem
+
+
+def _is_replica(text: str) -> bool:
+    match = _REPLICA.fullmatch(text)
+    return match is not None and max(int(match[1]), int(match[2])) <= _MOST_ID

@@ -1,13 +1,15 @@
 """Keys of brokers that have replicas of the same partitions. [P]
 
-Apache Kafka's `ReplicationConfigs` and `RemoteLogManagerConfig` of 4.3.1.
+Apache Kafka's `ReplicationConfigs`, `QuotaConfig` and `RemoteLogManagerConfig` of 4.3.1.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from service.config.tables.columns import BOOLEAN, INT, LONG, MIB, STRING, key
+from service.config.keys import LONG_MAX, ConfigKey
+from service.config.tables.checks import replica_list_problem
+from service.config.tables.columns import BOOLEAN, INT, LIST, LONG, MIB, STRING, key
 
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -76,4 +78,43 @@ REPLICATION: Final = (
         "An empty replica of a tiered topic begins where its archive ends, and not with the local log of the "
         "leader.",
     ),
+    key(
+        "leader.replication.throttled.rate", LONG, LONG_MAX,
+        "Bytes per second that the node sends of the replicas that `leader.replication.throttled.replicas` "
+        "of their topics names, on average; those that are not in sync wait. Set with `kafka-configs` or "
+        "`kafka-reassign-partitions --throttle` alone.",
+        at_least=0, dynamic=True, static=False,
+    ),
+    key(
+        "follower.replication.throttled.rate", LONG, LONG_MAX,
+        "As `leader.replication.throttled.rate`, of what the node fetches of the replicas that "
+        "`follower.replication.throttled.replicas` names.",
+        at_least=0, dynamic=True, static=False,
+    ),
+    key(
+        "replication.quota.window.num", INT, 11,
+        "Windows over which replication that is throttled is averaged.",
+        at_least=1,
+    ),
+    key(
+        "replication.quota.window.size.seconds", INT, 1,
+        "How long such a window is.",
+        at_least=1,
+    ),
 )  # fmt: skip
+
+
+def _replicas(side: str, what: str) -> ConfigKey:
+    name = f"{side}.replication.throttled.replicas"
+    return key(
+        name, LIST, (),
+        f"Replicas that {what} under the bound of `{side}.replication.throttled.rate`: "
+        "`partition:broker,partition:broker`, or `*` for all of them.",
+        check=replica_list_problem(name),
+    )  # fmt: skip
+
+
+REPLICATION_TOPIC: Final = (
+    _replicas("leader", "their leaders send to"),
+    _replicas("follower", "fetch"),
+)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_NO_THROTTLES: Final = "replication is not throttled"
 _FIXED: Final = "the time that nodes give each other is fixed; a node's own deadlines are shorter"
 _NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
@@ -40,12 +39,8 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "delete.records.purgatory.purge.interval.requests": _PURGATORY,
         "early.start.listeners": "a listener opens once what it serves is there",
         "fetch.purgatory.purge.interval.requests": _PURGATORY,
-        "follower.replication.throttled.rate": _NO_THROTTLES,
-        "follower.replication.throttled.replicas": _NO_THROTTLES,
         "kafka.metrics.polling.interval.secs": _COUNTERS,
         "kafka.metrics.reporters": _COUNTERS,
-        "leader.replication.throttled.rate": _NO_THROTTLES,
-        "leader.replication.throttled.replicas": _NO_THROTTLES,
         "log.dir.failure.timeout.ms": "who asks for a partition of a failed directory is told at once",
         "log.flush.start.offset.checkpoint.interval.ms": (
             "where logs begin is written with recovery points: log.flush.offset.checkpoint.interval.ms"
@@ -76,8 +71,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "remote.log.reader.max.pending.tasks": "cold reads are bounded by firn.remote.cache.bytes",
         "replica.alter.log.dirs.io.max.bytes.per.second": "replicas are not moved between log directories",
         "replica.socket.receive.buffer.bytes": _KERNEL_CHOOSES,
-        "replication.quota.window.num": _NO_THROTTLES,
-        "replication.quota.window.size.seconds": _NO_THROTTLES,
         "request.timeout.ms": _FIXED,
         "security.providers": _NO_PLUGINS,
         "share.coordinator.": _NO_SHARES,

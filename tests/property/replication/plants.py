@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 from service.replication.acks import Waiter
 from service.replication.arriving import Fit, fit
 from service.replication.asking import Asked
-from service.replication.follower import Effect, Follow, Followed, FollowerMachine, PartitionAnswer
+from service.replication.followed import Followed
+from service.replication.follower import Effect, Follow, FollowerMachine, PartitionAnswer
 from service.replication.leader import (
     MOVED,
     NOTHING,

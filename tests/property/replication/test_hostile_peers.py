@@ -7,6 +7,7 @@ from random import Random
 from kio.schema.errors import ErrorCode
 
 from service.replication.acks import Waiter
+from service.replication.followed import State
 from service.replication.follower import (
     Append,
     AskOffsets,
@@ -20,7 +21,6 @@ from service.replication.follower import (
     Offsets,
     PartitionAnswer,
     Restart,
-    State,
     Truncate,
 )
 from service.replication.leader import (

@@ -79,3 +79,15 @@ def test_dynamic_settings_come_first_and_are_listed_for_all_brokers() -> None:
 def test_an_internal_key_is_shown_where_it_is_set() -> None:
     entries = {entry.name: entry.value for entry in describe_topic({"internal.segment.bytes": "5"}, NODE)}
     assert entries["internal.segment.bytes"] == "5"
+
+
+def test_the_rate_of_a_throttle_is_shown_where_it_is_set() -> None:
+    key = "follower.replication.throttled.rate"
+    assert key not in {entry.name for entry in describe_broker(NODE)}
+    for own, everyone, expected in (
+        ({key: "5"}, {}, "5 synonyms={DYNAMIC_BROKER_CONFIG"),
+        ({}, {key: "7"}, "7 synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG"),
+    ):
+        (found,) = (one for one in describe_broker(NODE.with_dynamic(own, everyone)) if one.name == key)
+        assert shown(found).startswith(f"{key}={expected}")
+        assert not found.read_only

@@ -9,7 +9,7 @@ import pytest
 from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.docs import markdown
-from service.config.keys import ConfigKey, ConfigType, to_text
+from service.config.keys import LONG_MAX, ConfigKey, ConfigType, to_text
 from service.config.replication import ReplicationConfig
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
@@ -530,3 +530,43 @@ def test_keys_that_are_apache_kafkas_have_its_types_and_defaults(
 def test_no_key_is_both_known_and_refused() -> None:
     assert not [name for name in {**BROKER_KEYS, **TOPIC_KEYS} if refusal(name) is not None]
     assert "a topic key" in refused({"delete.retention.ms": "1"})
+
+
+LEADERS, FOLLOWERS = (f"{side}.replication.throttled.replicas" for side in ("leader", "follower"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "*", " * ", "0:1", "0:1,1:2", " 0:1 , 12:34 ", "0:1,", ",*", "2147483647:0"]
+)
+def test_replicas_that_are_throttled_are_pairs_or_all(text: str) -> None:
+    for key in (LEADERS, FOLLOWERS):
+        assert topic_config({key: text}, TIERED) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["none", "0", "0:", ":1", "0:1:2", "-1:1", "0:a", "*,0:1", "**", "0;1", "\u0661:1", "2147483648:0"],
+)
+def test_other_lists_of_replicas_are_refused_in_kafkas_words(text: str) -> None:
+    shown = f"[{text.replace(',', ', ')}]"
+    for key in (LEADERS, FOLLOWERS):
+        assert topic_refused({key: text}) == (
+            f"Invalid value {shown} for configuration {key}: {key} must be the literal '*' or a list of "
+            "replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
+
+
+def test_a_throttle_s_rate_is_set_while_the_node_runs_alone() -> None:
+    key = "leader.replication.throttled.rate"
+    assert "never in its properties" in refused({key: "1000"})
+    node = BrokerConfig.from_properties({})
+    assert node.replication.leader_replication_throttled_rate == LONG_MAX
+    everyone, own = {key: "7"}, {key: "0"}
+    assert node.with_dynamic({}, everyone).replication.leader_replication_throttled_rate == 7
+    changed = node.with_dynamic(own, everyone).replication
+    assert changed.leader_replication_throttled_rate == 0
+    assert changed.follower_replication_throttled_rate == LONG_MAX
+    with pytest.raises(ConfigError, match="at least 0"):
+        node.with_dynamic({key: "-1"}, {})
+    with pytest.raises(ConfigError, match="dynamically"):
+        node.with_dynamic({"replication.quota.window.num": "3"}, {})

@@ -50,6 +50,9 @@ class Shown:
     def replica_counts(self) -> Mapping[str, int]:
         return {"led": 2}
 
+    def throttled_bytes(self) -> Mapping[str, int]:
+        return {"leader": 3}
+
     def memory(self) -> Mapping[str, int]:
         return {}
 

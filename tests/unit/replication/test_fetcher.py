@@ -23,6 +23,7 @@ from service.records.scan import BatchScan
 from service.replication.fetcher import Fetcher, FetcherSettings, Leader
 from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
+from service.replication.throttle import Quota, Throttle
 from service.wire.api import (
     ApiKey,
     RequestHeader,
@@ -213,7 +214,7 @@ class Pair:
             self.leader.logs[tip].append(batch(3), epoch, START_MS)
         self.leader.leaders[tip].appended(START_MS)
 
-    def fetcher(self, leader: Leader | None = None) -> Fetcher:
+    def fetcher(self, leader: Leader | None = None, throttle: Throttle | None = None) -> Fetcher:
         fetcher = Fetcher(
             leader or self.leader,
             FOLLOWER,
@@ -222,6 +223,7 @@ class Pair:
             SystemClock(),
             self.bucket,
             self.warnings.append,
+            throttle,
         )
         for tip, replica in self.replicas.items():
             fetcher.assign(tip, replica, EPOCH, is_clean=True)
@@ -465,3 +467,45 @@ async def test_a_bug_ends_the_loop(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as ended:
         await asyncio.wait_for(pair.fetcher().run(), 5)
     assert isinstance(ended.value.exceptions[0], InvariantError)
+
+
+@at_once
+async def test_what_is_throttled_comes_at_its_rate_and_nobody_asks_in_vain(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.leader.leaders[pair.tip].image(Leadership(EPOCH, 2, (1, FOLLOWER), (1,)), START_MS)
+    pair.write(200)
+    size = len(content(pair.log, 0))
+    pair.leader.max_bytes = size // 8
+    throttle = Throttle(FOLLOWER, Quota(11, 1))
+    throttle.mark(pair.tip.topic, ["*"])
+    throttle.limit(size // 2)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await pair.become_equal(pair.fetcher(throttle=throttle), within_s=30)
+    # The first second's worth comes at once, and the last answer is not waited for.
+    assert loop.time() - begun > (size - size // 2 - size // 8) / (size // 2) - 0.1
+    assert throttle.quota.recorded == size
+    assert pair.leader.requests < 40
+
+
+@at_once
+async def test_who_waits_for_the_quota_is_woken_by_a_throttle_that_goes(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(20)
+    throttle = Throttle(FOLLOWER, Quota(11, 1))
+    throttle.mark(pair.tip.topic, ["*"])
+    throttle.limit(1)
+    throttle.quota.record(1_000_000, SystemClock().monotonic_ms())
+    fetcher = pair.fetcher(throttle=throttle)
+    running = asyncio.create_task(fetcher.run())
+    await asyncio.sleep(0.1)
+    assert pair.leader.requests == 0
+    throttle.mark(pair.tip.topic, ())
+    fetcher.throttled((pair.tip,))
+    async with asyncio.timeout(10):
+        while not pair.are_equal():
+            await asyncio.sleep(0.005)
+    throttle.limit(5)
+    fetcher.throttled()
+    running.cancel()
+    await asyncio.wait({running})

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import InvariantError
 from service.base.types import TopicIdPartition
 from service.replication.asking import Asked
+from service.replication.followed import State
 from service.replication.follower import (
     Append,
     AskOffsets,
@@ -25,7 +26,6 @@ from service.replication.follower import (
     Offsets,
     PartitionAnswer,
     Restart,
-    State,
     Truncate,
     Warn,
 )

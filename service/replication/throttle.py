@@ -1,0 +1,192 @@
+"""How much replicas that are throttled are sent, and fetch, so that others have their share (KIP-73). [P]
+
+Each side of a broker has a quota of its own: what it sends as a leader, and what it takes as a follower. Its
+topics say which replicas count. All their bytes are counted, and nothing is cut in pieces: who has
+moved more than the quota allows waits until the average over the last windows is below it again. Only
+replicas that are not in sync ever wait.
+
+>>> quota = Quota(windows=11, window_s=1)
+>>> quota.bytes_per_s = 100
+>>> quota.record(250, 0)
+>>> quota.is_exceeded(0), quota.is_exceeded(2_499), quota.is_exceeded(2_500)
+(True, True, False)
+>>> quota.free_ms(0)
+2500
+
+Apache Kafka 4.3 ``ReplicationQuotaManager``, ``SimpleRate``, ``ReplicaManager.shouldLeaderThrottle``,
+``RemoteLeaderEndPoint.shouldFollowerThrottle``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from service.base.types import TopicIdPartition
+
+UNLIMITED: Final = (1 << 63) - 1
+EVERY_REPLICA: Final = "*"
+_ALL: Final = frozenset({-1})
+
+
+class _Sample:
+    """What came in one window, from its first bytes on."""
+
+    __slots__ = ("begun_ms", "last_ms", "size")
+
+    def __init__(self, begun_ms: int) -> None:
+        self.begun_ms = begun_ms
+        self.last_ms = begun_ms
+        self.size = 0
+
+
+class Quota:
+    """Bytes of late, under a bound that may change at any time. Times are those of a clock that never goes
+    back.
+
+    A sample is given up when its last bytes are as old as all windows together. The rate is what is left by
+    the time since the oldest sample began, at least one window.
+    """
+
+    def __init__(self, windows: int, window_s: int) -> None:
+        """As ``replication.quota.window.num`` and ``.size.seconds`` say."""
+        self.bytes_per_s = UNLIMITED
+        self.recorded = 0
+        """bytes in all"""
+        self._windows = windows
+        self._window_ms = window_s * 1000
+        self._kept_ms = windows * self._window_ms
+        self._samples: deque[_Sample] = deque()
+        self._sum = 0
+
+    def record(self, size: int, now_ms: int) -> None:
+        """So much was moved, whether it was allowed or not."""
+        if size <= 0:
+            return
+        self._purge(now_ms)
+        samples = self._samples
+        if not samples or now_ms - samples[-1].begun_ms >= self._window_ms:
+            if len(samples) > self._windows:
+                self._sum -= samples.popleft().size
+            samples.append(_Sample(now_ms))
+        newest = samples[-1]
+        newest.last_ms = now_ms
+        newest.size += size
+        self._sum += size
+        self.recorded += size
+
+    def is_exceeded(self, now_ms: int) -> bool:
+        """Whether the rate is above the bound."""
+        self._purge(now_ms)
+        if not self._samples:
+            return False
+        over_ms = max(now_ms - self._samples[0].begun_ms, self._window_ms)
+        return self._sum * 1000 > self.bytes_per_s * over_ms
+
+    def free_ms(self, now_ms: int) -> int:
+        """The first time, from `now_ms` on, at which the bound is not exceeded if nothing is recorded until
+        then."""
+        self._purge(now_ms)
+        left, from_ms = self._sum, now_ms
+        for sample in self._samples:
+            until_ms = sample.last_ms + self._kept_ms
+            free_ms = self._below_ms(left, sample.begun_ms, from_ms)
+            if free_ms is not None and free_ms < until_ms:
+                return free_ms
+            left, from_ms = left - sample.size, max(until_ms, from_ms)
+        return from_ms
+
+    def _below_ms(self, size: int, begun_ms: int, from_ms: int) -> int | None:
+        """When `size` bytes since `begun_ms` are not too many any more, at the earliest from `from_ms` on."""
+        if size * 1000 <= self.bytes_per_s * self._window_ms:
+            return from_ms
+        if not self.bytes_per_s:
+            return None
+        return max(from_ms, begun_ms - (-size * 1000 // self.bytes_per_s))
+
+    def _purge(self, now_ms: int) -> None:
+        samples = self._samples
+        while samples and now_ms - samples[0].last_ms >= self._kept_ms:
+            self._sum -= samples.popleft().size
+
+
+class Throttle:
+    """One side of a broker: its quota, and which of its replicas count. Owned by the event loop."""
+
+    def __init__(self, broker_id: int, quota: Quota) -> None:
+        self.quota = quota
+        self._broker_id = broker_id
+        self._topics: dict[str, frozenset[int]] = {}
+
+    def mark(self, topic: str, replicas: Collection[str]) -> bool:
+        """The topic's ``….replication.throttled.replicas`` are these; whether that changes anything here."""
+        before = self._topics.get(topic, frozenset())
+        here = _those_of(self._broker_id, replicas)
+        if here:
+            self._topics[topic] = here
+        else:
+            self._topics.pop(topic, None)
+        return here != before
+
+    def limit(self, bytes_per_s: int) -> bool:
+        """The bound is this from now on; whether it was another."""
+        is_other = self.quota.bytes_per_s != bytes_per_s
+        self.quota.bytes_per_s = bytes_per_s
+        return is_other
+
+    def covers(self, tip: TopicIdPartition) -> bool:
+        """Whether this broker's replica of the partition counts."""
+        found = self._topics.get(tip.topic)
+        return found is not None and (found is _ALL or tip.partition in found)
+
+
+def _those_of(broker_id: int, replicas: Collection[str]) -> frozenset[int]:
+    """Partitions whose replica on the broker is named; texts that were found valid with the settings."""
+    if "".join(replicas) == EVERY_REPLICA:
+        return _ALL
+    named = (one.split(":") for one in replicas if one)
+    return frozenset(int(partition) for partition, broker in named if int(broker) == broker_id)
+
+
+class HeldBack:
+    """The partitions of one fetcher that the quota concerns, and whether they wait.
+
+    `look` before each fetch, and after all that may have changed; who is held back is not asked for. What it
+    costs goes with the throttled partitions that are behind.
+    """
+
+    __slots__ = ("_behind", "_throttle", "due_ms")
+
+    def __init__(self, throttle: Throttle | None) -> None:
+        self._throttle = throttle
+        self._behind: dict[TopicIdPartition, None] = {}
+        self.due_ms: int | None = None
+        """until when they wait; None while they do not"""
+
+    def __contains__(self, tip: TopicIdPartition) -> bool:
+        return self.due_ms is not None and tip in self._behind
+
+    def note(self, tip: TopicIdPartition, lag: int | None) -> None:
+        """So much is missing of what is committed at the leader; None: that is not known."""
+        if self._throttle is None:
+            return
+        if lag != 0 and self._throttle.covers(tip):
+            self._behind[tip] = None
+        else:
+            self._behind.pop(tip, None)
+
+    def forget(self, tip: TopicIdPartition) -> None:
+        self._behind.pop(tip, None)
+
+    def record(self, tip: TopicIdPartition, size: int, now_ms: int) -> None:
+        """So many bytes of it have come."""
+        if self._throttle is not None and self._throttle.covers(tip):
+            self._throttle.quota.record(size, now_ms)
+
+    def look(self, now_ms: int) -> Iterable[TopicIdPartition]:
+        """Who waits from now on, or waits no more."""
+        was_due_ms, self.due_ms = self.due_ms, None
+        if self._behind and self._throttle is not None and self._throttle.quota.is_exceeded(now_ms):
+            self.due_ms = self._throttle.quota.free_ms(now_ms)
+        return self._behind if (was_due_ms is None) is not (self.due_ms is None) else ()
