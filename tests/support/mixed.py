@@ -169,7 +169,7 @@ class Mixed:
                 "controller.quorum.voters": ",".join(f"{one}@{HOST}:{port}" for one, port in places.items())
             }
         )
-        common = {**_COMMON, **named, **(settings or {})}
+        self._common = common = {**_COMMON, **named, **(settings or {})}
         self.controllers = {
             one: Member(one, folder, port, _controller(common, port), is_firn=one in firn)
             for one, port in places.items()
@@ -213,11 +213,28 @@ class Mixed:
             if member.is_firn and member.is_running:
                 assert await member.terminate() == 0, member.log()
 
+    async def replace(self, node_id: int) -> Member:
+        """A broker of Kafka ends, and one of Firn begins in its place, with nothing on its disk."""
+        old = self.brokers[node_id]
+        assert await old.terminate() in (0, 143), old.log()
+        old.data.rename(old.data.with_suffix(".old"))
+        settings = _broker(self._common, old.address.port, is_firn=True)
+        new = Member(node_id, old.folder, old.address.port, settings, is_firn=True)
+        self.brokers[node_id] = self.members[node_id] = new
+        new.launch()
+        await new.serves()
+        return new
+
     async def __aenter__(self) -> Mixed:
         return await self.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """Of the brokers."""
+        return ",".join(one.bootstrap for one in self.brokers.values())
 
     # -- what is asked
 
