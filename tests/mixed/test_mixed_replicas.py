@@ -24,6 +24,8 @@ pytestmark = pytest.mark.java
 
 WRITTEN, PRESSED, TORN, TRIMMED = "written", "pressed", "torn", "trimmed"
 OFFSETS = "__consumer_offsets"
+SETTINGS = {"offsets.topic.num.partitions": "1"}
+"""All coordinators must know by what number a group's partition is found."""
 PARTITIONS = len(CODECS)
 PLACES = [(WRITTEN, index) for index in range(PARTITIONS)] + [(PRESSED, 0)]
 OPTIONS = {(WRITTEN, index): {"compression.type": codec} for index, codec in enumerate(CODECS)}
@@ -237,7 +239,7 @@ def test_firn_and_kafka_are_in_one_isr(tmp_path: Path, controller: str) -> None:
     firn = {FIRST_BROKER, FIRST_BROKER + 1} | ({FIRN} if controller == "firn" else set())
 
     async def scenario() -> None:
-        async with mixed(tmp_path, controllers=1, brokers=3, firn=firn) as cluster:
+        async with mixed(tmp_path, controllers=1, brokers=3, firn=firn, settings=SETTINGS) as cluster:
             await live(cluster)
 
     asyncio.run(scenario())
@@ -251,7 +253,8 @@ def test_brokers_of_kafka_are_replaced_one_by_one(tmp_path: Path, controller: st
     firn = {FIRN} if controller == "firn" else set()
 
     async def scenario() -> None:
-        async with mixed(tmp_path, controllers=1, brokers=3, firn=firn, by_kafka=True) as cluster:
+        made = mixed(tmp_path, controllers=1, brokers=3, firn=firn, settings=SETTINGS, by_kafka=True)
+        async with made as cluster:
             await create(cluster)
             with Writers(cluster, PLACES, options=OPTIONS) as writers:
                 for number, node_id in enumerate(tuple(cluster.brokers)):
