@@ -219,7 +219,8 @@ class Mixed:
         """A broker of Kafka ends, and one of Firn begins in its place, with nothing on its disk."""
         old = self.brokers[node_id]
         assert await old.terminate() in (0, 143), old.log()
-        old.data.rename(old.data.with_suffix(".old"))
+        for path in (old.data, old.log_path):
+            path.rename(path.with_name(f"{path.name}.old"))
         settings = _broker(self._common, old.address.port, is_firn=True)
         new = Member(node_id, old.folder, old.address.port, settings, is_firn=True)
         self.brokers[node_id] = self.members[node_id] = new
