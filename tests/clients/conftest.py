@@ -2,7 +2,8 @@
 
 One node with an S3 tier for the whole run. `FIRN_TEST_NODES=3` (`make test-clients NODES=3`): a cluster of so
 many, all of them brokers and controllers, with one bucket; tests about one node, which they start themselves,
-are left out. Or another broker, say Apache Kafka, to judge the tests by:
+are left out; `FIRN_TEST_REPLICAS=3` (`REPLICAS=3`): topics have so many replicas, of which all but one must
+be in sync. Or another broker, say Apache Kafka, to judge the tests by:
 `FIRN_TEST_BOOTSTRAP=127.0.0.1:9092 make test-clients`, with `FIRN_TEST_TIERED=1` where it has a cold tier and
 `FIRN_TEST_DATA=/dir` where its `log.dirs` can be read.
 """
@@ -22,11 +23,17 @@ from tests.conftest import BRISK
 from tests.support.clients import Admin
 from tests.support.processes import Node, wait_until
 from tests.support.quorums import Cluster
+from tests.support.replicas import wait_in_sync
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import offset, settle
 from tests.support.wire import RawConnection, leader_of, offsets
 
 NODES = int(os.environ.get("FIRN_TEST_NODES", "1"))
+REPLICAS = int(os.environ.get("FIRN_TEST_REPLICAS", "1"))
+REPLICATED = {
+    "default.replication.factor": str(REPLICAS),
+    "min.insync.replicas": str(max(REPLICAS - 1, 1)),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,9 +74,14 @@ class Broker:
         return self.data
 
     def folder(self, topic: str, partition: int = 0) -> Path:
-        """The directory of a partition."""
-        (found,) = (one for data in self.need_data() if (one := data / f"{topic}-{partition}").is_dir())
-        return found
+        """The directory of a partition; of several replicas, the leader's."""
+        name = f"{topic}-{partition}"
+        found = [one for data in self.need_data() if (one := data / name).is_dir()]
+        if len(found) > 1:
+            leader = self.admin.client.list_topics(topic, 20).topics[topic].partitions[partition].leader
+            return self.data[leader - 1] / name
+        (only,) = found
+        return only
 
     def need_store(self) -> Store:
         if self.store is None:
@@ -124,7 +136,7 @@ def _one(folder: Path, store: Store) -> Iterator[Broker]:
 
 def _several(folder: Path, store: Store) -> Iterator[Broker]:
     folder.mkdir()
-    settings = {**BRISK, **store.node_settings}
+    settings = {**BRISK, **REPLICATED, **store.node_settings}
     with Cluster(folder, NODES, NODES, settings=settings, environ=store.env) as cluster:
         cluster.start()
         members = cluster.members.values()
@@ -133,10 +145,14 @@ def _several(folder: Path, store: Store) -> Iterator[Broker]:
             for one in members:
                 one.leave()
                 one.start()
+                if REPLICAS > 1:
+                    for topic in Admin(cluster.bootstrap).topics():
+                        wait_in_sync(cluster, topic)
 
         data = tuple(one.data for one in members)
         logs = tuple(one.log_path for one in members)
-        yield Broker(cluster.bootstrap, Admin(cluster.bootstrap), True, data, logs, restart, store)
+        admin = Admin(cluster.bootstrap, REPLICAS)
+        yield Broker(cluster.bootstrap, admin, True, data, logs, restart, store)
         cluster.stop()
         assert [one.process.returncode for one in members] == [0] * NODES
 

@@ -45,7 +45,7 @@ def test_confluent_creates_describes_and_deletes(broker: Broker) -> None:
         (confluent_admin.NewTopic("x" * 250, 1, 1), "INVALID_TOPIC_EXCEPTION"),
         (confluent_admin.NewTopic("ünïcode", 1, 1), "INVALID_TOPIC_EXCEPTION"),
         (confluent_admin.NewTopic("../../etc/passwd", 1, 1), "INVALID_TOPIC_EXCEPTION"),
-        (confluent_admin.NewTopic("too-replicated", 1, 3), "INVALID_REPLICATION_FACTOR"),
+        (confluent_admin.NewTopic("too-replicated", 1, NODES + 2), "INVALID_REPLICATION_FACTOR"),
         (confluent_admin.NewTopic("bad-key", 1, 1, config={"no.such.key": "1"}), "INVALID_CONFIG"),
         (confluent_admin.NewTopic("bad-value", 1, 1, config={"retention.ms": "soon"}), "INVALID_CONFIG"),
         (confluent_admin.NewTopic("small", 1, 1, config={"segment.bytes": "7"}), "INVALID_CONFIG"),

@@ -19,7 +19,7 @@ from aiokafka.admin.config_resource import ConfigResource as AioResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioResourceType
 from confluent_kafka import admin as confluent_admin
 
-from tests.clients.conftest import Broker, NewTopic
+from tests.clients.conftest import REPLICAS, Broker, NewTopic
 from tests.clients.test_configs_and_dirs import node_id
 from tests.support.clients import CLIENTS, EPOCH_MS, make_rows
 from tests.support.kafka_tools import run_tool, tool
@@ -144,7 +144,7 @@ def test_kafka_python_describes_log_dirs(admin: Any, broker: Broker, filled: str
     held = [one for found in dirs for topic in found["topics"] for one in topic["partitions"]]
     assert [(one["partition_index"], one["offset_lag"], one["is_future_key"]) for one in held] == [
         (0, 0, False)
-    ]
+    ] * REPLICAS
     assert held[0]["partition_size"] > ROWS * 500
     for found in dirs:
         assert 0 < found["usable_bytes"] <= found["total_bytes"]

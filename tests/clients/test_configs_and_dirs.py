@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import admin as confluent_admin
 
-from tests.clients.conftest import Broker, NewTopic
+from tests.clients.conftest import REPLICAS, Broker, NewTopic
 from tests.support.clients import CLIENTS, make_rows
 from tests.support.kafka_tools import run_tool, tool
 from tests.support.processes import wait_until
@@ -69,7 +69,9 @@ def test_kafka_log_dirs_tells_what_lies_where(broker: Broker, new_topic: NewTopi
     topic = new_topic(3)
     CLIENTS[0].produce(broker.bootstrap, topic, make_rows(300, 3))
     held = [one for found in described_dirs(broker, topic) for one in found["partitions"]]
-    assert sorted(one["partition"] for one in held) == [f"{topic}-{index}" for index in range(3)]
+    assert sorted(one["partition"] for one in held) == [
+        f"{topic}-{index}" for index in range(3) for _ in range(REPLICAS)
+    ]
     for one in held:
         assert one["size"] > 1000
         assert (one["offsetLag"], one["isFuture"]) == (0, False)

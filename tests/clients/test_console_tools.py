@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import Broker, NewTopic
+from tests.clients.conftest import NODES, REPLICAS, Broker, NewTopic
 from tests.conftest import NodeFactory
 from tests.support.clients import CLIENTS, EPOCH_MS, Admin, KafkaPython, make_rows
 from tests.support.kafka_tools import run_tool, tool
@@ -31,9 +31,11 @@ def test_kafka_topics_creates_lists_describes_and_deletes(broker: Broker) -> Non
         described = tool("topics", *at, "--describe", "--topic", name)
         head = described.splitlines()[0]
         assert "PartitionCount: 3" in head
-        assert "ReplicationFactor: 1" in head
+        assert f"ReplicationFactor: {REPLICAS}" in head
         assert "retention.ms=-1" in head
-        assert len(re.findall(r"Partition: [012]\tLeader: \d+\tReplicas: \d+\tIsr: \d+", described)) == 3
+        ids = r"\d+(?:,\d+)" + f"{{{REPLICAS - 1}}}"
+        lines = rf"Partition: [012]\tLeader: \d+\tReplicas: {ids}\tIsr: {ids}\t"
+        assert len(re.findall(lines, described)) == 3
         again = run_tool("topics", *at, "--create", "--topic", name)
         assert again.returncode != 0
         assert b"already exists" in again.stdout + again.stderr
@@ -50,7 +52,10 @@ def test_kafka_topics_creates_lists_describes_and_deletes(broker: Broker) -> Non
     [
         (("--topic", "a b"), b"invalid"),
         (("--topic", "x" * 250), b"249"),
-        (("--topic", "too-replicated", "--replication-factor", "2"), b"Unable to replicate the partition 2"),
+        (
+            ("--topic", "too-replicated", "--replication-factor", f"{NODES + 1}"),
+            b"Unable to replicate the partition %d" % (NODES + 1),
+        ),
         (("--topic", "elsewhere", "--replica-assignment", "7"), b"broker 7"),
         (("--topic", "unheard-of", "--config", "no.such.key=1"), b"no.such.key"),
         (("--topic", "too-small", "--config", "segment.bytes=5"), b"segment.bytes"),

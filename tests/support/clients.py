@@ -311,8 +311,9 @@ CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka())
 class Admin:
     """Topics and configs through confluent-kafka's admin client."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, bootstrap: str, replicas: int = 1) -> None:
+        """`replicas`: of topics where nothing else is said."""
+        self.bootstrap, self.replicas = bootstrap, replicas
         self.client = confluent_admin.AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
@@ -320,7 +321,7 @@ class Admin:
 
         The rows of tests are years old, so nothing is deleted by age unless asked.
         """
-        self.replicate(topic, partitions, 1, **config)
+        self.replicate(topic, partitions, self.replicas, **config)
 
     def replicate(self, topic: str, partitions: int, replicas: int, **config: str) -> None:
         """As `create`, of several replicas."""

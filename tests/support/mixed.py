@@ -56,10 +56,12 @@ _LATE: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode
 _OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
 _KAFKAS_ERROR: Final = re.compile(
     r"FATAL|Encountered .*fault|"
-    r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat))"
+    r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat|"
+    r"to exist, but it was missing. Creating\.\.\.))"
 )
 """Kafka's controllers call it an error that somebody else leads by now, that they are asked for their
-versions while they start, and that a busy machine has made them late, in these words."""
+versions while they start, and that a busy machine has made them late, in these words; its brokers, that they
+get a replica of a topic that they know."""
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -169,7 +171,7 @@ class Mixed:
                 "controller.quorum.voters": ",".join(f"{one}@{HOST}:{port}" for one, port in places.items())
             }
         )
-        common = {**_COMMON, **named, **(settings or {})}
+        self._common = common = {**_COMMON, **named, **(settings or {})}
         self.controllers = {
             one: Member(one, folder, port, _controller(common, port), is_firn=one in firn)
             for one, port in places.items()
@@ -213,11 +215,29 @@ class Mixed:
             if member.is_firn and member.is_running:
                 assert await member.terminate() == 0, member.log()
 
+    async def replace(self, node_id: int) -> Member:
+        """A broker of Kafka ends, and one of Firn begins in its place, with nothing on its disk."""
+        old = self.brokers[node_id]
+        assert await old.terminate() in (0, 143), old.log()
+        for path in (old.data, old.log_path):
+            path.rename(path.with_name(f"{path.name}.old"))
+        settings = _broker(self._common, old.address.port, is_firn=True)
+        new = Member(node_id, old.folder, old.address.port, settings, is_firn=True)
+        self.brokers[node_id] = self.members[node_id] = new
+        new.launch()
+        await new.serves()
+        return new
+
     async def __aenter__(self) -> Mixed:
         return await self.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """Of the brokers."""
+        return ",".join(one.bootstrap for one in self.brokers.values())
 
     # -- what is asked
 

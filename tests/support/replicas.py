@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from service.network.client import Client
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.processes import wait_until
-from tests.support.quorums import Cluster, Member
+from tests.support.quorums import Member
+
+
+class Nodes(Protocol):
+    """A cluster; `quorums.Cluster` and `mixed.Mixed` are some."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def members(self) -> Mapping[int, Member]: ...
 
 
 class State(NamedTuple):
@@ -40,7 +49,7 @@ def states(member: Member, topic: str) -> dict[int, State]:
     }
 
 
-def wait_in_sync(cluster: Cluster, topic: str, seconds: float = 60) -> dict[int, State]:
+def wait_in_sync(cluster: Nodes, topic: str, seconds: float = 60) -> dict[int, State]:
     """Until all replicas of the topic are in sync and led, as every running broker tells."""
     found: dict[int, State] = {}
 
@@ -73,7 +82,7 @@ def log_bytes(directory: Path) -> dict[int, bytes]:
     return batches
 
 
-def check_equal(cluster: Cluster, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
+def check_equal(cluster: Nodes, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
     """Batches are equal on all replicas that have them, and no replica has fewer at its end; how many there
     are, by partition. The nodes should be stopped, or quiet."""
     counts: dict[int, int] = {}

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from tests.support.processes import wait_until
 from tests.support.quorums import Cluster, Member
-from tests.support.replicas import states
+from tests.support.replicas import Nodes, states
 
 Place = tuple[str, int]
 """topic and partition"""
@@ -45,7 +45,9 @@ class Stall(NamedTuple):
 class Writer:
     """Numbered records to one partition: acks=all, idempotent, retries as the client's defaults have them."""
 
-    def __init__(self, bootstrap: str, place: Place, every_s: float) -> None:
+    def __init__(
+        self, bootstrap: str, place: Place, every_s: float, options: Mapping[str, str] | None = None
+    ) -> None:
         self.place = place
         self.acks: list[Ack] = []
         self.refused: list[tuple[int, str]] = []
@@ -59,6 +61,7 @@ class Writer:
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "log_level": 2,  # that brokers die is no news
+                **(options or {}),
             }
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -112,10 +115,16 @@ class Writer:
 
 
 class Writers:
-    """One `Writer` for each place. For a `with`."""
+    """One `Writer` for each place, with these options of its producer where there are any. For a `with`."""
 
-    def __init__(self, cluster: Cluster, places: Iterable[Place], every_s: float = 0.02) -> None:
-        self.all = [Writer(cluster.bootstrap, place, every_s) for place in places]
+    def __init__(
+        self,
+        cluster: Nodes,
+        places: Iterable[Place],
+        every_s: float = 0.02,
+        options: Mapping[Place, Mapping[str, str]] | None = None,
+    ) -> None:
+        self.all = [Writer(cluster.bootstrap, one, every_s, (options or {}).get(one)) for one in places]
 
     def __enter__(self) -> Writers:
         return self
@@ -148,12 +157,12 @@ class Writers:
             seconds,
         )
 
-    def check_read(self, cluster: Cluster) -> int:
+    def check_read(self, cluster: Nodes) -> int:
         """What was acknowledged is read at its place, once, in order, and nothing else is; how many."""
         return sum(_check_read(cluster, one) for one in self.all)
 
 
-def _check_read(cluster: Cluster, writer: Writer) -> int:
+def _check_read(cluster: Nodes, writer: Writer) -> int:
     found = read_partition(cluster.bootstrap, writer.place)
     acked = {ack.offset: ack.number for ack in writer.acks}
     wrong = {
@@ -352,7 +361,7 @@ def active_controller(cluster: Cluster) -> int:
 # -- what the disks must say
 
 
-def check_files(cluster: Cluster, topic: str, partitions: Iterable[int]) -> None:
+def check_files(cluster: Nodes, topic: str, partitions: Iterable[int]) -> None:
     """Checkpoints parse as Kafka's, and what replicas say of leader epochs agrees where they overlap. All
     nodes are stopped."""
     for member in cluster.members.values():
