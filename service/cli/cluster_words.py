@@ -28,6 +28,8 @@ def described(found: Standing) -> list[str]:
     lines = [f"cluster: {escaped(found.cluster_id)}"]
     if found.quorum is not None:
         lines.append(_quorum(found.quorum))
+    elif found.partitions is not None and not found.problems:
+        lines.append("quorum: the node is alone")
     if found.partitions is not None:
         lines.append(_partitions(found.partitions))
     if found.moving is not None:

@@ -93,7 +93,7 @@ def nodes_of(
         listeners = [] if broker is None else [_address(broker.host, broker.port)]
         told = quorum.listeners.get(node_id, ()) if quorum is not None else ()
         listeners += [f"{name}://{_address(host, port)}" for name, host, port in told]
-        if not told and (one := named.get(node_id)) is not None:
+        if not listeners and (one := named.get(node_id)) is not None:
             listeners.append(_address(one.host, one.port))
         is_controller = node_id in voters or node_id in named or (broker is None and node_id in observers)
         roles = ((BROKER,) if broker is not None else ()) + ((CONTROLLER,) if is_controller else ())
@@ -247,6 +247,12 @@ class Tally:
             self._counts[Ill.UNDER_REPLICATED], self._with_elr, self._not_preferred, self._in_all,
             {node: Share(*counts) for node, counts in sorted(self._shares.items())}, tuple(self._ill),
         )  # fmt: skip
+
+
+def with_all(found: Partitions, brokers: Sequence[NodeInfo]) -> Partitions:
+    """The same, with a share for those, too, who have nothing."""
+    shares = {one.node_id: Share() for one in brokers} | dict(found.shares)
+    return found._replace(shares=dict(sorted(shares.items())))
 
 
 class Standing(NamedTuple):

@@ -24,6 +24,7 @@ from service.network.standing import (
     Tally,
     is_alone,
     nodes_of,
+    with_all,
 )
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
@@ -166,7 +167,7 @@ def look(bootstrap: str, most: int) -> Standing:
         moving = _tried(problems, "reassignments", lambda: ask_moving(cluster))
     # Each on a connection of its own: what comes too late would be taken for the next answer.
     with Cluster(bootstrap) as cluster:
-        partitions = ask_partitions(cluster, moving or (), most)
+        partitions = with_all(ask_partitions(cluster, moving or (), most), info.nodes)
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S) as cluster:
         quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster))
     controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
