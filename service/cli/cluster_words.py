@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from service.base.printable import escaped
-from service.cli.group import aligned
+from service.cli.columns import aligned
 from service.network.standing import (
     IllPartition,
     MetadataReplica,

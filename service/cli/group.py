@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from service.cli.columns import aligned
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
@@ -113,15 +113,3 @@ def words_of(partitions: Partitions) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns; what others named cannot rearrange them."""
-    from service.base.printable import escaped
-
-    shown = [[escaped(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]
