@@ -76,14 +76,14 @@ def shoot(url: str, scene: Scene, folder: Path) -> None:
 
 def shoot_cluster(folder: Path) -> None:
     """Three nodes of which one has died."""
-    with tempfile.TemporaryDirectory(prefix="firn-shots-") as made:
-        with (
-            limping(Path(made)) as cluster,
-            console_of(cluster.alive, Path(made), "--survey-every", "0") as url,
-            chromium_of() as browser,
-        ):
-            for name, path, scheme, width, height in CLUSTER_SHOTS:
-                _shot(browser, url, folder / f"console-{name}.png", path, scheme, width, height)
+    with (
+        tempfile.TemporaryDirectory(prefix="firn-shots-") as made,
+        limping(Path(made)) as cluster,
+        console_of(cluster.alive, Path(made), "--survey-every", "0") as url,
+        chromium_of() as browser,
+    ):
+        for name, path, scheme, width, height in CLUSTER_SHOTS:
+            _shot(browser, url, folder / f"console-{name}.png", path, scheme, width, height)
 
 
 def _live(scene: Scene, done: threading.Event) -> None:

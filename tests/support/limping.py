@@ -50,6 +50,7 @@ def limping(folder: Path) -> Iterator[Limping]:
 
         wait_until("it is fenced", is_fenced, 60)
         Admin(alive).replicate(LONE, 1, 1)
+        wait_in_sync(cluster, LONE)
         with ChangingCluster(alive) as changing:
             ((leader,),) = (one.replicas for one in changing.partitions(LONE, 0, 1).topic.partitions)
             assert changing.reassign({(LONE, 0): (leader, dead)}) == {}
