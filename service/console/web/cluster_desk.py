@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from service.base.clock import Clock
 from service.console.web.kafka_desk import KafkaDesk
@@ -80,5 +80,5 @@ class ClusterDesk:
             ),
         )  # fmt: skip
 
-    def _why(self, told: Told[T]) -> str:
+    def _why(self, told: Told[Any]) -> str:
         return "no answer yet" if told.problem is None else self._words_of(told.problem)
