@@ -130,4 +130,6 @@ def _name(place: Place) -> str:
 
 
 def _whole(found: WideningPlan) -> str:
+    if not found.partitions:
+        return "nothing to do: there are no internal topics yet"
     return f"nothing to do: each partition of the internal topics has {found.factor} replicas or more"

@@ -31,8 +31,10 @@ class Widening(NamedTuple):
 
 
 class WideningPlan(NamedTuple):
-    """`factor` is how many replicas each is to have. `problems` say what stays short of it, and why."""
+    """`partitions` were looked at; `factor` is how many replicas each of them is to have. `problems` say what
+    stays short of it, and why."""
 
+    partitions: int
     factor: int
     steps: tuple[Widening, ...]
     problems: tuple[str, ...]
@@ -67,7 +69,7 @@ def plan(
             )
         if len(after) > len(one.replicas):
             steps.append(Widening(topic, one.partition, one.replicas, after))
-    return WideningPlan(factor, tuple(steps), tuple(problems))
+    return WideningPlan(len(every), factor, tuple(steps), tuple(problems))
 
 
 def _widened(

@@ -37,7 +37,7 @@ SHOTS = (
     ("configuration", "/configuration", "light", 1280, 700),
     ("narrow", "/topic?name=readings", "light", 390, 844),
 )
-CLUSTER_SHOTS = (("cluster", "/cluster", "light", 1280, 1120),)
+CLUSTER_SHOTS = (("cluster", "/cluster", "light", 1280, 1250),)
 
 
 def main(folder: Path) -> None:

@@ -113,3 +113,12 @@ def test_what_is_refused_or_called_off_is_said_and_the_others_are_done(copying: 
     copying.refuses, copying.calls_off = frozenset({3}), frozenset({12})
     assert copying.repair().run(10, 60) == [f"{TOPIC}-3: no", f"{TOPIC}-12 did not get 1,2,3"]
     assert sorted(n for n, held in copying.replicas.items() if len(held) < 3) == [3, 12]
+
+
+def test_a_cluster_without_such_topics_has_nothing_to_do(
+    copying: Copying, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copying.replicas.clear()
+    assert copying.repair().run(10, 60) == []
+    assert copying.repair().rehearse() == ()
+    assert capsys.readouterr().out.splitlines() == ["nothing to do: there are no internal topics yet"] * 2
