@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from service.cli.columns import aligned
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _list(args: argparse.Namespace) -> int:
         print(json.dumps([row._asdict() for row in found.rows], indent=2))
     elif found.rows:
         rows = [(one.group_id, one.kind, one.state, str(one.node)) for one in found.rows]
-        print("\n".join(_aligned([("group", "protocol", "state", "coordinator"), *rows])))
+        print("\n".join(aligned([("group", "protocol", "state", "coordinator"), *rows])))
     for problem in found.problems:
         print(f"firn group: {problem}", file=sys.stderr)
     return 1 if found.problems else 0
@@ -92,7 +92,7 @@ def described(info: GroupInfo) -> list[str]:
             )
             for m in info.members
         ]  # fmt: skip
-        lines += ["", *_aligned([head, *rows])]
+        lines += ["", *aligned([head, *rows])]
     if info.positions:
         head = ("topic", "partition", "committed", "end", "lag", "member")
         rows = [
@@ -102,7 +102,7 @@ def described(info: GroupInfo) -> list[str]:
             )
             for p in info.positions
         ]  # fmt: skip
-        lines += ["", *_aligned([head, *rows])]
+        lines += ["", *aligned([head, *rows])]
     return lines
 
 
@@ -113,15 +113,3 @@ def words_of(partitions: Partitions) -> str:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns; what others named cannot rearrange them."""
-    from service.base.printable import escaped
-
-    shown = [[escaped(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]

@@ -38,6 +38,7 @@ _NODE: Final = MappingProxyType(
 )
 _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
+_CLUSTERS: Final = "docs/operations.md, Clusters"
 
 PAGES: Final[Mapping[str, Page]] = MappingProxyType(
     {
@@ -106,6 +107,30 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
                 ("firn top --json | jq .metrics", "once, for programs"),
             ),
             see="docs/metrics.md",
+        ),
+        "firn cluster": Page((("firn cluster describe", "how it stands"),), see=_CLUSTERS),
+        "firn cluster describe": Page(
+            (
+                ("firn cluster describe", "nodes, quorum, brokers, what is not whole, what moves"),
+                ("firn cluster describe --format json | jq .wrong", "what somebody should look at"),
+                ("firn cluster describe --bootstrap-controller a:9093", "where no broker is left"),
+            ),
+            {
+                0: "nothing is wrong",
+                1: "something is (its lines begin with wrong:), or could not be asked",
+            },
+            see=_CLUSTERS,
+        ),
+        "firn cluster repair-internal": Page(
+            (
+                ("firn cluster repair-internal --dry-run", "what would be done"),
+                ("firn cluster repair-internal", "it is done, ten partitions at a time"),
+            ),
+            {
+                0: "all have their replicas; with --dry-run, or could be given them",
+                1: "some lack them, or it could not be done: stderr says why",
+            },
+            see=_CLUSTERS,
         ),
         "firn topic": Page((("firn topic list", "what there is"),)),
         "firn topic create": Page(

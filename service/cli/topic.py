@@ -17,10 +17,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     create = actions.add_parser("create", help="create a topic")
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument(
-        "--partitions", type=_positive, default=-1, metavar="N", help="default: the broker's num.partitions"
+        "--partitions", type=positive, default=-1, metavar="N", help="default: the broker's num.partitions"
     )
     create.add_argument(
-        "--replication-factor", type=_positive, default=-1, metavar="N", help="default: the broker's"
+        "--replication-factor", type=positive, default=-1, metavar="N", help="default: the broker's"
     )
     create.add_argument(
         "--config", action="append", default=[], type=setting, metavar="KEY=VALUE", help="may be repeated"
@@ -52,7 +52,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return int(text)

@@ -80,14 +80,22 @@ class Client:
 
     def version(self, api_key: int) -> int:
         """The version in which `request` talks to the broker."""
-        if self._versions is None:
-            self._versions = self._negotiate()
-        if api_key not in self._versions:
+        version = self._known_versions().get(api_key)
+        if version is None:
             raise RequestError(
                 ErrorCode.unsupported_version,
                 f"{self.address} serves no known version of {APIS[api_key].name}",
             )
-        return self._versions[api_key]
+        return version
+
+    def serves(self, api_key: int) -> bool:
+        """Whether there is a version of it that both sides know."""
+        return api_key in self._known_versions()
+
+    def _known_versions(self) -> dict[int, int]:
+        if self._versions is None:
+            self._versions = self._negotiate()
+        return self._versions
 
     def _negotiate(self) -> dict[int, int]:
         """Newest common version by API key. A broker older than our ApiVersions answers in version 0

@@ -28,6 +28,8 @@ CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+BROKER_ENDPOINTS: Final = 1
+CONTROLLER_ENDPOINTS: Final = 2
 
 # what ListOffsets answers for these instead of a time (KIP-405, KIP-1005)
 LATEST: Final = -1
@@ -64,16 +66,23 @@ class Cluster:
         for client in {self._first, *self._by_id.values()}:
             client.close()
 
-    def describe(self) -> ClusterInfo:
-        """The cluster and its nodes, sorted by id."""
+    @property
+    def first(self) -> Client:
+        """The connection to whom answered first, for what any node is asked."""
+        return self._first
+
+    def describe(self, *, controllers: bool = False) -> ClusterInfo:
+        """The cluster and its brokers, sorted by id; or its `controllers`, as one of them tells (KIP-919)."""
         module = request_module(ApiKey.DESCRIBE_CLUSTER)
         response = self._first.request(
             ApiKey.DESCRIBE_CLUSTER,
             module.DescribeClusterRequest(
-                include_cluster_authorized_operations=False, include_fenced_brokers=True
+                include_cluster_authorized_operations=False,
+                endpoint_type=CONTROLLER_ENDPOINTS if controllers else BROKER_ENDPOINTS,
+                include_fenced_brokers=not controllers,
             ),
         )
-        _raise_for(response.error_code, response.error_message, "the cluster")
+        raise_for(response.error_code, response.error_message, "the cluster")
         nodes = [NodeInfo(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in response.brokers]
         self._know(response.brokers, "broker_id")
         return ClusterInfo(response.cluster_id, response.controller_id, tuple(sorted(nodes)))
@@ -85,9 +94,9 @@ class Cluster:
         """`most` partitions of a topic from number `first` on: little work however many it has (KIP-966)."""
         response = self._described((topic,), (topic, first) if first else None, most)
         if not response.topics:
-            _raise_for(ErrorCode.unknown_topic_or_partition, None, f"topic {topic}")
+            raise_for(ErrorCode.unknown_topic_or_partition, None, f"topic {topic}")
         found = response.topics[0]
-        _raise_for(found.error_code, None, f"topic {topic}")
+        raise_for(found.error_code, None, f"topic {topic}")
         return PartitionPage(_topic_info(found), response.next_cursor is not None)
 
     def every_topic(self, at_once: int = 2_000) -> Iterator[TopicInfo]:
@@ -95,12 +104,18 @@ class Cluster:
 
         A topic may come in several parts, one after the other.
         """
+        for topics in self.described((), at_once):
+            for topic in topics:
+                raise_for(topic.error_code, None, f"topic {topic.name}")
+                yield _topic_info(topic)
+
+    def described(self, names: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
+        """Topics of these names, or all, as DescribeTopicPartitions tells them, `at_once` partitions to an
+        answer. They come sorted by name, and one may come in several parts."""
         at: tuple[str, int] | None = None
         while True:
-            response = self._described((), at, at_once)
-            for topic in response.topics:
-                _raise_for(topic.error_code, None, f"topic {topic.name}")
-                yield _topic_info(topic)
+            response = self._described(names, at, at_once)
+            yield response.topics
             cursor = response.next_cursor
             if cursor is None:
                 return
@@ -134,7 +149,7 @@ class Cluster:
         self._know(response.brokers, "node_id")
         found = []
         for topic in response.topics:
-            _raise_for(topic.error_code, None, f"topic {topic.name}")
+            raise_for(topic.error_code, None, f"topic {topic.name}")
             partitions = tuple(
                 PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
                 for p in sorted(topic.partitions, key=lambda p: p.partition_index)
@@ -192,7 +207,7 @@ class Cluster:
         )
         by_name = {}
         for result in client.request(ApiKey.DESCRIBE_CONFIGS, request).results:
-            _raise_for(result.error_code, result.error_message, f"configuration of {result.resource_name}")
+            raise_for(result.error_code, result.error_message, f"configuration of {result.resource_name}")
             by_name[result.resource_name] = result.configs
         return [by_name.get(name, ()) for name in names]
 
@@ -200,7 +215,7 @@ class Cluster:
         """By partition: what its leader answers for `timestamp` (-1 where there is none)."""
         answers: dict[int, int] = {}
         for p, answered in self.look_up(topic, leaders, timestamp).items():
-            _raise_for(answered.error_code, None, f"{topic}-{p}")
+            raise_for(answered.error_code, None, f"{topic}-{p}")
             answers[p] = answered.offset
         return answers
 
@@ -297,11 +312,11 @@ class Cluster:
             forgotten_topics_data=(),
         )
         response = self.client(leader).request(ApiKey.FETCH, request)
-        _raise_for(response.error_code, None, "fetch")
+        raise_for(response.error_code, None, "fetch")
         (answered,) = response.responses[0].partitions if response.responses else (None,)
         if answered is None:
             return Fetched(b"", -1, -1)
-        _raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
+        raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
         return Fetched(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
 
     def client(self, broker: int) -> Client:
@@ -356,16 +371,40 @@ class ChangingCluster(Cluster):
         )
         request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=False)
         (result,) = self._first.request(ApiKey.CREATE_TOPICS, request).topics
-        _raise_for(result.error_code, result.error_message, f"topic {name}")
+        raise_for(result.error_code, result.error_message, f"topic {name}")
         topic_id: UUID | None = result.topic_id
         return topic_id
+
+    def reassign(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], str]:
+        """Give partitions these replicas, preferred leaders first. What is accepted goes on by itself;
+        returned is what was refused, and why."""
+        module = request_module(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+        by_topic: dict[str, list[Any]] = {}
+        for (topic, partition), replicas in wanted.items():
+            one = module.ReassignablePartition(partition_index=partition, replicas=tuple(replicas))
+            by_topic.setdefault(topic, []).append(one)
+        request = module.AlterPartitionReassignmentsRequest(
+            timeout=TIMEOUT,
+            topics=tuple(
+                module.ReassignableTopic(name=topic, partitions=tuple(found))
+                for topic, found in by_topic.items()
+            ),
+        )
+        answer = self._first.request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
+        raise_for(answer.error_code, answer.error_message, "reassignments")
+        return {
+            (topic.name, one.partition_index): one.error_message or ErrorCode(one.error_code).name.upper()
+            for topic in answer.responses
+            for one in topic.partitions
+            if one.error_code != ErrorCode.none
+        }
 
     def delete_topic(self, name: str) -> None:
         module = request_module(ApiKey.DELETE_TOPICS)
         state = module.DeleteTopicState(name=name, topic_id=None)
         request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
         (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
-        _raise_for(result.error_code, result.error_message, f"topic {name}")
+        raise_for(result.error_code, result.error_message, f"topic {name}")
 
 
 def _topic_info(topic: Any) -> TopicInfo:
@@ -376,7 +415,8 @@ def _topic_info(topic: Any) -> TopicInfo:
     return TopicInfo(topic.name, topic.topic_id, partitions)
 
 
-def _raise_for(code: ErrorCode, message: str | None, what: str) -> None:
+def raise_for(code: ErrorCode, message: str | None, what: str) -> None:
+    """Raises `RequestError` for a code that is one."""
     if code != ErrorCode.none:
         name = ErrorCode(code).name.upper()
         raise RequestError(ErrorCode(code), f"{what}: {message} ({name})" if message else f"{what}: {name}")

@@ -17,6 +17,7 @@ import confluent_kafka
 from tests.support.browser import Window, chromium_of
 from tests.support.clients import Confluent
 from tests.support.console import Scene, console_node, console_of, fill, readings
+from tests.support.limping import limping
 from tests.support.processes import REPOSITORY, wait_until
 from tests.support.stores import moto_server, new_bucket
 
@@ -36,6 +37,7 @@ SHOTS = (
     ("configuration", "/configuration", "light", 1280, 700),
     ("narrow", "/topic?name=readings", "light", 390, 844),
 )
+CLUSTER_SHOTS = (("cluster", "/cluster", "light", 1280, 1250),)
 
 
 def main(folder: Path) -> None:
@@ -51,6 +53,7 @@ def main(folder: Path) -> None:
                 shoot(url, scene, folder)
         finally:
             node.close()
+    shoot_cluster(folder)
 
 
 def shoot(url: str, scene: Scene, folder: Path) -> None:
@@ -69,6 +72,18 @@ def shoot(url: str, scene: Scene, folder: Path) -> None:
         done.set()
         for thread in going_on:
             thread.join()
+
+
+def shoot_cluster(folder: Path) -> None:
+    """Three nodes of which one has died."""
+    with (
+        tempfile.TemporaryDirectory(prefix="firn-shots-") as made,
+        limping(Path(made)) as cluster,
+        console_of(cluster.alive, Path(made), "--survey-every", "0") as url,
+        chromium_of() as browser,
+    ):
+        for name, path, scheme, width, height in CLUSTER_SHOTS:
+            _shot(browser, url, folder / f"console-{name}.png", path, scheme, width, height)
 
 
 def _live(scene: Scene, done: threading.Event) -> None:

@@ -13,7 +13,10 @@ from tests.support.processes import free_port
 
 MANY, OTHERS, EACH = 5_000, 5, 1_000
 MOST_MS = 300
-PAGES = ("/", "/topics", "/topic?name=many", "/topic?name=many&partition=4999", "/topic?name=many&page=250")
+PAGES = (
+    "/", "/cluster", "/topics", "/topic?name=many", "/topic?name=many&partition=4999",
+    "/topic?name=many&page=250",
+)  # fmt: skip
 
 
 def test_ten_thousand_partitions_come_a_page_at_a_time(

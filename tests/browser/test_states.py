@@ -17,7 +17,17 @@ from tests.support.console import console_node, console_of, fill, readings
 from tests.support.processes import free_port, wait_until
 from tests.support.stores import moto_server, new_bucket
 
-PAGES = ("/", "/topics", "/records", "/groups", "/group?id=x", "/bucket", "/cold", "/configuration")
+PAGES = (
+    "/",
+    "/cluster",
+    "/topics",
+    "/records",
+    "/groups",
+    "/group?id=x",
+    "/bucket",
+    "/cold",
+    "/configuration",
+)
 
 
 def test_a_cluster_without_topics_says_how_to_make_one(

@@ -21,6 +21,7 @@ from service.console.web import strata
 from service.console.web.asking import Ask
 from service.console.web.assembling import TIERED_KEY, Said, assembled, retention_limits
 from service.console.web.bucket_desk import BucketDesk
+from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.disk_desk import blocks_on_disk
 from service.console.web.group_desk import GroupDesk
 from service.console.web.history import alerts
@@ -92,6 +93,7 @@ class Desk:
         self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads)
         self._records = RecordDesk(self._kafka, world.clock)
         self.groups = GroupDesk(self._kafka, world.clock, self._call, words_of)
+        self.cluster = ClusterDesk(self._kafka, world.clock, self._call, words_of)
         self.watch = Watch(self._find_listeners, world.clock)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None

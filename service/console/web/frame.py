@@ -9,6 +9,7 @@ from service.console.web.markup import Child, Markup, el, link
 
 NAVIGATION: Final = (
     ("/", "Overview", "o"),
+    ("/cluster", "Cluster", "n"),
     ("/topics", "Topics", "t"),
     ("/records", "Records", "r"),
     ("/groups", "Groups", "u"),

@@ -31,6 +31,7 @@ from service.console.web.guard import Guard, Verdict
 from service.console.web.history import SERIES
 from service.console.web.pages import (
     bucket,
+    cluster,
     cold,
     configuration,
     group,
@@ -121,6 +122,7 @@ class ConsoleServer:
         self._listening: asyncio.Server | None = None
         self._routes: dict[str, Handler] = {
             "/": self._overview,
+            "/cluster": self._cluster,
             "/topics": self._topics,
             "/topic": self._topic,
             "/records": self._records,
@@ -280,6 +282,10 @@ class ConsoleServer:
 
     async def _overview(self, request: BaseRequest) -> Response:
         return _html(overview.render(self._context(request), await self.desk.find_overview()))
+
+    async def _cluster(self, request: BaseRequest) -> Response:
+        found = await self.desk.cluster.find()
+        return _html(cluster.render(self._context(request), found), 503 if found.problem else 200)
 
     async def _topics(self, request: BaseRequest) -> Response:
         query = request.query

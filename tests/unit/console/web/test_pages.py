@@ -14,6 +14,7 @@ from service.console.web.frame import Context, login_page
 from service.console.web.history import Alert, NodeLook, alerts
 from service.console.web.pages import (
     bucket,
+    cluster,
     cold,
     configuration,
     group,
@@ -27,6 +28,17 @@ from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.survey import Findings, Orphan, TopicSum
 from service.console.web.topic_rows import TopicRow
 from service.groups.told import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
+from service.network.standing import (
+    Ill,
+    IllPartition,
+    MetadataReplica,
+    NodeState,
+    Partitions,
+    PartitionState,
+    QuorumInfo,
+    Reassignment,
+    Share,
+)
 from service.network.told import ClusterInfo, ConfigEntry, NodeInfo
 from service.records.decode import Record
 
@@ -196,7 +208,41 @@ def a_group(words: str) -> str:
     return group.render(context(words), group.GroupPage(words, info, lags))
 
 
+def a_quorum(nodes: int) -> QuorumInfo:
+    def one(node: int, ago_ms: int) -> MetadataReplica:
+        return MetadataReplica(node, None, 1000 - ago_ms, NOW - ago_ms, NOW - ago_ms)
+
+    voters = (one(1, 0), one(2, 250), MetadataReplica(3, None, None, None, None))
+    return QuorumInfo(1, 7, 990, voters, tuple(one(node, 40) for node in range(4, nodes)))
+
+
+def some_ill(words: str, count: int) -> tuple[IllPartition, ...]:
+    state = PartitionState(5, -1, 3, (1, 2), (), (2,), (1,), (1,))
+    return tuple(IllPartition(tuple(Ill)[n % 3], words, state._replace(partition=n), 2) for n in range(count))
+
+
+def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_ms: int = 0) -> str:
+    listed = [
+        NodeState(n, ("broker", "controller"), words, (words, words), (None, False, True)[n % 3])
+        for n in range(1, nodes)
+    ]
+    shares = {n: Share(1, 2, 3, 1, 1) for n in range(1, nodes)}
+    counted = Partitions(
+        9, 100_000, 12, 34, 56, 7, 8, 3 * ill, shares, some_ill(words, min(ill, cluster.MOST_ILL))
+    )
+    under_way = tuple(Reassignment(words, n, (1, 2, 3), (3,), (1,)) for n in range(moving))
+    found = cluster.Cluster(
+        words, listed, a_quorum(nodes), False, counted, age_ms, under_way, (words,) if words != "c" else ()
+    )
+    return cluster.render(context(words), found)
+
+
 PAGES: dict[str, Callable[[str], str]] = {
+    "cluster": a_cluster,
+    "nothing, cluster": lambda words: cluster.render(context(words), cluster.Cluster(problem=words)),
+    "nothing of it, cluster": lambda words: cluster.render(
+        context(words), cluster.Cluster(words, is_alone=True)
+    ),
     "overview": an_overview,
     "topics": all_topics,
     "topic": a_topic,
@@ -303,3 +349,25 @@ def test_a_huge_group_has_a_page_that_is_not() -> None:
     assert len(text) < 200_000
     assert "800 more members" in text
     assert "Page 1 of 20" in text
+
+
+def test_the_cluster_says_who_is_away_and_what_is_not_whole() -> None:
+    text = a_cluster("c")
+    words = Checked(text).words
+    assert "led by 1" in words
+    assert "3 voters, 1 away" in words
+    assert "Epoch 7, high watermark 990." in words
+    assert "8 more partitions that are not whole." in words
+    assert "100,000" in words
+    assert 'href="/topic?name=c&amp;partition=3"' in text
+    assert "250.0 ms ago" in words
+    assert "40 s ago" in Checked(a_cluster("c", age_ms=40_000)).words
+    assert "All replicas of all partitions are in sync." in a_cluster("c", ill=0)
+    assert "None is under way." in a_cluster("c", moving=0)
+
+
+def test_a_huge_cluster_has_a_page_that_is_not() -> None:
+    text = a_cluster("c", nodes=1_000, ill=50_000, moving=100_000)
+    assert len(text) < 400_000
+    assert "799 more nodes" in text
+    assert "99,900 more reassignments" in text

@@ -1,0 +1,135 @@
+"""Widens topics that have too few replicas: plans, asks for a few at a time, waits until they are copied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from service.base.clock import Clock
+from service.cli.cluster_words import numbers
+from service.network.cluster import ChangingCluster
+from service.network.standing import PartitionState
+from service.network.standing_asking import ask_moving, partition_pages
+from service.network.widening import Place, Widening, WideningPlan, batches, plan
+
+LOOK_S: Final = 0.5
+SETTLE_MS: Final = 15_000
+"""So long may the broker that is asked take to hear of what the controller has done."""
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+class Repair:
+    """One repair of one cluster. Its methods return what could not be done, each in words."""
+
+    def __init__(
+        self,
+        cluster: ChangingCluster,
+        topics: Sequence[str],
+        factor: int,
+        clock: Clock,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = tuple(topics)
+        self._factor = factor
+        self._clock = clock
+        self._sleep = sleep
+
+    def rehearse(self) -> Sequence[str]:
+        """Says what `run` would do."""
+        found, moving = self._plan()
+        for place in moving:
+            say(f"{_name(place)}: moves already")
+        for one in found.steps:
+            say(f"{_name(one.place)}: {numbers(one.before)} would become {numbers(one.after)}")
+        if not found.steps and not moving and not found.problems:
+            say(_whole(found))
+        return found.problems
+
+    def run(self, at_once: int, patience_s: int) -> Sequence[str]:
+        """Widens, `at_once` partitions at a time. Waits as long as one is done every `patience_s` seconds."""
+        found, moving = self._plan()
+        if moving:
+            say(f"{len(moving)} partitions move already: waiting for them")
+            if waited := self._wait(moving, 0, len(moving), patience_s):
+                return waited
+            # What they were given may still be less than they should have.
+            found, _ = self._plan()
+        problems = list(found.problems)
+        if not found.steps and not problems:
+            say(_whole(found))
+        done = 0
+        for batch in batches(found.steps, at_once):
+            refused = self._cluster.reassign({one.place: one.after for one in batch})
+            problems += [f"{_name(place)}: {why}" for place, why in refused.items()]
+            asked = [one for one in batch if one.place not in refused]
+            for one in asked:
+                say(f"{_name(one.place)}: {numbers(one.before)} becomes {numbers(one.after)}")
+            if waited := self._wait([one.place for one in asked], done, len(found.steps), patience_s):
+                return [*problems, *waited]
+            problems += self._check(asked)
+            done += len(asked)
+        return problems
+
+    def _plan(self) -> tuple[WideningPlan, Sequence[Place]]:
+        """What is to be done, and which of the topics' partitions move already."""
+        brokers = self._cluster.describe().nodes
+        moving = self._moving()
+        partitions = [one for page in partition_pages(self._cluster, self._topics) for one in page]
+        return plan(partitions, brokers, moving, self._factor), moving
+
+    def _moving(self) -> Sequence[Place]:
+        found = ask_moving(self._cluster)
+        return [(one.topic, one.partition) for one in found if one.topic in self._topics]
+
+    def _wait(self, places: Sequence[Place], done: int, of: int, patience_s: int) -> Sequence[str]:
+        """Until none of these moves any more."""
+        left, since = len(places), self._clock.monotonic_ms()
+        while True:
+            moving = frozenset(self._moving())
+            still = [one for one in places if one in moving]
+            if len(still) < left:
+                left, since = len(still), self._clock.monotonic_ms()
+                say(f"{done + len(places) - left} of {of} done")
+            if not still:
+                return ()
+            if self._clock.monotonic_ms() - since >= 1000 * patience_s:
+                names = ", ".join(map(_name, still))
+                return (f"none was done for {patience_s} s: {names}; they go on, run it again to wait",)
+            self._sleep(LOOK_S)
+
+    def _check(self, asked: Sequence[Widening]) -> Sequence[str]:
+        """That each has what it was to get: others may have called it off."""
+        until = self._clock.monotonic_ms() + SETTLE_MS
+        while True:
+            now = self._states()
+            short = [
+                one for one in asked
+                if (state := now.get(one.place)) is None or not set(one.after) <= set(state.replicas)
+            ]  # fmt: skip
+            if not short:
+                return ()
+            if self._clock.monotonic_ms() >= until:
+                return [f"{_name(one.place)} did not get {numbers(one.after)}" for one in short]
+            self._sleep(LOOK_S)
+
+    def _states(self) -> Mapping[Place, PartitionState]:
+        return {
+            (topic, one.partition): one
+            for page in partition_pages(self._cluster, self._topics)
+            for topic, one in page
+        }
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _whole(found: WideningPlan) -> str:
+    if not found.partitions:
+        return "nothing to do: there are no internal topics yet"
+    return f"nothing to do: each partition of the internal topics has {found.factor} replicas or more"

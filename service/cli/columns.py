@@ -1,0 +1,17 @@
+"""Rows as columns of one width, for a terminal. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns; what others named cannot rearrange them."""
+    from service.base.printable import escaped
+
+    shown = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]

@@ -1,0 +1,84 @@
+"""What the page of the cluster knows: nodes, quorum and what moves at once, partitions once they are counted.
+
+Each of the four is asked on its own, so a quorum that does not answer keeps nobody from the nodes. The walk
+over all partitions is a page of them at a time on a thread, and takes a twentieth of the time at most while
+somebody looks; where nobody looks, nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from service.base.clock import Clock
+from service.console.web.kafka_desk import KafkaDesk
+from service.console.web.pages import cluster
+from service.console.web.remembered import Remembered, Told
+from service.network.standing import Partitions, QuorumInfo, Reassignment, is_alone, nodes_of, with_all
+from service.network.standing_asking import ask_moving, ask_partitions, ask_quorum
+from service.network.told import ClusterInfo
+
+T = TypeVar("T")
+
+AGE_MS: Final = 1_500
+WAIT_S: Final = 1.5
+"""So long is waited for an answer that is not there yet."""
+COUNT_AGE_MS: Final = 3_000
+COUNT_WAIT_S: Final = 0.5
+
+
+class Call(Protocol):
+    """Asks something on a thread."""
+
+    def __call__(self, question: Callable[[], T], /) -> asyncio.Future[T]: ...
+
+
+class ClusterDesk:
+    """How one cluster stands, read only. Owned by the event loop; asking is done by `call`, on threads."""
+
+    def __init__(
+        self, kafka: KafkaDesk, clock: Clock, call: Call, words_of: Callable[[BaseException], str]
+    ) -> None:
+        self._kafka = kafka
+        self._words_of = words_of
+        self._brokers: Remembered[ClusterInfo] = Remembered(call, clock, AGE_MS)
+        self._quorum: Remembered[QuorumInfo | None] = Remembered(call, clock, AGE_MS)
+        self._moving: Remembered[tuple[Reassignment, ...]] = Remembered(call, clock, AGE_MS)
+        self._partitions: Remembered[Partitions] = Remembered(call, clock, COUNT_AGE_MS)
+
+    async def find(self) -> cluster.Cluster:
+        """All that is known now."""
+        brokers, quorum, moving = await asyncio.gather(
+            self._brokers.told(self._kafka.describe, WAIT_S),
+            self._quorum.told(lambda: self._kafka.ask(ask_quorum), WAIT_S),
+            self._moving.told(lambda: self._kafka.ask(ask_moving), WAIT_S),
+        )
+        info = brokers.value
+        if info is None or brokers.problem is not None:
+            return cluster.Cluster(problem=self._why(brokers))
+        known = moving.value or ()
+        counted = await self._partitions.told(
+            lambda: self._kafka.ask(lambda one: ask_partitions(one, known, cluster.MOST_ILL)), COUNT_WAIT_S
+        )
+        alone = quorum.value is None and quorum.problem is None and not quorum.is_asking and is_alone(info)
+        partitions = counted.value
+        return cluster.Cluster(
+            info.cluster_id,
+            nodes_of(info.nodes, quorum.value, info.nodes if alone else ()),
+            None if quorum.problem is not None else quorum.value,
+            alone,
+            None if partitions is None else with_all(partitions, info.nodes),
+            counted.age_ms,
+            None if moving.problem is not None else moving.value,
+            tuple(
+                f"{what}: {self._why(one)}"
+                for what, one in (
+                    ("The quorum", quorum), ("Reassignments", moving), ("Partitions", counted),
+                )
+                if one.problem is not None or (one.value is None and one.is_asking and one is not counted)
+            ),
+        )  # fmt: skip
+
+    def _why(self, told: Told[Any]) -> str:
+        return "no answer yet" if told.problem is None else self._words_of(told.problem)

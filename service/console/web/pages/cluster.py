@@ -1,0 +1,257 @@
+"""The cluster: nodes, the quorum and how far its replicas are, what is not whole, what moves. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.frame import (
+    Column,
+    Context,
+    Tile,
+    badge,
+    failed,
+    live,
+    notice,
+    page,
+    section,
+    table,
+    tiles,
+)
+from service.console.web.markup import Child, Markup, el, link
+from service.network.standing import (
+    Ill,
+    IllPartition,
+    MetadataReplica,
+    NodeState,
+    Partitions,
+    QuorumInfo,
+    Reassignment,
+    Share,
+)
+
+MOST_ILL: Final = 100
+MOST_MOVING: Final = 100
+MOST_NODES: Final = 200
+
+
+class Cluster(NamedTuple):
+    """What is known. `problem`: why nothing is; `problems`: why some of it is not.
+
+    `partitions` were counted `age_ms` ago, None while that is under way for the first time.
+    """
+
+    cluster_id: str = ""
+    nodes: Sequence[NodeState] = ()
+    quorum: QuorumInfo | None = None
+    is_alone: bool = False
+    partitions: Partitions | None = None
+    age_ms: int = 0
+    moving: Sequence[Reassignment] | None = None
+    problems: Sequence[str] = ()
+    problem: str | None = None
+
+
+_NODES: Final = (
+    Column("Node"), Column("Roles"), Column("Rack"), Column("State"), Column("Addresses"),
+    Column("Leads", True, "Partitions that it leads"),
+    Column("Preferred", True, "Partitions whose first replica it is: it would lead them"),
+    Column("Follows", True, "Partitions that it holds and does not lead"),
+    Column("Out of sync", True, "Replicas of it that are not in sync"),
+    Column("Offline", True, "Replicas of it that cannot be served"),
+)  # fmt: skip
+_REPLICAS: Final = (
+    Column("Node"), Column("Is"), Column("End", True), Column("Lag", True, "Records behind the leader"),
+    Column("Caught up", True, "When it had all there was, by the leader's clock"),
+)  # fmt: skip
+_ILL: Final = (
+    Column("Partition"), Column("Is"), Column("Leader", True), Column("Replicas"), Column("In sync"),
+    Column("Min ISR", True), Column("ELR", False, "Eligible leaders that are out of the ISR (KIP-966)"),
+    Column("Last known ELR"),
+)  # fmt: skip
+_MOVING: Final = (Column("Partition"), Column("Replicas"), Column("Adding"), Column("Removing"))
+_WORDS: Final[Mapping[Ill, tuple[str, str]]] = {
+    Ill.OFFLINE: ("offline", "bad"),
+    Ill.UNDER_MIN_ISR: ("under min ISR", "bad"),
+    Ill.UNDER_REPLICATED: ("under-replicated", "warn"),
+}
+
+
+def render(context: Context, found: Cluster) -> str:
+    if found.problem is not None:
+        return page(context, "Cluster", "/cluster", failed("The cluster does not answer", found.problem))
+    return page(
+        context,
+        "Cluster",
+        "/cluster",
+        live("cluster", [notice("bad", one) for one in found.problems], _tiles(found)),
+        live("cluster-nodes", _nodes(found)),
+        live("quorum", _quorum(found)),
+        live("ill", _ill(found)),
+        live("moving", _moving(found.moving)),
+        lead=["Cluster ", el("code", found.cluster_id)],
+    )
+
+
+def _tiles(found: Cluster) -> Markup:
+    fenced = sum(bool(one.is_fenced) for one in found.nodes)
+    counted = found.partitions
+    shown = [
+        Tile(
+            "Nodes", words.count(len(found.nodes)), f"{fenced} fenced" if fenced else "none fenced",
+            "bad" if fenced else "",
+        ),
+        _quorum_tile(found),
+    ]  # fmt: skip
+    if counted is None:
+        return tiles(*shown, Tile("Partitions", words.NOTHING, "being counted"))
+    age = f"{words.span(found.age_ms / 1000)} ago" if found.age_ms >= 10_000 else "now"
+    elr, under = f"{words.count(counted.with_elr)} with ELR", counted.under_min_isr
+    return tiles(
+        *shown,
+        Tile("Partitions", words.count(counted.partitions), f"{words.count(counted.topics)} topics, {age}"),
+        Tile("Offline", words.count(counted.offline), "no leader", "bad" if counted.offline else ""),
+        Tile("Under min ISR", words.count(under), elr, "bad" if under else ""),
+        Tile(
+            "Under-replicated", words.count(counted.under_replicated), "fewer in sync than replicas",
+            "warn" if counted.under_replicated else "",
+        ),
+    )  # fmt: skip
+
+
+def _quorum_tile(found: Cluster) -> Tile:
+    quorum = found.quorum
+    if quorum is None:
+        return Tile(
+            "Quorum", "alone" if found.is_alone else words.NOTHING, "one node" if found.is_alone else ""
+        )
+    away = sum(quorum.is_away(one) for one in quorum.voters)
+    voters = words.count(len(quorum.voters))
+    return Tile(
+        "Quorum", f"led by {quorum.leader}", f"{voters} voters, {away} away" if away else f"{voters} voters",
+        "bad" if away else "",
+    )  # fmt: skip
+
+
+def _nodes(found: Cluster) -> Markup:
+    shares = found.partitions.shares if found.partitions is not None else {}
+    rows = [_node(one, shares.get(one.node_id)) for one in found.nodes[:MOST_NODES]]
+    return section(
+        "Nodes",
+        table(_NODES, rows, caption="Nodes"),
+        _rest(len(found.nodes) - MOST_NODES, "nodes"),
+        note=_imbalance(found.partitions),
+    )
+
+
+def _imbalance(counted: Partitions | None) -> str | None:
+    if counted is None or not counted.not_preferred:
+        return None
+    return f"{words.count(counted.not_preferred)} partitions are not led by their preferred replica."
+
+
+def _node(one: NodeState, share: Share | None) -> list[Child]:
+    state: Child = words.NOTHING
+    if one.is_fenced is not None:
+        state = badge("fenced", "bad") if one.is_fenced else badge("unfenced", "good")
+    counts: Iterable[int | None] = [None] * 5
+    if share is not None:
+        counts = (share.leads, share.preferred, share.follows, share.out_of_sync, share.offline)
+    return [
+        el("a", one.node_id, href=link("/configuration", node=one.node_id))
+        if one.is_fenced is False
+        else one.node_id,
+        ", ".join(one.roles) or words.NOTHING,
+        one.rack or words.NOTHING,
+        state,
+        ", ".join(one.listeners) or words.NOTHING,
+        *map(words.count, counts),
+    ]
+
+
+def _quorum(found: Cluster) -> Markup | None:
+    quorum = found.quorum
+    if quorum is None:
+        return None
+    rows = [_replica(quorum, one, is_voter=True) for one in quorum.voters]
+    rows += [_replica(quorum, one, is_voter=False) for one in quorum.observers[:MOST_NODES]]
+    return section(
+        "Quorum",
+        table(_REPLICAS, rows, caption="Replicas of the metadata log"),
+        _rest(len(quorum.observers) - MOST_NODES, "observers"),
+        note=f"Epoch {quorum.epoch}, high watermark {words.count(quorum.high_watermark)}.",
+    )
+
+
+def _replica(quorum: QuorumInfo, one: MetadataReplica, *, is_voter: bool) -> list[Child]:
+    behind = quorum.behind_ms(one)
+    role: Child = "observer"
+    if is_voter:
+        role = badge("leader", "good") if one.node_id == quorum.leader else "voter"
+    if is_voter and quorum.is_away(one):
+        role = [role, " ", badge("away", "bad")]
+    return [
+        one.node_id,
+        role,
+        words.count(one.end),
+        words.count(quorum.lag(one)),
+        words.NOTHING if behind is None else f"{words.span(behind / 1000)} ago" if behind else "now",
+    ]
+
+
+def _ill(found: Cluster) -> Markup | None:
+    counted = found.partitions
+    if counted is None:
+        return None
+    if not counted.ill_in_all:
+        return section("Not whole", notice("", "All replicas of all partitions are in sync."))
+    return section(
+        "Not whole",
+        table(_ILL, [_ill_row(one) for one in counted.ill], caption="Partitions that are not whole"),
+        _rest(counted.ill_in_all - len(counted.ill), "partitions that are not whole"),
+        note="The worst first.",
+    )
+
+
+def _ill_row(one: IllPartition) -> list[Child]:
+    state, (what, tone) = one.state, _WORDS[one.what]
+    return [
+        _place(one.topic, state.partition),
+        badge(what, tone),
+        words.NOTHING if state.leader < 0 else state.leader,
+        _ids(state.replicas),
+        _ids(state.isr),
+        one.min_isr,
+        _ids(state.elr),
+        _ids(state.last_known_elr),
+    ]
+
+
+def _moving(found: Sequence[Reassignment] | None) -> Markup | None:
+    if found is None:
+        return None
+    if not found:
+        return section("Reassignments", notice("", "None is under way."))
+    rows: list[list[Child]] = [
+        [_place(one.topic, one.partition), _ids(one.replicas), _ids(one.adding), _ids(one.removing)]
+        for one in found[:MOST_MOVING]
+    ]
+    return section(
+        "Reassignments",
+        table(_MOVING, rows, caption="Reassignments under way"),
+        _rest(len(found) - MOST_MOVING, "reassignments"),
+        note=f"{words.count(len(found))} under way.",
+    )
+
+
+def _place(topic: str, partition: int) -> Markup:
+    return el("a", f"{topic}-{partition}", href=link("/topic", name=topic, partition=partition))
+
+
+def _ids(nodes: Sequence[int]) -> str:
+    return ", ".join(map(str, nodes)) or words.NOTHING
+
+
+def _rest(count: int, what: str) -> Markup | None:
+    return notice("", f"{words.count(count)} more {what}.") if count > 0 else None

@@ -1,0 +1,97 @@
+"""Which replicas topics get that have too few of them. [P]
+
+A partition keeps the replicas that it has, in their order, so that who leads it goes on leading it; what
+comes is put behind. Brokers of racks that hold none of it come first, then those with fewest replicas of all
+that is looked at. Fenced brokers get none: they would not catch up. What moves already is left to move.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from service.network.standing import PartitionState
+from service.network.told import NodeInfo
+
+Place = tuple[str, int]
+
+
+class Widening(NamedTuple):
+    """One partition that gets more replicas."""
+
+    topic: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def place(self) -> Place:
+        return (self.topic, self.partition)
+
+
+class WideningPlan(NamedTuple):
+    """`partitions` were looked at; `factor` is how many replicas each of them is to have. `problems` say what
+    stays short of it, and why."""
+
+    partitions: int
+    factor: int
+    steps: tuple[Widening, ...]
+    problems: tuple[str, ...]
+
+
+def plan(
+    partitions: Iterable[tuple[str, PartitionState]],
+    brokers: Sequence[NodeInfo],
+    moving: Collection[Place],
+    factor: int,
+) -> WideningPlan:
+    """What gives each partition `factor` replicas, or one on each broker where there are fewer."""
+    factor = min(factor, len(brokers))
+    alive = sorted(one for one in brokers if not one.is_fenced)
+    fenced = [one.node_id for one in brokers if one.is_fenced]
+    racks = {one.node_id: one.rack for one in brokers}
+    every = list(partitions)
+    load = Counter(node for _, one in every for node in one.replicas)
+    steps: list[Widening] = []
+    problems: list[str] = []
+    for topic, one in every:
+        if len(one.replicas) >= factor or (topic, one.partition) in moving:
+            continue
+        if one.leader < 0:
+            problems.append(f"{topic}-{one.partition} has no leader to copy from")
+            continue
+        after = _widened(one.replicas, alive, racks, load, factor)
+        if len(after) < factor:
+            away = ", ".join(map(str, fenced))
+            problems.append(
+                f"{topic}-{one.partition} gets {len(after)} of {factor} replicas: fenced is {away}"
+            )
+        if len(after) > len(one.replicas):
+            steps.append(Widening(topic, one.partition, one.replicas, after))
+    return WideningPlan(len(every), factor, tuple(steps), tuple(problems))
+
+
+def _widened(
+    replicas: tuple[int, ...],
+    alive: Sequence[NodeInfo],
+    racks: dict[int, str | None],
+    load: Counter[int],
+    factor: int,
+) -> tuple[int, ...]:
+    """`load` is counted on."""
+    after = list(replicas)
+    while len(after) < factor:
+        held = Counter(racks.get(node) for node in after)
+        left = [one for one in alive if one.node_id not in after]
+        if not left:
+            break
+        best = min(left, key=lambda one: (held[one.rack], load[one.node_id], one.node_id))
+        load[best.node_id] += 1
+        after.append(best.node_id)
+    return tuple(after)
+
+
+def batches(steps: Sequence[Widening], at_once: int) -> Iterator[tuple[Widening, ...]]:
+    """A few at a time, so that what is copied stays bounded."""
+    return (tuple(steps[at : at + at_once]) for at in range(0, len(steps), at_once))
