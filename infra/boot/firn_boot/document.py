@@ -27,8 +27,8 @@ class Package:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What nodes of several machines have in common: the voters that it is formed with, by id, as `firn format`
-    takes them; host:port of each; and where it is kept who has been formed."""
+    """What nodes of several machines have in common: the voters that it is formed with, by id, as `firn
+    format` takes them; host:port of each; and where it is kept who has been formed."""
 
     id: str
     controllers: dict[int, str]
@@ -73,7 +73,9 @@ def parse(text: str) -> Document:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BootError(f"the document is no JSON: {error}") from None
-    top = _fields(raw, "document", {"host", "nodes", "package"}, {"data", "properties", "stop_timeout_s", "cluster"})
+    top = _fields(
+        raw, "document", {"host", "nodes", "package"}, {"data", "properties", "stop_timeout_s", "cluster"}
+    )
     host = _text(top["host"], "host")
     if not HOST.fullmatch(host):
         raise BootError(f"host: {host!r} is no name or IPv4 address")

@@ -69,7 +69,7 @@ def s3_request(package: Package) -> urllib.request.Request:
 
 
 def claimed(url: str, region: str, text: str) -> str:
-    """Makes the object s3://bucket/key of this text unless it is there already; what is there. Raises OSError."""
+    """Makes the object s3://bucket/key of this text unless there is one; what is there. Raises OSError."""
     try:
         request = s3(url, region, text.encode())
         with urllib.request.urlopen(request, timeout=60):
@@ -108,7 +108,7 @@ def sign(
     headers = {"host": host, "x-amz-content-sha256": content, "x-amz-date": stamp}
     method = "GET"
     if body is not None:
-        method, headers["if-none-match"] = "PUT", "*"
+        method, headers["content-type"], headers["if-none-match"] = "PUT", "text/plain", "*"
     if keys["Token"]:
         headers["x-amz-security-token"] = keys["Token"]
     names = ";".join(sorted(headers))

@@ -1,8 +1,8 @@
 """A cluster's controllers, formed once: an empty directory is a voter's first, or what is left of a lost one.
 
 A voter that forgot what it promised could elect a second leader. So a controller's directory is made ready
-only where `cluster.formed` has no word of it yet, and that word is put there first. On the volume stays a note
-until the directory is ready: by it the machine knows its own word, should the power go in between.
+only where `cluster.formed` has no word of it yet, and that word is put there first. On the volume stays a
+note until the directory is ready: by it the machine knows its own word, should the power go in between.
 """
 
 from __future__ import annotations
