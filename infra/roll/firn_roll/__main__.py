@@ -12,7 +12,7 @@ For each machine, the controllers first and of them the one that leads at last:
     `--action restart` the machine stays, and what /etc/firn/machine.json says now is installed
  4. wait as in 1, now with the new machine
 
-Where it is, it writes into a journal. Whatever goes wrong is named on stderr, the exit code is 1, nothing else
+Where it is, it writes into a journal. What goes wrong is named on stderr, the exit code is 1, nothing else
 is begun; the same command goes on from there. It speaks to machines by what `terraform output` has as
 `ssh_commands`. The standard library alone, on this side; Python 3.11.
 """

@@ -1,4 +1,4 @@
-"""One machine at a time: the cluster is whole, the machine stops, is made anew, the cluster is whole again."""
+"""One machine at a time: the cluster is whole, it stops, is made anew, the cluster is whole again."""
 
 from __future__ import annotations
 
