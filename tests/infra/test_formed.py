@@ -1,4 +1,4 @@
-"""The cluster that terraform renders: formed by infra/boot, rolled by infra/roll, with real nodes on this machine.
+"""The cluster that terraform renders: formed by infra/boot, rolled by infra/roll, with real nodes right here.
 
 Each machine is a folder; its document is the one of the plan, with other addresses. Mounting, users and units
 are left to test_machine.py.
@@ -302,9 +302,9 @@ def lost_volume(world: World, fixed: dict[int, str]) -> None:
         roll(world, Options(names=("1",), settle_s=0, patience_s=8))
     world.forget()
 
+    config = world.root("c2") / "etc/firn/server-902.properties"
     done = subprocess.run(
-        [str(FIRN), "format", "-c", str(world.root("c2") / "etc/firn/server-902.properties")]
-        + ["-t", CLUSTER_ID, "--no-initial-controllers"],
+        [str(FIRN), "format", "-c", str(config), "-t", CLUSTER_ID, "--no-initial-controllers"],
         capture_output=True,
         text=True,
         env=dict(os.environ),
