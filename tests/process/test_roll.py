@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from infra.roll.firn_roll.__main__ import main
 from infra.roll.firn_roll.errors import RollError
 from infra.roll.firn_roll.hands import Hands, Machine, machines_of, taken
 from infra.roll.firn_roll.rolling import INSTALL, REPLACE, RESTART, STOP, Options, roll
@@ -306,6 +307,12 @@ def test_a_command_on_a_machine_goes_as_one_word_and_takes_its_program(hands: Ha
     assert hands.on(here, "a 'b c'", "program") == "[\"a 'b c'\"] program\n"
     with pytest.raises(RollError, match="1: exit code 3"):
         hands.on(replace(here, ssh=f"{sys.executable} -c 'raise SystemExit(3)'"), "x")
+
+
+def test_a_cluster_that_was_whole_for_a_moment_is_not_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nowhere", "--settle", "1"])
+    assert "--settle: 10 or more" in capsys.readouterr().err
 
 
 def test_the_command_says_what_is_wrong_and_leaves_with_1(hands: Hands) -> None:

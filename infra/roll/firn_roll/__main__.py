@@ -27,6 +27,9 @@ from .errors import RollError
 from .hands import Hands
 from .rolling import REPLACE, RESTART, Options, roll
 
+LEAST_SETTLE_S = 10
+"""Twice of what whole.py lets a voter be behind."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
@@ -45,6 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--unreplicated", action="store_true", help="go on where partitions have no replica elsewhere"
     )
     given = parser.parse_args(arguments)
+    if given.settle < LEAST_SETTLE_S:
+        parser.error(
+            f"--settle: {LEAST_SETTLE_S} or more: a voter that went a moment ago is not missed before"
+        )
     environment = given.environment.absolute()
     hands = Hands(environment, (given.journal or environment / "roll.json").absolute(), given.terraform)
     names = tuple(name for name in given.only.split(",") if name)
