@@ -145,7 +145,7 @@ def as_planned(endpoint: str, outputs: dict[str, Any]) -> None:
 
 
 def replaced(endpoint: str, hands: Hands) -> None:
-    """A controller by infra/roll: another machine, of the same name and with the same volume; nothing else."""
+    """A controller by infra/roll: another machine with the same name and volume, and nothing else."""
     before = hands.machines()
     ec2 = client(endpoint, "ec2")
     attached = {

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -40,10 +41,16 @@ pytestmark = pytest.mark.timeout(600)
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 CONTROLLERS, BROKERS = ("c1", "c2", "c3"), ("1", "2", "3")
 TOPIC = "orders"
+CHECK = """
+import sys
+sys.path.insert(0, sys.argv[1] + "/usr/local/lib/firn")
+from firn_boot.__main__ import main
+sys.exit(main(["--config", sys.argv[1] + "/etc/firn/machine.json", "check"]))
+"""
 
 
 def rendered(folder: Path) -> dict[str, dict[str, Any]]:
-    """Machine to document, of a plan of the unchanged module."""
+    """Machine to document, of a plan of the unchanged module. The program that comes along takes each."""
     module = copied(folder) / "modules" / "nodes"
     zones = [f"eu-central-1{letter}" for letter in "abc"]
     given = {
@@ -70,9 +77,15 @@ def rendered(folder: Path) -> dict[str, dict[str, Any]]:
     told = terraform(module, STANDIN).planned()["planned_values"]["outputs"]["user_data"]["value"]
     found = {}
     for name, text in told.items():
-        files = json.loads(text.partition("\n")[2])["write_files"]
-        (content,) = [one["content"] for one in files if one["path"] == "/etc/firn/machine.json"]
-        found[name] = json.loads(content)
+        files = {one["path"]: one["content"] for one in json.loads(text.partition("\n")[2])["write_files"]}
+        machine = folder / f"machine-{name}"
+        for path, content in files.items():
+            (machine / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+            (machine / path.lstrip("/")).write_text(content)
+        check = [sys.executable, "-I", "-c", CHECK, str(machine)]
+        done = subprocess.run(check, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        found[name] = json.loads(files["/etc/firn/machine.json"])
     return found
 
 

