@@ -43,7 +43,7 @@ LACKS = (
   ami                    = aws_launch_template.node[each.key].image_id
   instance_type          = aws_launch_template.node[each.key].instance_type
   iam_instance_profile   = var.instance_profile
-  vpc_security_group_ids = [aws_security_group.node.id]
+  vpc_security_group_ids = aws_launch_template.node[each.key].vpc_security_group_ids
   user_data_base64       = aws_launch_template.node[each.key].user_data
 """,
     ),

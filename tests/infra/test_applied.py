@@ -17,9 +17,10 @@ from typing import Any
 import boto3
 import pytest
 
+from infra.roll.firn_roll.hands import Hands
 from service.cli.main import build_parser
 from tests.infra.older_provider import LACKS, copy
-from tests.infra.tools import AWS_1_60, BOOT, TERRAFORM, terraform
+from tests.infra.tools import AWS_1_60, BOOT, COMMAND, TERRAFORM, terraform
 from tests.support.stores import moto_server
 
 SERVICES = ("cloudwatch", "ec2", "elb", "iam", "kms", "r53", "s3", "sts")
@@ -53,7 +54,7 @@ def client(endpoint: str, service: str) -> Any:
 
 
 @pytest.mark.timeout(900)
-def test_production_is_applied_and_destroyed(tmp_path: Path) -> None:
+def test_production_is_applied_and_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = copy(TERRAFORM, tmp_path / "infra" / "terraform")
     shutil.copytree(BOOT, tmp_path / "infra" / "boot", ignore=shutil.ignore_patterns("__pycache__"))
     print("\ntaken out for the AWS provider 1.60.0:", *sorted(map(str, taken)), sep="\n  ")
@@ -75,6 +76,10 @@ def test_production_is_applied_and_destroyed(tmp_path: Path) -> None:
         changes = re.findall(r"# (\S+) (?:will|must) be", again)
         print(f"a second plan changes: {', '.join(changes) or 'nothing'}")
 
+        for name, value in {**run.env, "TF_CLI_ARGS_plan": " ".join(given)}.items():
+            monkeypatch.setenv(name, value)
+        replaced(endpoint, Hands(environment, tmp_path / "roll.json", str(COMMAND)))
+
         said = run("destroy", "-auto-approve", "-no-color", "-input=false", *given, seconds=600)
         destroyed = re.search(r"Destroy complete! Resources: (\d+) destroyed", said)
         assert destroyed, said
@@ -85,7 +90,9 @@ def test_production_is_applied_and_destroyed(tmp_path: Path) -> None:
 
 def as_planned(endpoint: str, outputs: dict[str, Any]) -> None:
     ec2 = client(endpoint, "ec2")
-    machine = outputs["machines"]["value"]["1"]
+    machines = outputs["machines"]["value"]
+    assert sorted(machines) == ["1", "2", "3", "c1", "c2", "c3"]
+    machine = machines["1"]
     instance = ec2.describe_instances(InstanceIds=[machine["instance_id"]])["Reservations"][0]["Instances"][0]
     assert instance["Placement"]["AvailabilityZone"] == "eu-central-1a"
     volume = ec2.describe_volumes(VolumeIds=[machine["volume_id"]])["Volumes"][0]
@@ -118,6 +125,12 @@ def as_planned(endpoint: str, outputs: dict[str, Any]) -> None:
     blocked = s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]
     assert all(blocked.values())
 
+    targets = client(endpoint, "elbv2")
+    group = targets.describe_target_groups()["TargetGroups"][0]["TargetGroupArn"]
+    health = targets.describe_target_health(TargetGroupArn=group)["TargetHealthDescriptions"]
+    brokers = {one["instance_id"] for name, one in machines.items() if not name.startswith("c")}
+    assert {one["Target"]["Id"] for one in health} == brokers
+
     balancer = client(endpoint, "elbv2").describe_load_balancers()["LoadBalancers"][0]
     assert balancer["Type"] == "network"
     assert balancer["Scheme"] == "internal"
@@ -127,7 +140,29 @@ def as_planned(endpoint: str, outputs: dict[str, Any]) -> None:
     names = {
         record["Name"] for record in zones.list_resource_record_sets(HostedZoneId=zone)["ResourceRecordSets"]
     }
-    assert {"firn-1.firn.internal.", "bootstrap.firn.internal."} <= names
+    hosts = {f"firn-{name}.firn.internal." for name in machines}
+    assert {*hosts, "bootstrap.firn.internal."} <= names
+
+
+def replaced(endpoint: str, hands: Hands) -> None:
+    """A controller by infra/roll: another machine with the same name and volume, and nothing else."""
+    before = hands.machines()
+    ec2 = client(endpoint, "ec2")
+    attached = {
+        one["InstanceId"]: volume["VolumeId"]
+        for volume in ec2.describe_volumes()["Volumes"]
+        for one in volume["Attachments"]
+    }
+    hands.replace("c2")
+    after = hands.machines()
+    assert after["c2"].instance_id != before["c2"].instance_id
+    assert {name for name in after if after[name].instance_id != before[name].instance_id} == {"c2"}
+    kept = attached[before["c2"].instance_id]
+    (volume,) = ec2.describe_volumes(VolumeIds=[kept])["Volumes"]
+    assert [one["InstanceId"] for one in volume["Attachments"]] == [after["c2"].instance_id]
+    shell = shlex.split(after["c2"].ssh)
+    assert (shell[0], shell[-1]) == ("ssh", f"admin@{after['c2'].instance_id}")
+    print(f"replaced: {before['c2'].instance_id} by {after['c2'].instance_id}, with {kept}")
 
 
 def nothing_is_left(endpoint: str) -> None:

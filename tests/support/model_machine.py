@@ -45,6 +45,7 @@ class ModelMachine(Machine):
         self.fail_at: int | None = None
         self.time = 0.0
         self.cut_in_mkfs = False
+        self.formed: list[str] = []
         self.number = os.getuid()
 
     def sync(self) -> None:
@@ -152,6 +153,11 @@ class ModelMachine(Machine):
                 self.enabled.add(unit)
             case ["systemctl", "daemon-reload"] | ["e2fsck" | "chown", *_]:
                 pass
+            case ["runuser", "-u", "firn", "--", _, "format", "-c", config, "-t", cluster, *voters]:
+                self.formed.append(" ".join(voters))
+                node = Path(config).stem.removeprefix("server-")
+                home = self.path(f"var/lib/firn/node-{node}")
+                (home / "meta.properties").write_text(f"version=1\nnode.id={node}\ncluster.id={cluster}\n")
             case [firn, "--version"] if firn.endswith("/bin/firn"):
                 return (0, "firn 0.1.0") if Path(firn).exists() else (127, "")
             case _:

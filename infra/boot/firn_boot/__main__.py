@@ -9,8 +9,9 @@
  3. the package: a tar of wheels, fetched, compared with its SHA-256, installed into an environment of its
     own, /opt/firn/<first digits of the SHA-256>; `current` is the one that runs
  4. /etc/firn/server-<id>.properties
- 5. systemd units, how much of a log is kept, and this program itself in /usr/local/lib/firn
- 6. nodes whose package, properties or unit is another than what they run with are restarted, one after
+ 5. a cluster's controller: its directory is made ready, once in its life (forming.py)
+ 6. systemd units, how much of a log is kept, and this program itself in /usr/local/lib/firn
+ 7. nodes whose package, properties or unit is another than what they run with are restarted, one after
     another, each when the one before serves
 
 The document (everything but host, nodes and package may be left out; what is not known is refused):
@@ -18,6 +19,12 @@ The document (everything but host, nodes and package may be left out; what is no
     {"host": "firn-1.firn.internal", "nodes": [{"id": 1, "port": 9092, "http_port": 9464}],
      "package": {"url": "s3://bucket/packages/firn.tar", "sha256": "…", "region": "eu-central-1"},
      "data": {"device": "/dev/sdf"}, "properties": {"broker.rack": "a"}, "stop_timeout_s": 180}
+
+With `cluster` each node has a `role`, broker or controller, and is one of several:
+
+    "nodes": [{"id": 901, "port": 9093, "http_port": 9464, "role": "controller"}],
+    "cluster": {"id": "…", "controllers": ["901@firn-c1.firn.internal:9093:<directory id>", …],
+     "formed": "s3://bucket/formed"}
 
 `url` is s3://bucket/key (signed with the machine's role, or AWS_ACCESS_KEY_ID and so on), https://…, or a
 path on this machine. Without `data`, /var/lib/firn is a directory of the root disk. Any step can fail: it is

@@ -14,6 +14,8 @@ class Node:
     id: int
     port: int
     http_port: int
+    role: str | None = None
+    """"broker" or "controller"; None where it is both, and alone"""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,17 @@ class Package:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """What nodes of several machines have in common: the voters that it is formed with, by id, as `firn
+    format` takes them; host:port of each; and where it is kept who has been formed."""
+
+    id: str
+    controllers: dict[int, str]
+    places: dict[int, str]
+    formed: str | None
+
+
+@dataclass(frozen=True)
 class Document:
     host: str
     nodes: tuple[Node, ...]
@@ -31,12 +44,27 @@ class Document:
     device: str | None
     properties: dict[str, str]
     stop_timeout_s: int
+    cluster: Cluster | None = None
 
 
 HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
 )
-OURS = ("node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "firn.http.listener")
+ID = "[A-Za-z0-9_][A-Za-z0-9_-]{20}[AQgw]"
+ROLES = ("broker", "controller")
+OURS = (
+    "node.id",
+    "listeners",
+    "advertised.listeners",
+    "log.dirs",
+    "log.dir",
+    "firn.http.listener",
+    "process.roles",
+    "controller.listener.names",
+    "controller.quorum.bootstrap.servers",
+    "controller.quorum.voters",
+    "metadata.log.dir",
+)
 
 
 def parse(text: str) -> Document:
@@ -45,7 +73,9 @@ def parse(text: str) -> Document:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BootError(f"the document is no JSON: {error}") from None
-    top = _fields(raw, "document", {"host", "nodes", "package"}, {"data", "properties", "stop_timeout_s"})
+    top = _fields(
+        raw, "document", {"host", "nodes", "package"}, {"data", "properties", "stop_timeout_s", "cluster"}
+    )
     host = _text(top["host"], "host")
     if not HOST.fullmatch(host):
         raise BootError(f"host: {host!r} is no name or IPv4 address")
@@ -55,7 +85,20 @@ def parse(text: str) -> Document:
     ports = [port for node in nodes for port in (node.port, node.http_port)]
     if len({node.id for node in nodes}) < len(nodes) or len(set(ports)) < len(ports):
         raise BootError("nodes: two have the same id or port")
-    properties = top.get("properties", {})
+    cluster = _cluster(top["cluster"]) if "cluster" in top else None
+    _check_roles(host, nodes, cluster)
+    return Document(
+        host,
+        nodes,
+        _package(top["package"]),
+        _device(top),
+        _properties(top.get("properties", {})),
+        _whole(top.get("stop_timeout_s", 180), "stop_timeout_s", 10, 3600),
+        cluster,
+    )
+
+
+def _properties(properties: object) -> dict[str, str]:
     if not isinstance(properties, dict):
         raise BootError("properties: an object of strings")
     for key, value in properties.items():
@@ -64,13 +107,16 @@ def parse(text: str) -> Document:
         if key in OURS:
             raise BootError(f"properties: {key} is made from the rest of the document")
         _text(value, f"properties[{key}]", empty=True)
-    device = None
-    if "data" in top:
-        device = _text(_fields(top["data"], "data", {"device"}, set())["device"], "data.device")
-        if not re.fullmatch(r"/dev/[A-Za-z0-9._/-]+", device) or ".." in device:
-            raise BootError(f"data.device: {device!r} is no path below /dev")
-    stop_timeout_s = _whole(top.get("stop_timeout_s", 180), "stop_timeout_s", 10, 3600)
-    return Document(host, nodes, _package(top["package"]), device, dict(properties), stop_timeout_s)
+    return dict(properties)
+
+
+def _device(top: dict[str, object]) -> str | None:
+    if "data" not in top:
+        return None
+    device = _text(_fields(top["data"], "data", {"device"}, set())["device"], "data.device")
+    if not re.fullmatch(r"/dev/[A-Za-z0-9._/-]+", device) or ".." in device:
+        raise BootError(f"data.device: {device!r} is no path below /dev")
+    return device
 
 
 def _fields(raw: object, where: str, needed: set[str], allowed: set[str]) -> dict[str, object]:
@@ -96,12 +142,52 @@ def _whole(value: object, where: str, low: int, high: int) -> int:
 
 
 def _node(raw: object, where: str) -> Node:
-    fields = _fields(raw, where, {"id", "port", "http_port"}, set())
+    fields = _fields(raw, where, {"id", "port", "http_port"}, {"role"})
+    role = fields.get("role")
+    if role is not None and role not in ROLES:
+        raise BootError(f"{where}.role: one of {', '.join(ROLES)}")
     return Node(
         _whole(fields["id"], f"{where}.id", 0, 2**31 - 1),
         _whole(fields["port"], f"{where}.port", 1, 65535),
         _whole(fields["http_port"], f"{where}.http_port", 1, 65535),
+        None if role is None else str(role),
     )
+
+
+def _cluster(raw: object) -> Cluster:
+    fields = _fields(raw, "cluster", {"id", "controllers"}, {"formed"})
+    cluster_id = _text(fields["id"], "cluster.id")
+    if not re.fullmatch(ID, cluster_id):
+        raise BootError("cluster.id: 22 characters as `firn random-uuid` prints them")
+    listed = fields["controllers"]
+    if not isinstance(listed, list):
+        raise BootError("cluster.controllers: a list")
+    found, ids, places = {}, set(), {}
+    for i, one in enumerate(listed):
+        where = f"cluster.controllers[{i}]"
+        match = re.fullmatch(rf"(\d{{1,9}})@([A-Za-z0-9.-]+:\d{{1,5}}):({ID})", _text(one, where))
+        if not match:
+            raise BootError(f"{where}: id@host:port:directory-id")
+        found[int(match[1])], places[int(match[1])] = match[0], match[2]
+        ids.add(match[3])
+    if not len(listed) == len(found) == len(ids) > 0:
+        raise BootError("cluster.controllers: none, or two with the same id")
+    formed = _text(fields["formed"], "cluster.formed") if "formed" in fields else None
+    if formed and not re.fullmatch(r"s3://[a-z0-9.-]+(/[A-Za-z0-9_.-]+)+", formed):
+        raise BootError("cluster.formed: s3://bucket/prefix")
+    return Cluster(cluster_id, found, places, formed)
+
+
+def _check_roles(host: str, nodes: tuple[Node, ...], cluster: Cluster | None) -> None:
+    """Each node of a cluster says what it is, and is a controller where the cluster says so, there alone."""
+    places = cluster.places if cluster else {}
+    for i, node in enumerate(nodes):
+        if (node.role is None) != (cluster is None):
+            raise BootError(f"nodes[{i}].role: with `cluster`, and with it alone")
+        if node.role == "controller" and places.get(node.id) != f"{host}:{node.port}":
+            raise BootError(f"nodes[{i}]: cluster.controllers does not name {node.id}@{host}:{node.port}")
+        if node.role == "broker" and node.id in places:
+            raise BootError(f"nodes[{i}]: {node.id} is the id of a controller")
 
 
 def _package(raw: object) -> Package:

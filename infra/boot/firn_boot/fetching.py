@@ -1,4 +1,4 @@
-"""Where a package comes from: a path, HTTPS, or S3 with the machine's own role."""
+"""Where a package comes from: a path, HTTPS, or S3 with the machine's own role; and marks in S3."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import os
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -63,29 +64,56 @@ def credentials() -> dict[str, str]:
 
 
 def s3_request(package: Package) -> urllib.request.Request:
-    """A signed GET of s3://bucket/key; AWS_ENDPOINT_URL names another S3 than AWS's."""
-    bucket, _, key = package.url.removeprefix("s3://").partition("/")
+    """A signed GET of s3://bucket/key."""
+    return s3(package.url, package.region)
+
+
+def claimed(url: str, region: str, text: str) -> str:
+    """Makes the object s3://bucket/key of this text unless there is one; what is there. Raises OSError."""
+    try:
+        request = s3(url, region, text.encode())
+        with urllib.request.urlopen(request, timeout=60):
+            return text
+    except urllib.error.HTTPError as error:
+        if error.code != 412:
+            raise
+    return b"".join(received(s3(url, region))).decode("utf-8", "replace")
+
+
+def s3(url: str, region: str, body: bytes | None = None) -> urllib.request.Request:
+    """A signed GET of s3://bucket/key, or a PUT where nothing is yet; AWS_ENDPOINT_URL names another S3 than
+    AWS's."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
     path = "/" + urllib.parse.quote(key, safe="/~")
     if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
         base, path = endpoint.rstrip("/"), f"/{bucket}{path}"
     else:
-        base = f"https://{bucket}.s3.{package.region}.amazonaws.com" + (
-            ".cn" if package.region.startswith("cn-") else ""
-        )
+        base = f"https://{bucket}.s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
     now = datetime.datetime.now(datetime.UTC)
-    headers = sign(credentials(), package.region, urllib.parse.urlsplit(base).netloc, path, now)
-    return urllib.request.Request(base + path, headers=headers)
+    headers = sign(credentials(), region, urllib.parse.urlsplit(base).netloc, path, now, body)
+    return urllib.request.Request(base + path, body, headers, method="GET" if body is None else "PUT")
 
 
-def sign(keys: dict[str, str], region: str, host: str, path: str, now: datetime.datetime) -> dict[str, str]:
-    """Headers of a signed GET without a query, as in AWS's "Signature Version 4" for S3."""
-    stamp, nothing = now.strftime("%Y%m%dT%H%M%SZ"), hashlib.sha256().hexdigest()
-    headers = {"host": host, "x-amz-content-sha256": nothing, "x-amz-date": stamp}
+def sign(
+    keys: dict[str, str],
+    region: str,
+    host: str,
+    path: str,
+    now: datetime.datetime,
+    body: bytes | None = None,
+) -> dict[str, str]:
+    """Headers of a signed request without a query, as in AWS's "Signature Version 4" for S3: a GET, or with a
+    body the PUT of an object that must not be there."""
+    stamp, content = now.strftime("%Y%m%dT%H%M%SZ"), hashlib.sha256(body or b"").hexdigest()
+    headers = {"host": host, "x-amz-content-sha256": content, "x-amz-date": stamp}
+    method = "GET"
+    if body is not None:
+        method, headers["content-type"], headers["if-none-match"] = "PUT", "text/plain", "*"
     if keys["Token"]:
         headers["x-amz-security-token"] = keys["Token"]
     names = ";".join(sorted(headers))
     canonical = "\n".join(
-        ["GET", path, "", *(f"{n}:{headers[n]}" for n in sorted(headers)), "", names, nothing]
+        [method, path, "", *(f"{n}:{headers[n]}" for n in sorted(headers)), "", names, content]
     )
     scope = f"{stamp[:8]}/{region}/s3/aws4_request"
     to_sign = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from .document import Document, Package
 from .errors import BootError
-from .fetching import fetch
+from .fetching import claimed, fetch
+from .forming import Claim, step_form
 from .machine import Machine
 from .package import step_package
 from .volume import step_mount
@@ -108,13 +109,18 @@ def everything(
     document: Document,
     config: str,
     get: Callable[[Package], Iterator[bytes]] = fetch,
+    claim: Claim = claimed,
 ) -> None:
     with machine.alone("install"):
-        every_step(machine, document, config, get)
+        every_step(machine, document, config, get, claim)
 
 
 def every_step(
-    machine: Machine, document: Document, config: str, get: Callable[[Package], Iterator[bytes]]
+    machine: Machine,
+    document: Document,
+    config: str,
+    get: Callable[[Package], Iterator[bytes]],
+    claim: Claim,
 ) -> None:
     with step("user"):
         step_user(machine)
@@ -132,6 +138,8 @@ def every_step(
             if not machine.has(name, text):
                 keep_edited(machine, name, node.id)
             machine.write(name, text)
+    with step("cluster"):
+        step_form(machine, document, claim)
     with step("units"):
         units = units_of(document, config)
         for module in Path(__file__).parent.glob("*.py"):

@@ -11,10 +11,12 @@ from .volume import DEVICE_WAIT_S
 
 def properties_of(document: Document, node: Node, data: str) -> str:
     """server.properties of one node, in Java's syntax."""
+    listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
     settings = {
         "node.id": str(node.id),
-        "listeners": f"PLAINTEXT://0.0.0.0:{node.port}",
-        "advertised.listeners": f"PLAINTEXT://{document.host}:{node.port}",
+        **membership(document, node),
+        "listeners": f"{listener}://0.0.0.0:{node.port}",
+        "advertised.listeners": f"{listener}://{document.host}:{node.port}",
         "log.dirs": data,
         "firn.http.listener": f"0.0.0.0:{node.http_port}",
         **document.properties,
@@ -23,6 +25,17 @@ def properties_of(document: Document, node: Node, data: str) -> str:
     # White space in front of a value is dropped by the syntax unless it is escaped.
     lines = [re.sub(r"=(\s)", r"=\\\1", line, count=1) for line in lines]
     return "\n".join(["# Written by firn_boot from machine.json; changes here are lost.", *lines, ""])
+
+
+def membership(document: Document, node: Node) -> dict[str, str]:
+    """What makes a node one of several."""
+    if document.cluster is None or node.role is None:
+        return {}
+    return {
+        "process.roles": node.role,
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": ",".join(document.cluster.places.values()),
+    }
 
 
 FIRN_UNIT = """\

@@ -1,4 +1,5 @@
-# Three zones, a bucket with a key of its own, volumes and a load balancer that are not deleted by mistake.
+# A cluster: three controllers and three or more brokers, over three zones; a bucket with a key of its own, volumes and a load balancer
+# that are not deleted by mistake. Any machine, or a zone, may go.
 
 provider "aws" {
   region = var.region
@@ -34,18 +35,22 @@ module "archive" {
 module "identity" {
   source = "../../modules/identity"
 
-  name        = var.name
-  archive_arn = module.archive.arn
-  kms         = true
-  kms_key_arn = module.archive.kms_key_arn
+  name          = var.name
+  archive_arn   = module.archive.arn
+  formed_prefix = "formed"
+  kms           = true
+  kms_key_arn   = module.archive.kms_key_arn
 }
 
 module "nodes" {
   source = "../../modules/nodes"
 
   name                      = var.name
-  machines                  = var.machines
+  machines                  = var.brokers
   processes                 = var.processes
+  controllers               = 3
+  cluster_id                = var.cluster_id
+  formed_url                = "s3://${var.bucket}/formed"
   zones                     = var.zones
   vpc_id                    = module.network.vpc_id
   subnets                   = module.network.subnets
@@ -56,8 +61,10 @@ module "nodes" {
   image_id                  = var.image_id
   root_device               = var.root_device
   instance_type             = var.instance_type
+  controller_instance_type  = var.controller_instance_type
   instance_profile          = module.identity.instance_profile
   volume                    = var.volume
+  controller_volume         = var.controller_volume
   package                   = var.package
   region                    = var.region
   remote_url                = "s3://${var.bucket}/firn"
@@ -70,7 +77,7 @@ module "bootstrap" {
   name                   = var.name
   vpc_id                 = module.network.vpc_id
   subnets                = module.network.subnets
-  instance_ids           = module.nodes.instance_ids
+  instance_ids           = module.nodes.broker_instance_ids
   port                   = module.nodes.port
   client_cidrs           = local.client_cidrs
   node_security_group_id = module.nodes.security_group_id

@@ -4,8 +4,13 @@ output "bootstrap_servers" {
 }
 
 output "servers" {
-  description = "host:port of every node."
+  description = "host:port of every broker."
   value       = module.nodes.servers
+}
+
+output "controllers" {
+  description = "host:port of every controller, for --bootstrap-controller of Kafka's tools."
+  value       = module.nodes.controllers
 }
 
 output "bucket" {
@@ -14,12 +19,23 @@ output "bucket" {
 }
 
 output "machines" {
-  description = "Machine to instance, private name, zone and data volume."
+  description = "Machine to instance, private name, zone, role, nodes and data volume."
   value       = module.nodes.machines
 }
 
+output "ssh_commands" {
+  description = "Machine to the command that runs another one on it; infra/roll goes by these."
+  value = {
+    for m, id in module.nodes.instance_ids : m => join(" ", [
+      "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new",
+      "-o ProxyCommand='aws ec2-instance-connect open-tunnel --region ${var.region} --instance-id ${id}'",
+      "${var.ssh_user}@${id}",
+    ])
+  }
+}
+
 output "tunnel_command" {
-  description = "Brings machine 1's metrics to http://127.0.0.1:9464 and its broker to 127.0.0.1:9092, for `firn top` and the console."
+  description = "Brings broker 1's metrics to http://127.0.0.1:9464 and its broker to 127.0.0.1:9092, for `firn top` and the console."
   value = join(" ", [
     "ssh -N -L 9464:127.0.0.1:9464 -L 9092:127.0.0.1:9092",
     "-o ProxyCommand='aws ec2-instance-connect open-tunnel --region ${var.region} --instance-id ${module.nodes.instance_ids["1"]}'",

@@ -15,7 +15,7 @@ variable "region" {
 }
 
 variable "zones" {
-  description = "Three availability zones of the region. Machine 1 is in the first, 2 in the second, and so on around: never change their order."
+  description = "Three availability zones of the region. Machines 1 and c1 are in the first, 2 and c2 in the second, and so on around: never change their order."
   type        = list(string)
 
   validation {
@@ -35,20 +35,29 @@ variable "bucket" {
   type        = string
 }
 
-variable "machines" {
-  description = "Number of machines."
-  type        = number
-  default     = 1
+variable "cluster_id" {
+  description = "The cluster's id: what `firn random-uuid` prints, once. It never changes."
+  type        = string
 
-  # Every node of today is a cluster of its own, and two of them on one prefix of the bucket stop each other.
   validation {
-    condition     = var.machines * var.processes == 1
-    error_message = "One machine with one node: Firn does not form clusters of several nodes yet."
+    condition     = can(regex("^[A-Za-z0-9_][A-Za-z0-9_-]{20}[AQgw]$", var.cluster_id))
+    error_message = "22 characters as `firn random-uuid` prints them."
+  }
+}
+
+variable "brokers" {
+  description = "Number of machines that hold partitions; beside them there are always three controllers. More may be added at any time."
+  type        = number
+  default     = 3
+
+  validation {
+    condition     = var.brokers >= 3
+    error_message = "Three or more: a partition has three replicas, each in a zone of its own."
   }
 }
 
 variable "processes" {
-  description = "Nodes on each machine, one for each core."
+  description = "Nodes on each broker's machine, one for each core."
   type        = number
   default     = 1
 }
@@ -77,9 +86,15 @@ variable "root_device" {
 }
 
 variable "instance_type" {
-  description = "Type of the machines."
+  description = "Type of the brokers' machines."
   type        = string
   default     = "m7i.large"
+}
+
+variable "controller_instance_type" {
+  description = "Type of the controllers' machines, which hold metadata alone."
+  type        = string
+  default     = "t3.small"
 }
 
 variable "key_name" {
@@ -100,7 +115,7 @@ variable "ssh_user" {
 }
 
 variable "volume" {
-  description = "Data volume of each machine: GiB, operations and MiB per second, a KMS key other than the account's, and whether a snapshot is made when terraform deletes it."
+  description = "Data volume of each broker's machine: GiB, operations and MiB per second, a KMS key other than the account's, and whether a snapshot is made when terraform deletes it."
   type = object({
     size       = number
     iops       = optional(number, 6000)
@@ -109,6 +124,18 @@ variable "volume" {
     snapshot   = optional(bool, true)
   })
   default = { size = 500 }
+}
+
+variable "controller_volume" {
+  description = "Data volume of each controller's machine, likewise."
+  type = object({
+    size       = number
+    iops       = optional(number, 3000)
+    throughput = optional(number, 125)
+    kms_key_id = optional(string)
+    snapshot   = optional(bool, true)
+  })
+  default = { size = 16 }
 }
 
 variable "package" {

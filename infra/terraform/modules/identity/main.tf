@@ -1,5 +1,5 @@
 # What a machine may do: read and write the archive, list it, look after its unfinished uploads, read packages. Nothing else.
-# But for the packages it is what `firn bucket policy` prints; a test compares the two.
+# Machines of a cluster also note who has been formed, where nothing is noted yet. But for that and the packages it is what `firn bucket policy` prints; a test compares the two.
 
 resource "aws_iam_role" "node" {
   name        = "${var.name}-node"
@@ -52,6 +52,33 @@ resource "aws_iam_role_policy" "archive" {
         Effect   = "Allow"
         Action   = ["s3:GetObject"]
         Resource = ["${var.archive_arn}/${var.packages_prefix}/*"]
+      },
+    ]
+  })
+}
+
+# Which controllers have been formed is said once, and never taken back by a machine: S3 is only let make what is not there.
+resource "aws_iam_role_policy" "formed" {
+  count = var.formed_prefix == null ? 0 : 1
+
+  name = "formed"
+  role = aws_iam_role.node.id
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "Formed"
+        Effect    = "Allow"
+        Action    = ["s3:PutObject"]
+        Resource  = ["${var.archive_arn}/${var.formed_prefix}/*"]
+        Condition = { Null = { "s3:if-none-match" = "false" } }
+      },
+      {
+        Sid      = "WhoWasFormed"
+        Effect   = "Allow"
+        Action   = ["s3:GetObject"]
+        Resource = ["${var.archive_arn}/${var.formed_prefix}/*"]
       },
     ]
   })

@@ -44,6 +44,23 @@ variable "packages_prefix" {
   }
 }
 
+variable "formed_prefix" {
+  description = "Where in the bucket it is kept which controllers have been formed: outside of archive and packages; null where a node is alone."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.formed_prefix == null ? true : can(regex("^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", var.formed_prefix))
+    error_message = "Letters, digits, dots, dashes and underscores, with slashes between them alone."
+  }
+  validation {
+    condition = var.formed_prefix == null ? true : !anytrue([for prefix in [var.prefix, var.packages_prefix] :
+      startswith("${var.formed_prefix}/", "${prefix}/") || startswith("${prefix}/", "${var.formed_prefix}/")
+    ])
+    error_message = "It lies beside archive and packages: in the archive machines could delete it."
+  }
+}
+
 variable "kms_key_arn" {
   description = "The key that objects are encrypted with; null where it is S3's own."
   type        = string

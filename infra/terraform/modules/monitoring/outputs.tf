@@ -3,11 +3,16 @@ output "scrape_config" {
   value = yamlencode([{
     # The rules of infra/monitoring are for jobs whose name begins so.
     job_name = startswith(var.name, "firn") ? var.name : "firn-${var.name}"
+    # A controller is the one node of its machine.
     ec2_sd_configs = [for p in range(var.processes) : {
       region = var.region
       port   = var.http_port + p
-      # A machine that was stopped is still to be asked, in vain: or nobody would be told.
-      filters = [{ name = "tag:Cluster", values = [var.name] }, { name = "instance-state-name", values = ["running", "stopping", "stopped"] }]
+      filters = [
+        { name = "tag:Cluster", values = [var.name] },
+        { name = "tag:Role", values = p == 0 ? ["broker", "controller"] : ["broker"] },
+        # A machine that was stopped is still to be asked, in vain: or nobody would be told.
+        { name = "instance-state-name", values = ["running", "stopping", "stopped"] },
+      ]
     }]
     relabel_configs = [
       { source_labels = ["__meta_ec2_tag_Name", "__address__"], regex = "([^;]+);[^:]+:(\\d+)", replacement = "$1:$2", target_label = "instance" },

@@ -1,16 +1,37 @@
 # Machines: one launch template, instance, data volume and private name each. A volume is not its instance's: it stays in its
-# zone when the machine is replaced, and goes to the next one under the same name.
+# zone when the machine is replaced, and goes to the next one under the same name. Machines "1", "2" and so on hold partitions;
+# "c1" to "c3" are the controllers of a cluster, and hold its metadata alone. Without controllers there is one node, which is both.
 
 locals {
-  domain      = "${var.name}.internal"
-  port        = 9092
-  http_port   = 9464
-  data_device = "/dev/sdf"
+  domain          = "${var.name}.internal"
+  port            = 9092
+  controller_port = 9093
+  http_port       = 9464
+  data_device     = "/dev/sdf"
+  in_cluster      = var.controllers > 0
 
-  machines = {
+  # Addresses and directory ids are what controllers know each other by: they never change. An id has the form of Kafka's, 16 bytes
+  # in 22 characters of which the last has two bits, and does not look like an option.
+  voters = [
+    for c in range(1, var.controllers + 1) : {
+      id   = 900 + c
+      host = "firn-c${c}.${local.domain}"
+      port = local.controller_port
+      directory_id = format("%sA", substr(
+        replace(replace(base64sha256("${coalesce(var.cluster_id, "none")}/${900 + c}"), "+", "x"), "/", "y"), 0, 21,
+      ))
+    }
+  ]
+
+  initial_controllers = [for voter in local.voters : "${voter.id}@${voter.host}:${voter.port}:${voter.directory_id}"]
+
+  broker_machines = {
     for m in range(1, var.machines + 1) : tostring(m) => {
-      host = "firn-${m}.${local.domain}"
-      zone = var.zones[(m - 1) % length(var.zones)]
+      host          = "firn-${m}.${local.domain}"
+      zone          = var.zones[(m - 1) % length(var.zones)]
+      role          = "broker"
+      instance_type = var.instance_type
+      volume        = var.volume
       nodes = [
         for p in range(var.processes) : {
           id        = 1000 * p + m
@@ -21,28 +42,61 @@ locals {
     }
   }
 
+  controller_machines = {
+    for c in range(1, var.controllers + 1) : "c${c}" => {
+      host          = local.voters[c - 1].host
+      zone          = var.zones[(c - 1) % length(var.zones)]
+      role          = "controller"
+      instance_type = var.controller_instance_type
+      volume        = var.controller_volume
+      nodes = [{
+        id        = local.voters[c - 1].id
+        port      = local.controller_port
+        http_port = local.http_port
+      }]
+    }
+  }
+
+  machines = merge(local.broker_machines, local.controller_machines)
+
+  # Three copies of everything, two of which have what is acknowledged: any one machine may go. Controllers are asked for these, too.
+  replicated = {
+    "default.replication.factor"       = "3"
+    "min.insync.replicas"              = "2"
+    "offsets.topic.replication.factor" = "3"
+  }
+
   # What infra/boot makes a machine of; it refuses what it does not know.
   documents = {
-    for m, machine in local.machines : m => {
-      host           = machine.host
-      nodes          = machine.nodes
-      package        = merge(var.package, { region = var.region })
-      data           = { device = local.data_device }
-      stop_timeout_s = var.stop_timeout_s
-      properties = merge({
-        "broker.rack"           = machine.zone
-        "firn.remote.url"       = var.remote_url
-        "firn.remote.s3.region" = var.region
-      }, var.properties)
-    }
+    for m, machine in local.machines : m => merge(
+      {
+        host           = machine.host
+        nodes          = [for node in machine.nodes : merge(node, { for key in ["role"] : key => machine.role if local.in_cluster })]
+        package        = merge(var.package, { region = var.region })
+        data           = { device = local.data_device }
+        stop_timeout_s = var.stop_timeout_s
+        properties = merge(
+          {
+            "firn.remote.url"       = var.remote_url
+            "firn.remote.s3.region" = var.region
+          },
+          { for key in ["broker.rack"] : key => machine.zone if machine.role == "broker" },
+          { for key, value in local.replicated : key => value if local.in_cluster },
+          { for key in ["controller.quorum.auto.join.enable"] : key => "true" if machine.role == "controller" },
+          var.properties,
+        )
+      },
+      { for key in ["cluster"] : key => { id = var.cluster_id, controllers = local.initial_controllers, formed = var.formed_url } if local.in_cluster },
+    )
   }
 
   program = "${path.module}/../../../boot/firn_boot"
 
-  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it.
+  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it. What a file says of itself at
+  # its beginning stays here: there are 16 KiB for everything.
   first_start = {
     for m, document in local.documents : m => {
-      hostname          = "firn-${m}"
+      hostname          = split(".", document.host)[0]
       fqdn              = document.host
       manage_etc_hosts  = true
       package_update    = false
@@ -53,7 +107,7 @@ locals {
         [for name in fileset(local.program, "*.py") : {
           path        = "/usr/local/lib/firn/firn_boot/${name}"
           permissions = "0644"
-          content     = file("${local.program}/${name}")
+          content     = replace(file("${local.program}/${name}"), "/^(?s:\"\"\".*?\"\"\"\\n+)/", "")
         }],
         [
           {
@@ -70,6 +124,12 @@ locals {
       )
       runcmd = [["systemctl", "enable", "--now", "--no-block", "firn-boot.service"]]
     }
+  }
+
+  # Who speaks to controllers, by a name that is known before the groups are there.
+  quorum_peers = {
+    for who, ids in { broker = [aws_security_group.node.id], controller = aws_security_group.controller[*].id } : who => ids[0]
+    if local.in_cluster
   }
 
   # JSON is YAML.
@@ -115,6 +175,95 @@ resource "aws_vpc_security_group_ingress_rule" "metrics" {
   to_port           = local.http_port + var.processes - 1
 }
 
+# Controllers are reached by nodes alone.
+resource "aws_security_group" "controller" {
+  count = local.in_cluster ? 1 : 0
+
+  name        = "${var.name}-controller"
+  description = "Controllers of ${var.name}"
+  vpc_id      = var.vpc_id
+
+  tags = { Name = "${var.name}-controller" }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "quorum" {
+  for_each = local.quorum_peers
+
+  security_group_id            = aws_security_group.controller[0].id
+  description                  = "Kafka's protocol to controllers"
+  referenced_security_group_id = each.value
+  ip_protocol                  = "tcp"
+  from_port                    = local.controller_port
+  to_port                      = local.controller_port
+}
+
+resource "aws_vpc_security_group_egress_rule" "quorum" {
+  for_each = local.quorum_peers
+
+  security_group_id            = each.value
+  description                  = "Kafka's protocol to controllers"
+  referenced_security_group_id = aws_security_group.controller[0].id
+  ip_protocol                  = "tcp"
+  from_port                    = local.controller_port
+  to_port                      = local.controller_port
+}
+
+# Controllers ask a broker that seems to be gone whether it is.
+resource "aws_vpc_security_group_ingress_rule" "brokers" {
+  count = local.in_cluster ? 1 : 0
+
+  security_group_id            = aws_security_group.node.id
+  description                  = "Kafka's protocol from controllers"
+  referenced_security_group_id = aws_security_group.controller[0].id
+  ip_protocol                  = "tcp"
+  from_port                    = local.port
+  to_port                      = local.port + var.processes - 1
+}
+
+resource "aws_vpc_security_group_egress_rule" "brokers" {
+  count = local.in_cluster ? 1 : 0
+
+  security_group_id            = aws_security_group.controller[0].id
+  description                  = "Kafka's protocol to brokers"
+  referenced_security_group_id = aws_security_group.node.id
+  ip_protocol                  = "tcp"
+  from_port                    = local.port
+  to_port                      = local.port + var.processes - 1
+}
+
+resource "aws_vpc_security_group_ingress_rule" "controller_metrics" {
+  for_each = local.in_cluster ? toset(var.metrics_cidrs) : toset([])
+
+  security_group_id = aws_security_group.controller[0].id
+  description       = "Metrics and health"
+  cidr_ipv4         = each.value
+  ip_protocol       = "tcp"
+  from_port         = local.http_port
+  to_port           = local.http_port
+}
+
+resource "aws_vpc_security_group_ingress_rule" "controller_ssh" {
+  count = local.in_cluster ? 1 : 0
+
+  security_group_id            = aws_security_group.controller[0].id
+  description                  = "SSH from the instance connect endpoint"
+  referenced_security_group_id = var.connect_security_group_id
+  ip_protocol                  = "tcp"
+  from_port                    = 22
+  to_port                      = 22
+}
+
+resource "aws_vpc_security_group_egress_rule" "controller_https" {
+  count = local.in_cluster ? 1 : 0
+
+  security_group_id = aws_security_group.controller[0].id
+  description       = "HTTPS to S3"
+  cidr_ipv4         = "0.0.0.0/0"
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+}
+
 resource "aws_vpc_security_group_ingress_rule" "ssh" {
   security_group_id            = aws_security_group.node.id
   description                  = "SSH from the instance connect endpoint"
@@ -150,11 +299,11 @@ resource "aws_launch_template" "node" {
   description            = "Machine ${each.key} of ${var.name}"
   update_default_version = true
   image_id               = var.image_id
-  instance_type          = var.instance_type
+  instance_type          = each.value.instance_type
   key_name               = var.key_name
   ebs_optimized          = true
   user_data              = base64gzip(local.user_data[each.key])
-  vpc_security_group_ids = [aws_security_group.node.id]
+  vpc_security_group_ids = [each.value.role == "controller" ? one(aws_security_group.controller[*].id) : aws_security_group.node.id]
 
   iam_instance_profile {
     name = var.instance_profile
@@ -203,10 +352,12 @@ resource "aws_instance" "node" {
   tags = {
     Name      = each.value.host
     Cluster   = var.name
+    Role      = each.value.role
     HttpPorts = join(" ", each.value.nodes[*].http_port)
   }
 
-  # A new image or document is for machines to come: all machines replaced at once would be an outage. One at a time:
+  # A new image or document is for machines to come: all machines replaced at once would be an outage. infra/roll replaces one at a
+  # time, each when nothing lacks a replica:
   # terraform apply -replace='module.nodes.aws_instance.node["1"]'
   lifecycle {
     ignore_changes = [ami, launch_template]
@@ -218,12 +369,12 @@ resource "aws_ebs_volume" "data" {
 
   availability_zone = each.value.zone
   type              = "gp3"
-  size              = var.volume.size
-  iops              = var.volume.iops
-  throughput        = var.volume.throughput
+  size              = each.value.volume.size
+  iops              = each.value.volume.iops
+  throughput        = each.value.volume.throughput
   encrypted         = true
-  kms_key_id        = var.volume.kms_key_id
-  final_snapshot    = var.volume.snapshot
+  kms_key_id        = each.value.volume.kms_key_id
+  final_snapshot    = each.value.volume.snapshot
 
   tags = { Name = "${var.name}-${each.key}-data" }
 }

@@ -1,7 +1,9 @@
 output "machines" {
-  description = "Machine to instance, private name, zone and data volume."
+  description = "Machine to instance, private name, zone, role, nodes and data volume."
   value = {
     for m, machine in local.machines : m => {
+      role        = local.in_cluster ? machine.role : "alone"
+      nodes       = [for node in machine.nodes : { id = node.id, port = node.port }]
       instance_id = aws_instance.node[m].id
       host        = machine.host
       zone        = machine.zone
@@ -15,9 +17,19 @@ output "instance_ids" {
   value       = { for m, instance in aws_instance.node : m => instance.id }
 }
 
+output "broker_instance_ids" {
+  description = "Machine to instance, of those that serve clients."
+  value       = { for m in keys(local.broker_machines) : m => aws_instance.node[m].id }
+}
+
 output "servers" {
-  description = "host:port of every node."
-  value       = flatten([for machine in local.machines : [for node in machine.nodes : "${machine.host}:${node.port}"]])
+  description = "host:port of every node that serves clients."
+  value       = flatten([for machine in local.broker_machines : [for node in machine.nodes : "${machine.host}:${node.port}"]])
+}
+
+output "controllers" {
+  description = "host:port of every controller; none where a node is alone."
+  value       = [for voter in local.voters : "${voter.host}:${voter.port}"]
 }
 
 output "port" {

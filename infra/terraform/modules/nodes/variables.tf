@@ -9,12 +9,53 @@ variable "name" {
 }
 
 variable "machines" {
-  description = "Number of machines; machine 1 is in the first zone, 2 in the second, and so on around."
+  description = "Number of machines that hold partitions; machine 1 is in the first zone, 2 in the second, and so on around."
   type        = number
 
   validation {
     condition     = var.machines >= 1 && var.machines <= 99 && floor(var.machines) == var.machines
     error_message = "A whole number of 1 to 99."
+  }
+  validation {
+    condition     = var.controllers > 0 ? var.machines >= 3 : var.machines * var.processes == 1
+    error_message = "Three machines or more where there are controllers, as three replicas want three zones; without controllers one node."
+  }
+}
+
+variable "controllers" {
+  description = "Number of machines that are controllers and nothing else: 3, or 5 to lose two at once; 0 for one node that is all. It cannot be changed once the cluster has been formed."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = contains([0, 3, 5], var.controllers)
+    error_message = "0, 3 or 5: an even number outlives no more losses than one less."
+  }
+  validation {
+    condition     = var.controllers == 0 || length(distinct(var.zones)) >= 3
+    error_message = "Controllers in three zones: in two of them the loss of one could be the loss of a majority."
+  }
+}
+
+variable "cluster_id" {
+  description = "The cluster's id, as `firn random-uuid` prints one; directory ids of its controllers are made from it. null without controllers."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.controllers == 0 ? var.cluster_id == null : can(regex("^[A-Za-z0-9_][A-Za-z0-9_-]{20}[AQgw]$", var.cluster_id))
+    error_message = "With controllers, and with them alone: 22 characters as `firn random-uuid` prints them."
+  }
+}
+
+variable "formed_url" {
+  description = "Where it is kept which controllers have been formed, so that none is twice: s3://bucket/prefix. null without controllers."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.controllers == 0 ? var.formed_url == null : can(regex("^s3://[a-z0-9][a-z0-9-]{1,61}[a-z0-9](/[A-Za-z0-9_.-]+)+$", var.formed_url))
+    error_message = "With controllers, and with them alone: a URL like s3://example-firn-archive/formed."
   }
 }
 
@@ -112,6 +153,17 @@ variable "instance_type" {
   }
 }
 
+variable "controller_instance_type" {
+  description = "Type of the controllers' machines; of the Nitro generations."
+  type        = string
+  default     = "t3.small"
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]*\\.[a-z0-9-]+$", var.controller_instance_type))
+    error_message = "A type looks like t3.small."
+  }
+}
+
 variable "instance_profile" {
   description = "Instance profile that lets machines use the archive."
   type        = string
@@ -146,6 +198,35 @@ variable "volume" {
   }
   validation {
     condition     = var.volume.kms_key_id == null || can(regex("^arn:aws[a-z-]*:kms:", var.volume.kms_key_id))
+    error_message = "A key by its ARN."
+  }
+}
+
+variable "controller_volume" {
+  description = "The data volume of each controller's machine, for the metadata alone; otherwise as volume."
+  type = object({
+    size       = number
+    iops       = optional(number, 3000)
+    throughput = optional(number, 125)
+    kms_key_id = optional(string)
+    snapshot   = optional(bool, true)
+  })
+  default = { size = 16 }
+
+  validation {
+    condition     = var.controller_volume.size >= 8 && var.controller_volume.size <= 65536 && floor(var.controller_volume.size) == var.controller_volume.size
+    error_message = "A volume has 8 to 65,536 whole GiB."
+  }
+  validation {
+    condition     = var.controller_volume.iops >= 3000 && var.controller_volume.iops <= min(80000, max(3000, 500 * var.controller_volume.size))
+    error_message = "gp3 does 3,000 to 80,000 operations per second, and 500 for each GiB at most."
+  }
+  validation {
+    condition     = var.controller_volume.throughput >= 125 && var.controller_volume.throughput <= 2000 && var.controller_volume.throughput <= var.controller_volume.iops / 4
+    error_message = "gp3 does 125 to 2,000 MiB per second, and a quarter MiB for each operation at most."
+  }
+  validation {
+    condition     = var.controller_volume.kms_key_id == null || can(regex("^arn:aws[a-z-]*:kms:", var.controller_volume.kms_key_id))
     error_message = "A key by its ARN."
   }
 }
@@ -197,8 +278,8 @@ variable "properties" {
     error_message = "Keys have letters, digits, dots, dashes and underscores."
   }
   validation {
-    condition     = length(setintersection(keys(var.properties), ["node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "firn.http.listener"])) == 0
-    error_message = "node.id, listeners, log.dirs and firn.http.listener are made of what else is said here."
+    condition     = length(setintersection(keys(var.properties), ["node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "firn.http.listener", "process.roles", "controller.listener.names", "controller.quorum.bootstrap.servers", "controller.quorum.voters", "metadata.log.dir"])) == 0
+    error_message = "node.id, listeners, log.dirs, firn.http.listener and who votes are made of what else is said here."
   }
   validation {
     condition     = !anytrue([for value in values(var.properties) : can(regex("[[:cntrl:]]", value))])

@@ -5,6 +5,8 @@ variables {
   zones    = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
   bucket   = "example-firn-archive"
   image_id = "ami-0123456789abcdef0"
+
+  cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
   package = {
     url    = "s3://example-firn-archive/packages/firn-0.1.0.tar"
     sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -103,10 +105,11 @@ run "identity" {
     source = "../../modules/identity"
   }
   variables {
-    name        = "firn"
-    archive_arn = "arn:aws:s3:::example-firn-archive"
-    kms         = true
-    kms_key_arn = "arn:aws:kms:eu-central-1:000000000000:key/1"
+    name          = "firn"
+    archive_arn   = "arn:aws:s3:::example-firn-archive"
+    formed_prefix = "formed"
+    kms           = true
+    kms_key_arn   = "arn:aws:kms:eu-central-1:000000000000:key/1"
   }
 
   assert {
@@ -126,6 +129,19 @@ run "identity" {
     error_message = "Written and deleted is below the prefix alone."
   }
   assert {
+    condition = jsondecode(one(aws_iam_role_policy.formed).policy).Statement == [
+      {
+        Sid       = "Formed"
+        Effect    = "Allow"
+        Action    = ["s3:PutObject"]
+        Resource  = ["arn:aws:s3:::example-firn-archive/formed/*"]
+        Condition = { Null = { "s3:if-none-match" = "false" } }
+      },
+      { Sid = "WhoWasFormed", Effect = "Allow", Action = ["s3:GetObject"], Resource = ["arn:aws:s3:::example-firn-archive/formed/*"] },
+    ]
+    error_message = "Who was formed is said once, and never taken back."
+  }
+  assert {
     condition     = toset(jsondecode(one(aws_iam_role_policy.key).policy).Statement[0].Action) == toset(["kms:Decrypt", "kms:GenerateDataKey"])
     error_message = "The key is used, and not managed."
   }
@@ -143,8 +159,16 @@ run "everything" {
     error_message = "Clients begin at the load balancer."
   }
   assert {
-    condition     = output.servers == ["firn-1.firn.internal:9092"]
-    error_message = "And go on to the nodes."
+    condition     = output.servers == ["firn-1.firn.internal:9092", "firn-2.firn.internal:9092", "firn-3.firn.internal:9092"]
+    error_message = "And go on to the brokers."
+  }
+  assert {
+    condition     = output.controllers == ["firn-c1.firn.internal:9093", "firn-c2.firn.internal:9093", "firn-c3.firn.internal:9093"]
+    error_message = "Three controllers."
+  }
+  assert {
+    condition     = tolist([for m in ["1", "2", "3", "c1", "c2", "c3"] : output.machines[m].zone]) == concat(var.zones, var.zones)
+    error_message = "A broker and a controller in each zone."
   }
   assert {
     condition     = startswith(nonsensitive(output.user_data)["1"], "#cloud-config\n")
@@ -152,12 +176,33 @@ run "everything" {
   }
 }
 
-run "more_than_one_node_is_refused" {
+run "two_brokers_are_refused" {
   command = plan
   variables {
-    machines = 3
+    brokers = 2
   }
-  expect_failures = [var.machines]
+  expect_failures = [var.brokers]
+}
+
+run "an_id_that_is_none_is_refused" {
+  command = plan
+  variables {
+    cluster_id = "-kU3OEVBNTcwNTJENDM2Qg"
+  }
+  expect_failures = [var.cluster_id]
+}
+
+run "more_brokers_change_no_controller" {
+  command = plan
+  variables {
+    brokers   = 5
+    processes = 2
+  }
+
+  assert {
+    condition     = length(output.servers) == 10 && length(output.controllers) == 3 && output.machines["5"].zone == "eu-central-1b"
+    error_message = "Five machines of two brokers."
+  }
 }
 
 run "zones_of_another_region_are_refused" {

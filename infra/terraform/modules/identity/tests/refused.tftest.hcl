@@ -60,3 +60,19 @@ run "an_archive_among_the_packages" {
   }
   expect_failures = [var.packages_prefix]
 }
+
+run "who_was_formed_where_machines_may_delete" {
+  command = plan
+  variables {
+    formed_prefix = "firn/formed"
+  }
+  expect_failures = [var.formed_prefix]
+}
+
+run "no_prefix_for_who_was_formed" {
+  command = plan
+  variables {
+    formed_prefix = ""
+  }
+  expect_failures = [var.formed_prefix]
+}

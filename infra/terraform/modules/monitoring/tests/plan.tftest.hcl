@@ -62,7 +62,11 @@ run "a_machine_is_a_target_whether_it_runs_or_not" {
     error_message = "Found by their tag."
   }
   assert {
-    condition     = contains(yamldecode(output.scrape_config)[0].ec2_sd_configs[0].filters[1].values, "stopped")
+    condition     = yamldecode(output.scrape_config)[0].ec2_sd_configs[*].filters[1].values == [["broker", "controller"], ["broker"]]
+    error_message = "A controller's machine has one node."
+  }
+  assert {
+    condition     = contains(yamldecode(output.scrape_config)[0].ec2_sd_configs[0].filters[2].values, "stopped")
     error_message = "Or FirnNodeDown would end when a machine is stopped."
   }
   assert {

@@ -1,9 +1,12 @@
-# Three machines of two nodes: what clusters will be made of.
+# A cluster: three machines of two brokers, three of a controller.
 
 variables {
   name                      = "firn"
   machines                  = 3
   processes                 = 2
+  controllers               = 3
+  cluster_id                = "MkU3OEVBNTcwNTJENDM2Qg"
+  formed_url                = "s3://example-firn-archive/formed"
   zones                     = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
   vpc_id                    = "vpc-1"
   subnets                   = { "eu-central-1a" = "subnet-a", "eu-central-1b" = "subnet-b", "eu-central-1c" = "subnet-c" }
@@ -35,10 +38,37 @@ run "machines" {
     error_message = "Its volume is in its machine's zone."
   }
   assert {
-    condition = alltrue([for volume in aws_ebs_volume.data :
-      volume.type == "gp3" && volume.size == 500 && volume.iops == 6000 && volume.throughput == 500 && volume.encrypted && volume.final_snapshot
+    condition = alltrue([for m, volume in aws_ebs_volume.data :
+      volume.type == "gp3" && volume.encrypted && volume.final_snapshot &&
+      [volume.size, volume.iops, volume.throughput] == (startswith(m, "c") ? [16, 3000, 125] : [500, 6000, 500])
     ])
     error_message = "gp3, encrypted, as large and fast as asked for, with a snapshot at its end."
+  }
+  assert {
+    condition     = tolist([for m in ["c1", "c2", "c3"] : aws_ebs_volume.data[m].availability_zone]) == var.zones && tolist([for m in ["c1", "c2", "c3"] : aws_instance.node[m].subnet_id]) == tolist(["subnet-a", "subnet-b", "subnet-c"])
+    error_message = "One controller in each zone, with a volume of its own."
+  }
+  assert {
+    condition     = [for m in ["1", "c1"] : aws_launch_template.node[m].instance_type] == ["m7i.large", "t3.small"]
+    error_message = "Controllers are machines of their own kind."
+  }
+  assert {
+    condition     = [for m in ["1", "c1"] : aws_instance.node[m].tags.Role] == ["broker", "controller"]
+    error_message = "Prometheus finds them by what they are."
+  }
+  assert {
+    condition     = output.controllers == ["firn-c1.firn.internal:9093", "firn-c2.firn.internal:9093", "firn-c3.firn.internal:9093"]
+    error_message = "Controllers have addresses that stay."
+  }
+  assert {
+    condition     = toset(keys(output.broker_instance_ids)) == toset(["1", "2", "3"])
+    error_message = "Clients are led to brokers alone."
+  }
+  assert {
+    condition = alltrue([for rule in concat(values(aws_vpc_security_group_ingress_rule.quorum), values(aws_vpc_security_group_egress_rule.quorum)) :
+      rule.from_port == 9093 && rule.to_port == 9093
+    ]) && toset(keys(aws_vpc_security_group_ingress_rule.quorum)) == toset(["broker", "controller"])
+    error_message = "Controllers are reached by nodes alone."
   }
   assert {
     condition     = alltrue([for attachment in aws_volume_attachment.data : attachment.device_name == "/dev/sdf" && attachment.stop_instance_before_detaching])
@@ -83,27 +113,186 @@ run "user_data" {
       for file in yamldecode(nonsensitive(output.user_data)["3"]).write_files : file.content if file.path == "/etc/firn/machine.json"
       ][0]) == {
       host           = "firn-3.firn.internal"
-      nodes          = [{ id = 3, port = 9092, http_port = 9464 }, { id = 1003, port = 9093, http_port = 9465 }]
+      nodes          = [{ id = 3, port = 9092, http_port = 9464, role = "broker" }, { id = 1003, port = 9093, http_port = 9465, role = "broker" }]
       package        = { url = var.package.url, sha256 = var.package.sha256, region = "eu-central-1" }
       data           = { device = "/dev/sdf" }
       stop_timeout_s = 180
+      cluster = {
+        id     = var.cluster_id
+        formed = "s3://example-firn-archive/formed"
+        controllers = [
+          "901@firn-c1.firn.internal:9093:MyLJOYL0dCyVuauCvWezRA",
+          "902@firn-c2.firn.internal:9093:hlDHsDyksCzt5LjgcxQ3pA",
+          "903@firn-c3.firn.internal:9093:HzOupb5AbfQMpHytwD2AzA",
+        ]
+      }
       properties = {
-        "broker.rack"           = "eu-central-1c"
-        "firn.remote.url"       = "s3://example-firn-archive/firn"
-        "firn.remote.s3.region" = "eu-central-1"
-        "num.partitions"        = "6"
+        "broker.rack"                      = "eu-central-1c"
+        "default.replication.factor"       = "3"
+        "firn.remote.url"                  = "s3://example-firn-archive/firn"
+        "firn.remote.s3.region"            = "eu-central-1"
+        "min.insync.replicas"              = "2"
+        "num.partitions"                   = "6"
+        "offsets.topic.replication.factor" = "3"
       }
     }
     error_message = "The document says what this machine is."
   }
   assert {
-    condition     = length(aws_launch_template.node["3"].user_data) * 3 / 4 <= 16384
+    condition = jsondecode([
+      for file in yamldecode(nonsensitive(output.user_data)["c2"]).write_files : file.content if file.path == "/etc/firn/machine.json"
+      ][0]) == {
+      host           = "firn-c2.firn.internal"
+      nodes          = [{ id = 902, port = 9093, http_port = 9464, role = "controller" }]
+      package        = { url = var.package.url, sha256 = var.package.sha256, region = "eu-central-1" }
+      data           = { device = "/dev/sdf" }
+      stop_timeout_s = 180
+      cluster = {
+        id     = var.cluster_id
+        formed = "s3://example-firn-archive/formed"
+        controllers = [
+          "901@firn-c1.firn.internal:9093:MyLJOYL0dCyVuauCvWezRA",
+          "902@firn-c2.firn.internal:9093:hlDHsDyksCzt5LjgcxQ3pA",
+          "903@firn-c3.firn.internal:9093:HzOupb5AbfQMpHytwD2AzA",
+        ]
+      }
+      properties = {
+        "controller.quorum.auto.join.enable" = "true"
+        "default.replication.factor"         = "3"
+        "firn.remote.url"                    = "s3://example-firn-archive/firn"
+        "firn.remote.s3.region"              = "eu-central-1"
+        "min.insync.replicas"                = "2"
+        "num.partitions"                     = "6"
+        "offsets.topic.replication.factor"   = "3"
+      }
+    }
+    error_message = "The document says what this machine is."
+  }
+  assert {
+    condition     = alltrue([for template in aws_launch_template.node : length(template.user_data) * 3 / 4 <= 16384])
     error_message = "It fits into what EC2 takes."
   }
   assert {
     condition     = contains([for file in yamldecode(nonsensitive(output.user_data)["1"]).write_files : file.path], "/usr/local/lib/firn/firn_boot/__main__.py")
     error_message = "The program comes along."
   }
+}
+
+run "a_node_that_is_alone" {
+  command = plan
+  variables {
+    machines    = 1
+    processes   = 1
+    controllers = 0
+    cluster_id  = null
+    formed_url  = null
+    zones       = ["eu-central-1a"]
+  }
+
+  assert {
+    condition = jsondecode([
+      for file in yamldecode(nonsensitive(output.user_data)["1"]).write_files : file.content if file.path == "/etc/firn/machine.json"
+      ][0]) == {
+      host           = "firn-1.firn.internal"
+      nodes          = [{ id = 1, port = 9092, http_port = 9464 }]
+      package        = { url = var.package.url, sha256 = var.package.sha256, region = "eu-central-1" }
+      data           = { device = "/dev/sdf" }
+      stop_timeout_s = 180
+      properties = {
+        "broker.rack"           = "eu-central-1a"
+        "firn.remote.url"       = "s3://example-firn-archive/firn"
+        "firn.remote.s3.region" = "eu-central-1"
+        "num.partitions"        = "6"
+      }
+    }
+    error_message = "It knows of no cluster."
+  }
+  assert {
+    condition     = length(aws_security_group.controller) == 0 && length(output.controllers) == 0 && keys(aws_instance.node) == ["1"]
+    error_message = "There are no controllers."
+  }
+}
+
+run "several_nodes_without_controllers_are_refused" {
+  command = plan
+  variables {
+    controllers = 0
+    cluster_id  = null
+    formed_url  = null
+  }
+  expect_failures = [var.machines]
+}
+
+run "two_brokers_for_three_replicas_are_refused" {
+  command = plan
+  variables {
+    machines = 2
+  }
+  expect_failures = [var.machines]
+}
+
+run "an_even_number_of_controllers_is_refused" {
+  command = plan
+  variables {
+    controllers = 4
+  }
+  expect_failures = [var.controllers]
+}
+
+run "controllers_in_two_zones_are_refused" {
+  command = plan
+  variables {
+    zones = ["eu-central-1a", "eu-central-1b"]
+  }
+  expect_failures = [var.controllers]
+}
+
+run "a_cluster_without_an_id_is_refused" {
+  command = plan
+  variables {
+    cluster_id = null
+  }
+  expect_failures = [var.cluster_id]
+}
+
+run "an_id_that_is_none_is_refused" {
+  command = plan
+  variables {
+    cluster_id = "firn"
+  }
+  expect_failures = [var.cluster_id]
+}
+
+run "forming_without_a_place_to_say_so_is_refused" {
+  command = plan
+  variables {
+    formed_url = null
+  }
+  expect_failures = [var.formed_url]
+}
+
+run "a_volume_too_small_for_controllers_is_refused" {
+  command = plan
+  variables {
+    controller_volume = { size = 4 }
+  }
+  expect_failures = [var.controller_volume]
+}
+
+run "a_controllers_type_that_is_none_is_refused" {
+  command = plan
+  variables {
+    controller_instance_type = "small"
+  }
+  expect_failures = [var.controller_instance_type]
+}
+
+run "who_votes_is_made_of_the_rest" {
+  command = plan
+  variables {
+    properties = { "controller.quorum.voters" = "1@a:9093" }
+  }
+  expect_failures = [var.properties]
 }
 
 run "the_internet_as_clients_is_refused" {
@@ -173,7 +362,7 @@ run "a_hundred_processes_is_refused" {
 run "a_zone_without_a_subnet_is_refused" {
   command = plan
   variables {
-    zones = ["eu-central-1a", "eu-central-1d"]
+    zones = ["eu-central-1a", "eu-central-1b", "eu-central-1d"]
   }
   expect_failures = [var.zones]
 }

@@ -1,0 +1,87 @@
+"""A cluster's controllers, formed once: an empty directory is a voter's first, or what is left of a lost one.
+
+A voter that forgot what it promised could elect a second leader. So a controller's directory is made ready
+only where `cluster.formed` has no word of it yet, and that word is put there first. On the volume stays a
+note until the directory is ready: by it the machine knows its own word, should the power go in between.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from .document import Cluster, Document, Node
+from .errors import BootError
+from .fetching import claimed
+from .machine import Machine
+
+Claim = Callable[[str, str, str], str]
+"""(URL, region, text): makes the object unless it is there; what is there."""
+NOTE = ".forming"
+LOST = "docs/operations.md: replacing a controller"
+
+
+def step_form(machine: Machine, document: Document, claim: Claim = claimed) -> None:
+    if document.cluster is None:
+        return
+    for node in document.nodes:
+        home = machine.path(f"var/lib/firn/node-{node.id}")
+        if (home / "meta.properties").exists():
+            check_whose(home / "meta.properties", document.cluster, node)
+            forget(machine, home)
+        elif node.role == "controller":
+            form(machine, document, document.cluster, node, claim)
+
+
+def check_whose(path: Path, cluster: Cluster, node: Node) -> None:
+    """What is formatted is never formatted again, and is this node's of this cluster."""
+    lines = [line.partition("=") for line in path.read_text("utf-8", "replace").splitlines()]
+    found = {key.strip(): value.strip() for key, _, value in lines}
+    for key, wanted in (("cluster.id", cluster.id), ("node.id", str(node.id))):
+        if found.get(key) != wanted:
+            raise BootError(f"{path}: {key} is {found.get(key)}, not {wanted}: another node's data")
+
+
+def form(machine: Machine, document: Document, cluster: Cluster, node: Node, claim: Claim) -> None:
+    home = machine.path(f"var/lib/firn/node-{node.id}")
+    if cluster.formed is None:
+        raise BootError(f"node {node.id} is a controller and not formatted: `firn format` ({LOST})")
+    if (home / "__cluster_metadata-0").exists() and not (home / NOTE).exists():
+        raise BootError(f"{home} has a metadata log and no meta.properties: put that file back")
+    said = json.dumps({"node": node.id, "note": noted(machine, home, node)})
+    voters = ",".join(cluster.controllers.values())
+    for name, ours in (("controllers", voters), (str(node.id), said)):
+        url = f"{cluster.formed}/{cluster.id}/{name}"
+        try:
+            there = claim(url, document.package.region, ours)
+        except OSError as error:
+            raise BootError(f"{url}: {error}; an empty controller does not start without it") from None
+        if there != ours:
+            raise BootError(
+                f"node {node.id} is not formatted, and {url} says {there[:500]!r}: the cluster was formed "
+                f"before. Bring the volume back that has the node's data; if it is lost, {LOST}"
+            )
+    machine.say(f"forming controller {node.id} of cluster {cluster.id}")
+    machine.run(
+        *("runuser", "-u", "firn", "--", str(machine.path("opt/firn/current/bin/firn")), "format"),
+        *("-c", str(machine.path(f"etc/firn/server-{node.id}.properties"))),
+        *("-t", cluster.id, "--initial-controllers", voters),
+    )
+    machine.sync()
+    forget(machine, home)
+
+
+def noted(machine: Machine, home: Path, node: Node) -> str:
+    """The word of this volume, the same until the directory is ready."""
+    if not (home / NOTE).exists():
+        machine.write(f"var/lib/firn/node-{node.id}/{NOTE}", secrets.token_hex(16))
+        machine.sync()
+    return (home / NOTE).read_text("utf-8", "replace")
+
+
+def forget(machine: Machine, home: Path) -> None:
+    if (home / NOTE).exists():
+        (home / NOTE).unlink()
+        machine.sync()

@@ -1,0 +1,1 @@
+"""Takes the machines of a cluster one after another: see __main__.py."""

@@ -1,0 +1,292 @@
+"""A machine of a cluster at its first start: a controller is formed once, and never again by itself."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
+import pytest
+
+from infra.boot.firn_boot.document import Document, Package, parse
+from infra.boot.firn_boot.errors import BootError
+from infra.boot.firn_boot.fetching import claimed, sign
+from infra.boot.firn_boot.steps import everything
+from service.base.properties import parse_properties
+from service.config.cluster import ClusterConfig
+from service.metadata.bootstrap import parse_initial_controllers
+from tests.support.model_machine import ModelMachine, Volume, package
+from tests.support.stores import CREDENTIALS, moto_server, s3_client
+
+TAR = package()
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+VOTERS = [f"{900 + c}@firn-c{c}.firn.internal:9093:{letter * 21}A" for c, letter in enumerate("abc", 1)]
+
+
+class Store:
+    """Objects that are made once. `lost`: the answer to how many puts does not come back."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, str] = {}
+        self.away = False
+        self.lost = 0
+
+    def claim(self, url: str, region: str, text: str) -> str:
+        assert region == "eu-central-1"
+        if self.away:
+            raise urllib.error.URLError("no route to host")
+        there = self.objects.setdefault(url, text)
+        if self.lost:
+            self.lost -= 1
+            raise TimeoutError("timed out")
+        return there
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {
+        "host": "firn-c1.firn.internal",
+        "nodes": [{"id": 901, "port": 9093, "http_port": 9464, "role": "controller"}],
+        "package": {
+            "url": "s3://archive/packages/firn.tar",
+            "sha256": hashlib.sha256(TAR).hexdigest(),
+            "region": "eu-central-1",
+        },
+        "data": {"device": "/dev/sdf"},
+        "cluster": {"id": CLUSTER, "controllers": VOTERS, "formed": "s3://archive/formed"},
+        **changes,
+    }
+
+
+def read(**changes: Any) -> Document:
+    return parse(json.dumps(document(**changes)))
+
+
+def get(_: Package) -> Iterator[bytes]:
+    yield TAR
+
+
+def machine_at(root: Path) -> ModelMachine:
+    root.mkdir(parents=True, exist_ok=True)
+    return ModelMachine(root, {"/dev/sdf": Volume()})
+
+
+def boot(machine: ModelMachine, store: Store, **changes: Any) -> None:
+    everything(machine, read(**changes), "/etc/firn/machine.json", get, store.claim)
+
+
+def properties(machine: ModelMachine, node: int) -> dict[str, str]:
+    return dict(parse_properties((machine.root / f"etc/firn/server-{node}.properties").read_text()))
+
+
+BROKER = {
+    "host": "firn-1.firn.internal",
+    "nodes": [{"id": 1, "port": 9092, "http_port": 9464, "role": "broker"}],
+}
+
+
+def test_a_controller_is_formed_once_with_the_ids_that_are_fixed(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    boot(machine, store)
+    assert machine.formed == [f"--initial-controllers {','.join(VOTERS)}"]
+    assert [str(one) for one in parse_initial_controllers(machine.formed[0].split()[1])] == VOTERS
+    assert machine.active == {"firn@901.service": 1}
+    assert set(store.objects) == {f"s3://archive/formed/{CLUSTER}/{name}" for name in ("controllers", "901")}
+    config = ClusterConfig.from_properties(properties(machine, 901))
+    assert (config.is_controller, config.is_broker) == (True, False)
+    assert [str(one) for one in config.advertised_controller_listeners] == [
+        "CONTROLLER://firn-c1.firn.internal:9093"
+    ]
+    assert [str(one) for one in config.quorum.bootstrap_servers] == [
+        f"firn-c{c}.firn.internal:9093" for c in (1, 2, 3)
+    ]
+    assert not (tmp_path / "var/lib/firn/node-901/.forming").exists()
+    boot(machine, store)
+    assert len(machine.formed) == 1
+    assert machine.active == {"firn@901.service": 1}
+
+
+def test_a_broker_is_formatted_by_nobody_but_itself(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    boot(machine, store, **BROKER)
+    assert machine.formed == []
+    assert store.objects == {}
+    config = ClusterConfig.from_properties(properties(machine, 1))
+    assert (config.is_controller, config.is_broker) == (False, True)
+    assert config.inter_broker_listener_name == "PLAINTEXT"
+
+
+def test_a_volume_that_went_to_another_machine_is_not_formed_again(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path / "old"), Store()
+    boot(machine, store)
+    store.away = True  # and it is not asked
+    new = machine_at(tmp_path / "new")
+    (new.root / "var/lib").mkdir(parents=True)
+    (tmp_path / "old/var/lib/firn").rename(new.root / "var/lib/firn")
+    new.on = "/dev/sdf"
+    boot(new, store)
+    assert new.formed == []
+    assert new.active == {"firn@901.service": 1}
+
+
+def test_a_controller_that_lost_its_volume_is_not_formed_again(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path / "old"), Store()
+    boot(machine, store)
+    new = machine_at(tmp_path / "new")
+    for _ in range(2):
+        with pytest.raises(BootError, match=r"cluster: node 901 .*/901 says .* formed before"):
+            boot(new, store)
+    assert new.formed == []
+    assert new.active == {}
+
+
+def test_a_cluster_that_was_formed_with_others_is_not_formed_anew(tmp_path: Path) -> None:
+    """As when somebody raises the number of controllers."""
+    store = Store()
+    boot(machine_at(tmp_path / "1"), store)
+    five = [*VOTERS, *(f"90{c}@firn-c{c}.firn.internal:9093:{'x' * 20}{c}A" for c in (4, 5))]
+    changes = {
+        "host": "firn-c4.firn.internal",
+        "nodes": [{"id": 904, "port": 9093, "http_port": 9464, "role": "controller"}],
+        "cluster": {"id": CLUSTER, "controllers": five, "formed": "s3://archive/formed"},
+    }
+    machine = machine_at(tmp_path / "4")
+    with pytest.raises(BootError, match=r"/controllers says .*formed before"):
+        boot(machine, store, **changes)
+    assert (machine.formed, machine.active) == ([], {})
+    assert f"s3://archive/formed/{CLUSTER}/904" not in store.objects
+
+
+def test_without_the_store_no_empty_controller_starts(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    store.away = True
+    with pytest.raises(BootError, match=r"cluster: s3://.*no route"):
+        boot(machine, store)
+    assert (machine.formed, machine.active) == ([], {})
+    store.away = False
+    boot(machine, store)
+    assert len(machine.formed) == 1
+
+
+def test_a_put_whose_answer_is_lost_is_our_own(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    store.lost = 2
+    for _ in range(2):
+        with pytest.raises(BootError, match="timed out"):
+            boot(machine, store)
+    boot(machine, store)
+    assert len(machine.formed) == 1
+
+
+def test_every_step_can_fail_and_the_next_run_goes_on_from_there(tmp_path: Path) -> None:
+    whole = machine_at(tmp_path / "whole")
+    boot(whole, Store())
+    failed = set()
+    for k in range(1, len(whole.commands) + 1):
+        machine, store = machine_at(tmp_path / str(k)), Store()
+        machine.fail_at = k
+        with pytest.raises(BootError, match="planted") as told:
+            boot(machine, store)
+        failed.add(str(told.value).partition(":")[0])
+        machine.fail_at = None
+        boot(machine, store)
+        assert len(machine.formed) == 1, k
+        assert machine.active.keys() == {"firn@901.service"}, k
+        assert not (machine.root / "var/lib/firn/node-901/.forming").exists(), k
+    assert "cluster" in failed
+
+
+def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    boot(machine, store)
+    with pytest.raises(BootError, match=f"cluster.id is {CLUSTER}, not A"):
+        boot(machine, store, cluster={"id": "A" * 22, "controllers": VOTERS})
+    meta = tmp_path / "var/lib/firn/node-901/meta.properties"
+    meta.write_text(meta.read_text().replace("901", "1"))
+    with pytest.raises(BootError, match=r"node\.id is 1, not 901"):
+        boot(machine, store)
+
+
+def test_a_log_without_its_identity_is_refused(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    (tmp_path / "var/lib/firn/node-901/__cluster_metadata-0").mkdir(parents=True)
+    machine.on = "/dev/sdf"
+    with pytest.raises(BootError, match=r"no meta\.properties"):
+        boot(machine, store)
+    assert (machine.formed, store.objects) == ([], {})
+
+
+def test_by_hand_a_controller_is_formatted_by_hand(tmp_path: Path) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    cluster = {"id": CLUSTER, "controllers": VOTERS}
+    with pytest.raises(BootError, match="`firn format`"):
+        boot(machine, store, cluster=cluster)
+    home = tmp_path / "var/lib/firn/node-901"
+    (home / "meta.properties").write_text(f"node.id=901\ncluster.id={CLUSTER}\n")
+    boot(machine, store, cluster=cluster)
+    assert machine.active == {"firn@901.service": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cluster": []}, "cluster: an object"),
+        ({"cluster": {"id": CLUSTER}}, "controllers is missing"),
+        ({"cluster": {"id": "firn", "controllers": VOTERS}}, "cluster.id"),
+        ({"cluster": {"id": CLUSTER, "controllers": []}}, "none, or two"),
+        ({"cluster": {"id": CLUSTER, "controllers": [VOTERS[0], VOTERS[0]]}}, "none, or two"),
+        ({"cluster": {"id": CLUSTER, "controllers": ["901@a:9093"]}}, r"controllers\[0\]: id@host"),
+        ({"cluster": {"id": CLUSTER, "controllers": VOTERS, "formed": "/tmp"}}, "cluster.formed"),
+        ({"cluster": {"id": CLUSTER, "controllers": VOTERS[1:]}}, "does not name 901@"),
+        ({"host": "elsewhere"}, "does not name 901@elsewhere:9093"),
+        ({"nodes": [{"id": 901, "port": 9092, "http_port": 9464, "role": "broker"}]}, "id of a controller"),
+        ({"nodes": [{"id": 901, "port": 9093, "http_port": 9464, "role": "king"}]}, "role: one of"),
+        ({"nodes": [{"id": 901, "port": 9093, "http_port": 9464}]}, "role: with `cluster`"),
+        ({"properties": {"controller.quorum.voters": "1@a:1"}}, "is made from"),
+    ],
+)
+def test_a_cluster_that_is_not_right_is_refused_by_field(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BootError, match=words):
+        read(**changes)
+
+
+def test_a_role_without_a_cluster_is_refused() -> None:
+    raw = document(nodes=[{"id": 1, "port": 9092, "http_port": 9464, "role": "broker"}])
+    del raw["cluster"]
+    with pytest.raises(BootError, match="role: with `cluster`"):
+        parse(json.dumps(raw))
+
+
+# -- the mark in S3
+
+
+def test_a_mark_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with moto_server(tmp_path) as endpoint:
+        s3_client(endpoint).create_bucket(Bucket="archive")
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
+            monkeypatch.setenv(name, value)
+        assert claimed("s3://archive/formed/c/901", "us-east-1", "ours") == "ours"
+        assert claimed("s3://archive/formed/c/901", "us-east-1", "theirs") == "ours"
+        assert claimed("s3://archive/formed/c/901", "us-east-1", "ours") == "ours"
+        with pytest.raises(OSError, match="404"):
+            claimed("s3://elsewhere/formed/c/901", "us-east-1", "ours")
+
+
+def test_a_put_is_signed_as_the_sdk_signs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda remove_tzinfo=True: now)
+    host = "archive.s3.eu-central-1.amazonaws.com"
+    request = botocore.awsrequest.AWSRequest(
+        "PUT", f"https://{host}/formed/1", {"content-type": "text/plain", "if-none-match": "*"}, b"said"
+    )
+    keys = botocore.credentials.Credentials("AKID", "secret", None)
+    botocore.auth.S3SigV4Auth(keys, "s3", "eu-central-1").add_auth(request)
+    mine = {"AccessKeyId": "AKID", "SecretAccessKey": "secret", "Token": ""}
+    ours = sign(mine, "eu-central-1", host, "/formed/1", now, b"said")
+    assert ours["Authorization"] == request.headers["Authorization"]
