@@ -236,7 +236,6 @@ class Pass:
         """This pass is what is answered: count what it found."""
         metrics = self._broker.metrics
         if self.is_replica:
-            metrics.replica_reads += self._hot_reads
             metrics.replica_bytes += self.size
             throttle = self._broker.leader_throttle
             if throttle is not None and self._throttled_size:

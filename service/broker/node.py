@@ -68,6 +68,7 @@ from service.network.server import Server
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.replication.metrics import ReplicationMetrics
 from service.replication.selectors import of_the_rack
 
 if TYPE_CHECKING:
@@ -430,6 +431,10 @@ class Node:
         if self._replication is None:
             return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr"), 0)
         return self._replication.standing()._asdict()
+
+    def replicated(self) -> ReplicationMetrics:
+        """What its replicas have counted."""
+        return ReplicationMetrics() if self._replication is None else self._replication.metrics
 
     def throttled_bytes(self) -> Mapping[str, int]:
         """Of replicas that are throttled: what was sent as `leader`, and taken as `follower`."""

@@ -31,6 +31,7 @@ from service.partition.partition import Partition
 from service.replication.fetcher import Archive, Fetcher, FetcherSettings
 from service.replication.isr_proposals import Happened
 from service.replication.leader import NOTHING, LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.metrics import ReplicationMetrics
 from service.replication.throttle import Quota, Throttle
 
 _LOG = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class Replication:
         """of what is sent to others"""
         self.follower_throttle = Throttle(broker_id, Quota(*windows))
         """of what is fetched"""
+        self.metrics = ReplicationMetrics()
         self._led: dict[TopicIdPartition, Partition] = {}
         self._short: dict[TopicIdPartition, Partition] = {}
         """those of them with replicas that are not in sync"""
@@ -163,6 +165,7 @@ class Replication:
             )
             happened = NOTHING
         else:
+            self._count(leading.shape, shape)
             happened = leading.image(shape, now_ms)
         partition.lead(replica.leader_epoch, leading)
         self._unlead(tip)
@@ -302,6 +305,7 @@ class Replication:
             self._archive,
             lambda why: self._warnings.warning("from broker %d: %s", leader, why),
             self.follower_throttle,
+            self.metrics,
         )
         task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetcher of broker {leader}")
         task.add_done_callback(self._ended)
@@ -317,6 +321,12 @@ class Replication:
         ending.add_done_callback(self._ending.discard)
 
     # -- what is told
+
+    def _count(self, before: Leadership, now: Leadership) -> None:
+        """Whether in-sync replicas came or went under one leader."""
+        if before.leader_epoch == now.leader_epoch:
+            self.metrics.isr_shrinks += not set(before.isr) <= set(now.isr)
+            self.metrics.isr_expands += not set(now.isr) <= set(before.isr)
 
     def standing(self) -> ReplicaCounts:
         """How many there are of each kind."""

@@ -124,6 +124,10 @@ SERVING: Final = (
         "fetched_bytes", "Bytes that fetches got, by tier (local, bucket).", "tier",
         kafka=_TOPICS.format("RemoteFetchBytesPerSec"),
     ),
+    _counter(
+        "replication_sent_bytes", "Bytes of records that other replicas got here.",
+        kafka=_TOPICS.format("ReplicationBytesOutPerSec"),
+    ),
     _gauge(
         "fetches_waiting", "Fetches that wait now.",
         kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch",
@@ -296,6 +300,22 @@ METADATA: Final = (
     _gauge(
         "replicas_under_min_isr", "Partitions led here that take no records with acks=all.",
         kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
+    ),
+    _counter(
+        "replication_received_bytes", "Bytes of records that replicas here have got from their leaders.",
+        kafka=_TOPICS.format("ReplicationBytesInPerSec"),
+    ),
+    _counter(
+        "replication_cuts_below_high_watermark",
+        "How often a replica gave up committed records, as its leader lacks them: after an unclean election.",
+    ),
+    _counter(
+        "isr_shrinks", "How often partitions led here lost in-sync replicas.",
+        kafka="kafka.server:type=ReplicaManager,name=IsrShrinksPerSec",
+    ),
+    _counter(
+        "isr_expands", "How often partitions led here won in-sync replicas.",
+        kafka="kafka.server:type=ReplicaManager,name=IsrExpandsPerSec",
     ),
     _counter(
         "replication_throttled_bytes", "Bytes of throttled replicas that were sent or fetched.", "side",

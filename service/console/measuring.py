@@ -96,6 +96,11 @@ def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
     yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
     yield from (Sample(f"firn_replicas_{kind}", n) for kind, n in node.replica_counts().items())
+    replicated = node.replicated()
+    yield Sample("firn_replication_received_bytes", replicated.received_bytes)
+    yield Sample("firn_replication_cuts_below_high_watermark", replicated.cuts_below_high_watermark)
+    yield Sample("firn_isr_shrinks", replicated.isr_shrinks)
+    yield Sample("firn_isr_expands", replicated.isr_expands)
     for side, size in node.throttled_bytes().items():
         yield Sample("firn_replication_throttled_bytes", size, (side,))
     if node.serving is not None:
@@ -169,6 +174,7 @@ def _serving(metrics: ServingMetrics) -> Iterator[Sample]:
     yield Sample("firn_fetched_partitions", metrics.cold_reads, ("bucket",))
     yield Sample("firn_fetched_bytes", metrics.hot_bytes, ("local",))
     yield Sample("firn_fetched_bytes", metrics.cold_bytes, ("bucket",))
+    yield Sample("firn_replication_sent_bytes", metrics.replica_bytes)
     yield Sample("firn_fetches_waiting", metrics.waiting)
     yield Sample("firn_fetch_wait_seconds", metrics.wait.snapshot(), ("records",))
     yield Sample("firn_fetch_wait_seconds", metrics.cold_wait.snapshot(), ("bucket",))

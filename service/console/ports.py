@@ -20,6 +20,7 @@ from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
 from service.remote.reading.reader import RemoteReader
+from service.replication.metrics import ReplicationMetrics
 from service.tiering.metrics import TieringMetrics
 
 
@@ -79,6 +80,9 @@ class Watched(Protocol):
     def replica_counts(self) -> Mapping[str, int]:
         """Partitions of several replicas: `led` and `followed` here, and of the first `under_replicated` and
         `under_min_isr`."""
+
+    def replicated(self) -> ReplicationMetrics:
+        """What its replicas have counted."""
 
     def throttled_bytes(self) -> Mapping[str, int]:
         """Of replicas that are throttled: what was sent as `leader`, and taken as `follower`."""

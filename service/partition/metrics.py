@@ -22,9 +22,8 @@ class ServingMetrics:
     cold_reads: int = 0
     """the same of the bucket"""
     cold_bytes: int = 0
-    replica_reads: int = 0
-    """partitions of other replicas' fetches that were answered with bytes"""
     replica_bytes: int = 0
+    """that other replicas got"""
     waiting: int = 0
     """fetches that wait now"""
     wait: Histogram = field(default_factory=Histogram)

@@ -46,6 +46,7 @@ from service.replication.follower import (
     Truncate,
     Warn,
 )
+from service.replication.metrics import ReplicationMetrics
 from service.replication.throttle import Throttle
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
@@ -140,6 +141,7 @@ class Fetcher:
         archive: Archive,
         warn: Callable[[str], None],
         throttle: Throttle | None = None,
+        metrics: ReplicationMetrics | None = None,
     ) -> None:
         """`warn` is told what somebody should know; it limits how often. `throttle`: that of all fetchers."""
         self._leader = leader
@@ -154,8 +156,7 @@ class Fetcher:
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
         self._news = asyncio.Event()
         self._beside: asyncio.TaskGroup | None = None
-        self.cuts_below_high_watermark = 0
-        """how often committed records had to go: an unclean election made it so"""
+        self.metrics = metrics or ReplicationMetrics()
         self._early: list[Effect] = []
         """effects of assignments that came before `run`"""
 
@@ -385,7 +386,7 @@ class Fetcher:
             self._warn(f"{tip} begins anew at {offset}, where its leader's log begins")
             return await replica.restart(offset, is_wanted)
         if effect.is_below_high_watermark:
-            self.cuts_below_high_watermark += 1
+            self.metrics.cuts_below_high_watermark += 1
             self._warn(f"{tip} is cut at {offset}, below {replica.high_watermark}")
         return await replica.truncate(offset, is_wanted)
 
@@ -445,7 +446,9 @@ class Fetcher:
                 found.begins_at, lambda: self._machine.is_wanted(effect.number)
             ):
                 return found._replace(taken=0)
-            replica.append(view, run if found.taken == run.batches else _first(run, found.taken))
+            taken = run if found.taken == run.batches else _first(run, found.taken)
+            replica.append(view, taken)
+            self.metrics.received_bytes += sum(taken.sizes)
         return found
 
     async def _ask(self, effect: AskOffsets) -> None:

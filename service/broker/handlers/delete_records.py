@@ -144,7 +144,10 @@ async def _replicas_follow(
 ) -> None:
     """Until all live replicas of each partition begin where it was asked for, or the time is over."""
     waiting = {
-        key: one for key, one in outcomes.items() if isinstance(one, _Deleted) and one.partition.leading
+        key: one
+        for key, one in outcomes.items()
+        # who was deposed while the checkpoint was written cannot tell what others have
+        if isinstance(one, _Deleted) and (one.partition.leading or not one.partition.is_leader)
     }
     while waiting:
         left_s = max(deadline - broker.loop.time(), 0.0)

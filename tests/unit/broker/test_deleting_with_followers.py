@@ -122,6 +122,18 @@ def test_what_changes_meanwhile_ends_the_wait(tmp_path: Path, change: str) -> No
     run(tmp_path, scenario)
 
 
+def test_who_is_deposed_before_it_waits_cannot_tell(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        one = await filled(node)
+        task = asyncio.create_task(deleted(node, 2))
+        while one.partition.start_offset < 2:
+            await asyncio.sleep(0)
+        one.partition.follow(EPOCH + 1)
+        assert await task == [(ErrorCode.not_leader_or_follower, -1)]
+
+    run(tmp_path, scenario)
+
+
 def test_nothing_above_the_high_watermark_is_deleted(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         await filled(node)

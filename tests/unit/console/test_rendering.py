@@ -19,6 +19,7 @@ from service.console.rendering import render
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.metrics import GroupMetrics
 from service.network.metrics import NetworkMetrics
+from service.replication.metrics import ReplicationMetrics
 
 parse: Any = parser.text_string_to_metric_families
 
@@ -49,6 +50,9 @@ class Shown:
 
     def replica_counts(self) -> Mapping[str, int]:
         return {"led": 2}
+
+    def replicated(self) -> ReplicationMetrics:
+        return ReplicationMetrics(isr_shrinks=4)
 
     def throttled_bytes(self) -> Mapping[str, int]:
         return {"leader": 3}
