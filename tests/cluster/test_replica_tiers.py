@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from service.cli.dev_nodes import agree_on_ports
 from tests.conftest import BRISK
@@ -47,7 +48,11 @@ def cluster(tmp_path: Path, store: Store) -> Iterator[Cluster]:
     made = Cluster.apart(tmp_path / "nodes", (1,), BROKERS, {**BRISK, **store.node_settings})
     ports, _ = agree_on_ports(0, len(BROKERS), 0)
     for broker_id, port in zip(BROKERS, ports, strict=True):
-        made.members[broker_id].settings["firn.http.listener"] = f"127.0.0.1:{port}"
+        made.members[broker_id].settings |= {
+            "firn.http.listener": f"127.0.0.1:{port}",
+            "broker.rack": f"rack-{broker_id}",
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        }
     for member in made.members.values():
         member.environ = store.env
     with made:
@@ -96,12 +101,22 @@ def wait_for_archive(cluster: Cluster, beyond: int) -> None:
     wait_until(f"offset {beyond} to be in the archive alone", is_there, 120)
 
 
-def downloaded(member: Member) -> float:
-    """Bytes of records that a broker has got out of the bucket."""
+def told(member: Member, metric: str) -> float:
+    """Of a broker's metrics."""
     with urlopen(f"http://{member.settings['firn.http.listener']}/metrics", timeout=20) as answer:
         text = answer.read().decode()
-    (line,) = [one for one in text.splitlines() if one.startswith("firn_cache_downloaded_bytes_total ")]
+    (line,) = [one for one in text.splitlines() if one.startswith(metric + " ")]
     return float(line.split()[1])
+
+
+def downloaded(member: Member) -> float:
+    """Bytes of records that a broker has got out of the bucket."""
+    return told(member, "firn_cache_downloaded_bytes_total")
+
+
+def fetched(member: Member, tier: str) -> float:
+    """Bytes of records that consumers have got from a broker."""
+    return told(member, f'firn_fetched_bytes_total{{tier="{tier}"}}')
 
 
 def check(cluster: Cluster, store: Store, writers: Writers) -> None:
@@ -150,6 +165,59 @@ def test_a_wiped_broker_needs_nothing_of_the_archive_and_can_lead(cluster: Clust
         before = max(in_the_archive(cluster, one) for one in PARTITIONS)
         wait_for_archive(cluster, before + 1000)
         check(cluster, store, writers)
+
+
+def write(cluster: Cluster, first: int, count: int) -> None:
+    """Records `first` and so on to the first partition."""
+    refused: list[object] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.size": 20_000})
+    for number in range(first, first + count):
+        producer.produce(
+            TOPIC,
+            b"%01000d" % number,
+            partition=0,
+            on_delivery=lambda error, _: refused.append(error) if error is not None else None,
+        )
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert refused == []
+
+
+def test_a_consumer_reads_both_tiers_from_the_replica_of_its_rack_until_that_dies(cluster: Cluster) -> None:
+    write(cluster, 0, 5000)
+    wait_until("an archive", lambda: in_the_archive(cluster, 0) > 2000, 60)
+    leads = leader(cluster)
+    near = next(cluster.members[one] for one in BROKERS if one != leads.node_id)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "near",
+            "client.rack": near.settings["broker.rack"],
+            "log_level": 2,  # that its broker dies is no news
+        }
+    )
+    found: list[int] = []
+
+    def all_read(count: int) -> bool:
+        for one in consumer.consume(1000, 0.2):
+            error = one.error()
+            assert error is None or error.retriable(), error
+            if error is None:
+                found.append(int(one.value() or b"-1"))
+        return len(found) >= count
+
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        wait_until("5000 records", lambda: all_read(5000), 60)
+        assert fetched(leads, "local") == fetched(leads, "bucket") == 0
+        assert fetched(near, "bucket") > 2_000_000
+        assert fetched(near, "local") + fetched(near, "bucket") >= 5_000_000
+        near.kill()
+        write(cluster, 5000, 1000)
+        wait_until("what comes later", lambda: all_read(6000), 60)
+    finally:
+        consumer.close()
+    assert found == list(range(6000))
 
 
 def blow(cluster: Cluster, store: Store, seconds: float) -> None:
