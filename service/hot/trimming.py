@@ -19,9 +19,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import MissingFile
 from service.base.errors import CorruptionError, RequestError
-from service.base.files import fsync_dir, fsync_file, remove_file
+from service.base.files import fsync_dir, fsync_file
 from service.base.types import NO_TIMESTAMP
 from service.hot import names, retention
+from service.hot.cleaning.interrupted import marked, rename
 from service.hot.durability import Durability
 from service.hot.producer_snapshot import read_snapshot
 from service.hot.producers import ProducerEntry, ProducerStates
@@ -302,10 +303,10 @@ class Trimming:
         end = offset if place is None else min(place.base_offset, offset)
         with state.lock:
             state.truncations += 1
+            aside: list[Path] = []
             for gone in reversed(segments.take_out(slot + 1, len(segments), f"truncation to {offset}")):
                 # Newest first, each for good: what a crash leaves is a log that simply ends earlier.
-                for path in gone.drop():
-                    remove_file(state.disk, path)
+                aside += self._set_aside(gone)
                 fsync_dir(state.disk, state.dir)
             before = segment.size
             segment.truncate(segment.size if place is None else place.position, end)
@@ -321,6 +322,7 @@ class Trimming:
             state.cleaned_offset = min(state.cleaned_offset, end)
             state.gaps_below = min(state.gaps_below, end)
         self._reader.forget()
+        self._remove(aside)
         if state.epochs.truncate_end(end):
             self._durability.note(state.epochs.path)
         state.snapshots.remove_above(end)
@@ -354,13 +356,11 @@ class Trimming:
         announce_restart(state.disk, state.dir, offset, start)
         with state.lock:
             state.truncations += 1
-            for removal in self._removals:
-                for path in removal.paths:
-                    remove_file(state.disk, path)
+            # They wait under names that the new log may need.
+            aside = [self._renamed(path) for removal in self._removals for path in removal.paths]
             self._removals.clear()
             for gone in state.segments.take_out(0, len(state.segments), f"restart at {offset}"):
-                for path in gone.drop():
-                    remove_file(state.disk, path)
+                aside += self._set_aside(gone)
             state.snapshots.remove_but(offset)
             settings = settings_of(state.config)
             active = Segment.create(state.dir, offset, settings, state.files, state.world.clock.now_ms())
@@ -372,8 +372,30 @@ class Trimming:
             state.gaps_below = 0
         end_restart(state.disk, state.dir)
         self._reader.forget()
+        self._remove(aside)
         self._on_start_moved()
         return offset
+
+    def _set_aside(self, segment: Segment) -> list[Path]:
+        """Its files are no part of the log any more: they are renamed here, as to unlink them takes long."""
+        for path in segment.paths:
+            self._renamed(path)
+        return segment.drop(names.DELETED)
+
+    def _renamed(self, path: Path) -> Path:
+        """What the file is called from now on, if it is there."""
+        if path.suffix == names.DELETED:
+            return path
+        target = marked(path, names.DELETED)
+        rename(self._state.disk, path, target, must_be=False)
+        return target
+
+    def _remove(self, aside: list[Path]) -> None:
+        """Have files unlinked that were set aside. Opening the log does, too."""
+        if aside:
+            now_ms = self._state.world.clock.now_ms()
+            self._removals.append(_Removal(now_ms, aside))
+            self._on_removals(now_ms)
 
     def _sync(self, path: Path) -> None:
         fd = self._state.disk.open(path)
