@@ -78,7 +78,7 @@ class Broker:
         name = f"{topic}-{partition}"
         found = [one for data in self.need_data() if (one := data / name).is_dir()]
         if len(found) > 1:
-            leader = self.admin.client.list_topics(topic, 20).topics[topic].partitions[partition].leader
+            leader: int = self.admin.client.list_topics(topic, 20).topics[topic].partitions[partition].leader
             return self.data[leader - 1] / name
         (only,) = found
         return only
