@@ -59,7 +59,7 @@ test-million: install ## kafka-producer-perf-test and its like with a million re
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) $(ANYWHERE) tests/cluster -m "not soak"
 
-test-mixed: install ## Firn and Apache Kafka as one cluster: leadership wanders 20 times, voters come and go, records are compared (ten minutes)
+test-mixed: install ## Firn and Apache Kafka as one cluster: leadership wanders 20 times, voters come and go, records are compared, brokers of both have replicas of the same partitions (twenty minutes)
 	$(PYTEST) tests/mixed -s
 
 test-browser: install ## The console in a real Chromium (apt-get install chromium-headless-shell)

@@ -78,8 +78,8 @@ class Broker:
         name = f"{topic}-{partition}"
         found = [one for data in self.need_data() if (one := data / name).is_dir()]
         if len(found) > 1:
-            listed = self.admin.client.list_topics(topic, 20).topics[topic]
-            return self.data[int(listed.partitions[partition].leader) - 1] / name
+            leader: int = self.admin.client.list_topics(topic, 20).topics[topic].partitions[partition].leader
+            return self.data[leader - 1] / name
         (only,) = found
         return only
 

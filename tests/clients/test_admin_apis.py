@@ -270,6 +270,7 @@ def test_kafka_python_deletes_topics_by_id(admin: Any, broker: Broker, new_topic
 @pytest.mark.java
 def test_partitions_come_where_they_are_told_to(broker: Broker, new_topic: NewTopic) -> None:
     topic, node = new_topic(1), node_id(broker)
+    node = ":".join(map(str, range(int(node), int(node) + REPLICAS)))
     at = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
     tool("topics", *at, "--alter", "--partitions", "3", "--replica-assignment", f"{node},{node},{node}")
     assert "PartitionCount: 3" in tool("topics", *at, "--describe")

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.clients.conftest import NewTopic
 from tests.support.batches import GZIP, NONE, ZSTD, batch
+from tests.support.processes import wait_until
 from tests.support.wire import (
     RawConnection,
     decode_response,
@@ -73,7 +74,8 @@ def test_pipelined_requests_keep_their_order_whatever_becomes_of_each(
             if hasattr(answer, "responses"):
                 (one,) = answer.responses[0].partition_responses
                 assert (one.base_offset, one.error_code == ErrorCode.none) == (base, base >= 0)
-        assert offsets(connection, topic, 0, -1).offset == end
+        # What one replica has acknowledged is committed a little later, where there are several.
+        wait_until("all of it", lambda: offsets(connection, topic, 0, -1).offset == end)
     assert _numbers(bootstrap, topic, end) == expected
 
 

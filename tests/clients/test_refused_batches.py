@@ -28,12 +28,12 @@ def ask(bootstrap: str, request: Any) -> list[Any]:
     return [partition for topic in topics for partition in topic.partition_responses]
 
 
-def send(bootstrap: str, topic: str, records: bytes | None, acks: int = 1, version: int = 9) -> Any:
+def send(bootstrap: str, topic: str, records: bytes | None, acks: int = -1, version: int = 9) -> Any:
     (answer,) = ask(bootstrap, produce_request(topic, 0, records, acks, version))  # type: ignore[arg-type]
     return answer
 
 
-def error(bootstrap: str, topic: str, records: bytes | None, acks: int = 1, version: int = 9) -> str:
+def error(bootstrap: str, topic: str, records: bytes | None, acks: int = -1, version: int = 9) -> str:
     name: str = send(bootstrap, topic, records, acks, version).error_code.name
     return name
 

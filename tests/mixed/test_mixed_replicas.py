@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.clients import CODECS, Admin
-from tests.support.mixed import FIRN, FIRST_BROKER, Member, Mixed, mixed
+from tests.support.mixed import CONTROLLERS, FIRN, FIRST_BROKER, Member, Mixed, mixed
 from tests.support.placing import in_sync, lead, prefer, rotated
 from tests.support.replicas import check_equal, log_bytes, states
 from tests.support.storms import Writers, check_files, read_partition
@@ -216,13 +216,16 @@ def whole(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
-async def live(cluster: Mixed) -> None:
+async def live(cluster: Mixed, controllers_die: tuple[str, ...] = ()) -> None:
     ours = next(one for one in cluster.brokers.values() if one.is_firn)
     theirs = next(one for one in cluster.brokers.values() if not one.is_firn)
     await create(cluster)
     with Writers(cluster, PLACES, options=OPTIONS) as writers:
         await has_acks(writers)
         await wander(cluster, writers)
+        for way in controllers_die:
+            await cluster.move(way)
+            await wander(cluster, writers)
         for victim in (ours, theirs):
             await dies_and_returns(cluster, writers, victim)
             await leaves_and_returns(cluster, writers, victim)
@@ -245,6 +248,18 @@ def test_firn_and_kafka_are_in_one_isr(tmp_path: Path, controller: str) -> None:
     async def scenario() -> None:
         async with mixed(tmp_path, controllers=1, brokers=3, firn=firn, settings=SETTINGS) as cluster:
             await live(cluster)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_firn_and_kafka_are_in_one_isr_while_controllers_die(tmp_path: Path) -> None:
+    firn = {*CONTROLLERS, FIRST_BROKER, FIRST_BROKER + 1}
+
+    async def scenario() -> None:
+        async with mixed(tmp_path, controllers=3, brokers=3, firn=firn, settings=SETTINGS) as cluster:
+            await live(cluster, ("kill", "pause", "term"))
 
     asyncio.run(scenario())
 

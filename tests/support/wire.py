@@ -126,8 +126,8 @@ def schema(api_key: int, version: int) -> Any:
     return load_payload_module(api_key, version, EntityType.request)
 
 
-def produce_request(topic: str, partition: int, records: bytes, acks: int = 1, version: int = 9) -> Any:
-    """Produce of one partition, by name (3 to 12)."""
+def produce_request(topic: str, partition: int, records: bytes, acks: int = -1, version: int = 9) -> Any:
+    """Produce of one partition, by name (3 to 12). What all replicas have can be read once it is answered."""
     module = schema(0, version)
     part = module.PartitionProduceData(index=partition, records=records)
     data = module.TopicProduceData(name=topic, partition_data=(part,))
