@@ -155,6 +155,7 @@ def replaced(endpoint: str, hands: Hands) -> None:
         one["InstanceId"]: volume["VolumeId"]
         for volume in ec2.describe_volumes()["Volumes"]
         for one in volume["Attachments"]
+        if one["Device"] == "/dev/sdf"
     }
     hands.replace("c2")
     after = hands.machines()
