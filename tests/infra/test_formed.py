@@ -27,6 +27,7 @@ from infra.boot.firn_boot.machine import Machine as BootMachine
 from infra.boot.firn_boot.written import properties_of
 from infra.roll.firn_roll import rolling
 from infra.roll.firn_roll.errors import RollError
+from infra.roll.firn_roll.hands import PYTHON as PYTHON_THERE
 from infra.roll.firn_roll.hands import Hands, Machine
 from infra.roll.firn_roll.rolling import Options, roll
 from service.base.properties import parse_properties
@@ -183,7 +184,7 @@ class World(Hands):
             self.ready(machine.name)
             return ""
         words = command.split()
-        assert words[0] == rolling.PYTHON
+        assert words[0] == PYTHON_THERE
         return self._run([str(PYTHON), *words[1:]], machine.name, 60, program)
 
     def replace(self, name: str) -> None:
@@ -251,15 +252,15 @@ class Writer:
 def read(bootstrap: str, partitions: int) -> list[int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     places = [TopicPartition(TOPIC, one, 0) for one in range(partitions)]
-    ends = {one.partition: consumer.get_watermark_offsets(one, 30)[1] for one in places}
+    ends: dict[int, int] = {one.partition: consumer.get_watermark_offsets(one, 30)[1] for one in places}
     consumer.assign(places)
-    found: list[int] = []
+    total, found = sum(ends.values()), list[int]()
 
     def all_read() -> bool:
         for message in consumer.consume(1000, 0.5):
             assert message.error() is None
             found.append(int(message.value() or b""))
-        return len(found) >= sum(ends.values())
+        return len(found) >= total
 
     wait_until("all records", all_read, 60)
     consumer.close()

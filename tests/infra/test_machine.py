@@ -36,6 +36,7 @@ pytestmark = pytest.mark.timeout(900)
 BUCKET = "example-firn-archive"
 HOST = "firn-1.firn.internal"
 TOPIC = "boots"
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 MOTO = f"""
 import logging, sys
@@ -121,7 +122,7 @@ class World:
     user_data: bytes
     machines: list[Machine] = field(default_factory=list)
 
-    def machine(self) -> Machine:
+    def machine(self, *, serves: bool = True) -> Machine:
         """A new machine, with an empty root disk."""
         environment = {"AWS_ENDPOINT_URL": self.endpoint, **CREDENTIALS}
         made = Machine(
@@ -129,7 +130,8 @@ class World:
         )
         self.machines.append(made)
         made.start()
-        made.wait_for()
+        if serves:
+            made.wait_for()
         return made
 
     def upload(self, name: str, wheels: dict[str, bytes]) -> dict[str, str]:
@@ -401,27 +403,59 @@ def archive(written: int) -> None:
     wait_until("segments in the archive", enough, 60, every=0.3)
 
 
-def test_a_machine_of_several_cores_runs_several_nodes(world: World) -> None:
-    """Each for itself as yet: they share no bucket, and one goes on when the other is killed."""
+def test_a_machine_of_two_roles_forms_its_cluster_once(world: World) -> None:
+    """A controller and a broker, each a node of its own; one goes on when the other is killed. Without its
+    volume the controller does not begin anew."""
 
     def several(document: dict[str, Any]) -> None:
-        document["nodes"].append({"id": 1001, "port": 9093, "http_port": 9465})
+        document["nodes"] = [
+            {"id": 901, "port": 9093, "http_port": 9465, "role": "controller"},
+            {"id": 1, "port": 9092, "http_port": 9464, "role": "broker"},
+        ]
+        document["cluster"] = {
+            "id": CLUSTER_ID,
+            "controllers": [f"901@{HOST}:9093:{'a' * 21}A"],
+            "formed": f"s3://{BUCKET}/formed",
+        }
         document["properties"] = {}
 
     world.user_data = changed(world.user_data, several)
     machine = world.machine()
-    machine.wait_for(9093)
-    ids = [process(machine, node) for node in (1, 1001)]
+    formed = s3_client(world.endpoint).list_objects_v2(Bucket=BUCKET, Prefix="formed/")["Contents"]
+    assert [one["Key"] for one in formed] == [
+        f"formed/{CLUSTER_ID}/{name}" for name in ("901", "controllers")
+    ]
+    meta = machine.run("cat", "/var/lib/firn/node-901/meta.properties")
+    assert f"cluster.id={CLUSTER_ID}" in meta
+    assert f"directory.id={'a' * 21}A" in meta
+    ids = [process(machine, node) for node in (1, 901)]
     create(TOPIC)
     write(0, 100)
     machine.run("kill", "-9", ids[1])
-    wait_until("another process", lambda: process(machine, 1001) not in ("0", ids[1]))
+    wait_until("another process", lambda: process(machine, 901) not in ("0", ids[1]))
     machine.wait_for(9093)
     assert process(machine, 1) == ids[0]
-    assert values() == list(range(100))
-    assert machine.run("stat", "-c", "%U %a", "/var/lib/firn/node-1", "/var/lib/firn/node-1001").split() == [
+    write(100, 200)
+    assert values() == list(range(200))
+    assert machine.run("stat", "-c", "%U %a", "/var/lib/firn/node-1", "/var/lib/firn/node-901").split() == [
         "firn", "750", "firn", "750",
     ]  # fmt: skip
+    machine.cut_power()
+    machine.start()
+    machine.wait_for()
+    assert values() == list(range(200))
+    machine.cut_power()
+
+    with volume(world.folder / "wheels", 256) as device:
+        world.device = device
+        replaced = world.machine(serves=False)
+        told = ["journalctl", "--no-pager", "-u", "firn-boot.service"]
+        wait_until("a refusal", lambda: "the cluster was formed before" in replaced.run(*told), 240, 1)
+        assert process(replaced, 901) == "0"
+        assert not replaced.serves(9093)
+        replaced.stop()
+        replaced.close()
+        world.machines.remove(replaced)
 
 
 def process(machine: Machine, node: int) -> str:

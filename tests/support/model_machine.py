@@ -156,8 +156,8 @@ class ModelMachine(Machine):
             case ["runuser", "-u", "firn", "--", _, "format", "-c", config, "-t", cluster, *voters]:
                 self.formed.append(" ".join(voters))
                 node = Path(config).stem.removeprefix("server-")
-                home = self.path(f"var/lib/firn/node-{node}")
-                (home / "meta.properties").write_text(f"version=1\nnode.id={node}\ncluster.id={cluster}\n")
+                meta = self.path(f"var/lib/firn/node-{node}/meta.properties")
+                meta.write_text(f"version=1\nnode.id={node}\ncluster.id={cluster}\n")
             case [firn, "--version"] if firn.endswith("/bin/firn"):
                 return (0, "firn 0.1.0") if Path(firn).exists() else (127, "")
             case _:

@@ -22,6 +22,8 @@ ADDRESS = 'module.nodes.aws_instance.node["{}"]'
 COMMAND_LIMIT_S = 900
 """What a machine may take to stop its nodes, which systemd kills at last."""
 TERRAFORM_LIMIT_S = 3600
+LINES = 12
+"""So many of what a command said at last are told: terraform frames its errors."""
 GOES_ALONG = ("aws_instance", "aws_volume_attachment", "aws_lb_target_group_attachment")
 """What is made anew with a machine. Nothing else may go, a volume least of all."""
 
@@ -155,6 +157,7 @@ class Hands:
         except OSError as error:
             raise RollError(f"{what}: {command[0]}: {error.strerror}") from None
         if done.returncode:
-            words = (done.stderr.strip() or done.stdout.strip()).splitlines()[-5:]
-            raise RollError(f"{what}: exit code {done.returncode}: {' / '.join(words)}")
+            lines = [line.strip() for line in (done.stderr.strip() or done.stdout.strip()).splitlines()]
+            words = " / ".join(line for line in lines[-LINES:] if line)
+            raise RollError(f"{what}: exit code {done.returncode}: {words}")
         return done.stdout

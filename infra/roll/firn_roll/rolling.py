@@ -68,7 +68,7 @@ class _Roll:
 
     def _next(self) -> str | None:
         """Whom we are at; then controllers, the one that leads at last; then brokers."""
-        left = [name for name, one in self.noted["machines"].items() if one.get("step") != DONE]
+        left: list[str] = [name for name in self.noted["machines"] if self._step(name) != DONE]
         if not left or (begun := [name for name in left if self._step(name)]):
             return begun[0] if left else None
         if any(self.machines[name].role == "controller" for name in left):
