@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from service.base.types import TopicIdPartition
 
 NO_SESSION: Final = 0
-_FIRST_EPOCH: Final = 0
+FIRST_EPOCH: Final = 0
 _LAST_EPOCH: Final = 2**31 - 1
 
 
@@ -32,14 +32,14 @@ class FetchSessionAsked:
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
-        self.epoch = _FIRST_EPOCH
+        self.epoch = FIRST_EPOCH
         self.asked: dict[TopicIdPartition, Asked] = {}
         """partitions of the request that was sent last, named in it or not"""
 
     @property
     def is_full(self) -> bool:
         """Whether the next request names all partitions."""
-        return self.epoch == _FIRST_EPOCH
+        return self.epoch == FIRST_EPOCH
 
     def full(self, wanted: Mapping[TopicIdPartition, Asked]) -> None:
         self.asked = dict(wanted)
@@ -72,6 +72,6 @@ class FetchSessionAsked:
     def begin_anew(self, *, keeps: bool) -> None:
         """The next request is a full one. `keeps`: the leader may still have the session, and shall close
         it by that."""
-        self.epoch = _FIRST_EPOCH
+        self.epoch = FIRST_EPOCH
         if not keeps:
             self.session_id = NO_SESSION

@@ -154,6 +154,7 @@ class Fetcher:
         self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms), throttle)
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
+        """those that the leader may answer for: it may have been asked for what is gone now"""
         self._news = asyncio.Event()
         self._beside: asyncio.TaskGroup | None = None
         self.metrics = metrics or ReplicationMetrics()
@@ -197,7 +198,6 @@ class Fetcher:
         """Nothing is done to its log from here on, but for what a thread of the archive has begun."""
         self._machine.remove(tip)
         self._replicas.pop(tip, None)
-        self._tips.pop((tip.topic_id, tip.partition), None)
         self._news.set()
 
     def start_moved(self, tip: TopicIdPartition) -> None:
@@ -252,8 +252,15 @@ class Fetcher:
             return
         piece = Slice()
         answer, records = await self._read(response, piece)
+        self._forget(tuple(self._tips.values()) if fetch.begins_session else fetch.forgotten)
         effects = self._machine.answered(fetch.number, answer, self._now_ms())
         await self._do(effects, records, piece)
+
+    def _forget(self, tips: Iterable[TopicIdPartition]) -> None:
+        """The leader has answered, and knows that these are not asked for."""
+        for tip in tips:
+            if tip not in self._replicas:
+                self._tips.pop((tip.topic_id, tip.partition), None)
 
     def _request(self, fetch: Fetch) -> Any:
         module, settings = request_module(ApiKey.FETCH), self._settings

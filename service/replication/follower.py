@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, TopicIdPartition
-from service.replication.asking import NO_SESSION, Asked, FetchSessionAsked
+from service.replication.asking import FIRST_EPOCH, NO_SESSION, Asked, FetchSessionAsked
 from service.replication.followed import NOTHING_TOLD, Followed, FollowerLog, State
 from service.replication.throttle import HeldBack, Throttle
 
@@ -80,6 +80,11 @@ class Fetch(NamedTuple):
     """All that is wanted has been said by this. Else the next fetch says more, so this one is not to wait."""
     most_wait_ms: int | None = None
     """Then partitions that wait for the quota may be asked for again."""
+
+    @property
+    def begins_session(self) -> bool:
+        """Whether the leader knows of nothing but what is named here."""
+        return self.session_epoch == FIRST_EPOCH
 
 
 class Append(NamedTuple):

@@ -460,6 +460,32 @@ async def test_a_partition_that_goes_gets_nothing_more(tmp_path: Path) -> None:
 
 
 @at_once
+async def test_an_answer_may_tell_of_what_is_gone_meanwhile(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 2)
+    gone, stays = pair.leader.logs
+    fetcher = pair.fetcher()
+    look = pair.leader.look
+
+    def looks(tip: TopicIdPartition, asked: FetchPartition) -> FetchPartitionResult:
+        if tip == gone and gone in pair.replicas:
+            fetcher.remove(gone)
+            del pair.replicas[gone], pair.leader.leaders[gone]
+            return FetchPartitionResult(0, high_watermark=1)
+        return look(tip, asked)
+
+    pair.leader.look = looks  # type: ignore[method-assign]
+    pair.write(20, stays)
+    running = asyncio.create_task(fetcher.run())
+    while pair.replicas[stays].high_watermark < 60:
+        await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait({running})
+    assert pair.warnings == []
+    assert gone not in pair.leader.asked, "the session went on without it"
+    assert pair.leader.epoch == pair.leader.requests, "one session"
+
+
+@at_once
 async def test_a_bug_ends_the_loop(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.write(1)
