@@ -571,17 +571,12 @@ class Segment:
 
     # Going
 
-    @property
-    def paths(self) -> list[Path]:
-        """All files that it may have, the log last."""
-        return [self.log.path.with_suffix(suffix) for suffix in reversed(names.SEGMENT_SUFFIXES)]
-
     def drop(self, mark: str = "") -> list[Path]:
         """Let go of all files, for their removal: what is to be unlinked, the log last.
 
         Somebody has put `mark` behind their names. Readers keep what they have open.
         """
-        paths = [path.with_name(path.name + mark) for path in self.paths]
+        paths = [self.log.path.with_suffix(suffix + mark) for suffix in reversed(names.SEGMENT_SUFFIXES)]
         for handle in self.handles:
             handle.moved(handle.path.with_name(handle.path.name + mark))
         self.close()

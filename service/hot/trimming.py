@@ -378,8 +378,8 @@ class Trimming:
 
     def _set_aside(self, segment: Segment) -> list[Path]:
         """Its files are no part of the log any more: they are renamed here, as to unlink them takes long."""
-        for path in segment.paths:
-            self._renamed(path)
+        for suffix in reversed(names.SEGMENT_SUFFIXES):  # the log last
+            self._renamed(segment.log.path.with_suffix(suffix))
         return segment.drop(names.DELETED)
 
     def _renamed(self, path: Path) -> Path:

@@ -47,6 +47,8 @@ BEGIN: Final = 8
 """bytes of a header that stay: key, version, correlation id"""
 MOST_BYTES: Final = 48 << 20
 """by which a node may grow, whatever comes"""
+PARTITION_BYTES: Final = 16 << 10
+"""and for each partition that it has been given: who asks for thousands gets them"""
 FORWARDED: Final = (
     ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS,
@@ -279,7 +281,9 @@ def rounds(cluster: Cluster, count: int, likely: Likely, *, is_readable: bool = 
         what = "any" if is_readable else "not to be read"
         told = ", ".join(f"{size >> 10}" for size in grown.values())
         print(f"{what}: {dict(seen)}; {rate:.0f} a second; the nodes have grown by {told} KiB", flush=True)
-        assert max(grown.values()) < MOST_BYTES
+        for one in members:
+            partitions = len(list(one.data.glob("*-*")))
+            assert grown[one.node_id] < MOST_BYTES + partitions * PARTITION_BYTES, one.log()
     return seen
 
 
