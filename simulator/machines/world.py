@@ -306,9 +306,13 @@ class MachinesWorld:
         self._some().take_snapshot()
 
     def _do_wipe(self) -> None:
-        """Where the loss is a minority of every set of voters that may count."""
+        """Where the loss is a minority of every set of voters that may count, and no change of them is under
+        way: with one, whoever has it needs the vote of a replica whose log may be ahead of all voters'."""
         replica = self._some()
         if not self.kraft_version or not replica.can_vote or not self._can_spare(replica.key):
+            return
+        latest = [one.log.voters.latest for one in self.replicas.values() if len(one.log.voters.latest)]
+        if any(one != latest[0] for one in latest):
             return
         if replica.is_alive:
             replica.crash()

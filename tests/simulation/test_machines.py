@@ -16,7 +16,7 @@ SOME_PLANTS = (
     "vote_not_persisted",
     "leadership_not_persisted",
     "truncation_keeps_voters",
-    "claims_what_is_not_flushed",
+    "voters_taken_at_commit",
     "old_answers_count",
 )
 

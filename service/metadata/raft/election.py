@@ -34,6 +34,7 @@ from service.metadata.raft.roles import (
 )
 from service.metadata.raft.state import MAX_EPOCH
 
+PRE_VOTE_AGAIN_MS: Final = 100
 LAST_EPOCH_TOLD: Final = MAX_EPOCH - 1
 """Whoever is told of it can still stand in the one after it."""
 
@@ -100,9 +101,11 @@ class Election:
         core, state = self._core, self._core.state
         is_up_to_date = (asked.last_epoch, asked.last_offset) >= (core.log.epochs.latest, core.log.end_offset)
         if asked.pre_vote:
-            if isinstance(state, Leader) or (isinstance(state, Follower) and state.has_fetched):
-                return False
-            return is_up_to_date
+            if isinstance(state, Follower) and state.has_fetched:
+                # An observer, which may be a voter to the one who asks, does not stand when its time is up:
+                # it would speak for a leader that is gone, for ever. (Kafka's does.)
+                return is_up_to_date and core.now_ms >= state.deadline_ms
+            return is_up_to_date and not isinstance(state, Leader)
         if not isinstance(state, Unattached | Prospective):
             return False
         if core.voted is not None:
@@ -225,7 +228,13 @@ class Election:
             return
         if asked.pre_vote != isinstance(state, Prospective):
             return
-        (state.granted if answer.granted else state.rejected).add(peer.node_id)
+        if answer.granted:
+            state.granted.add(peer.node_id)
+            state.rejected.discard(peer.node_id)
+            return
+        state.rejected.add(peer.node_id)
+        if isinstance(state, Prospective):
+            state.again_ms[peer.node_id] = core.now_ms + PRE_VOTE_AGAIN_MS
 
     def refused(self, peer: Peer, asked: VoteAsked) -> None:
         """Nobody listens where a voter is reached. Where the others do not suffice, the election is lost now,
@@ -280,8 +289,15 @@ class Election:
         if is_lost:
             return
         for voter in core.other_voters():
-            if voter.node_id not in state.granted and voter.node_id not in state.rejected:
+            if voter.node_id not in state.granted and self._may_ask(state, voter.node_id):
                 core.ask(core.peer(voter), self._question(voter.key, isinstance(state, Prospective)))
+
+    def _may_ask(self, state: Prospective | Candidate, node_id: int) -> bool:
+        """Who refused us a pre-vote may find the leader gone a moment later than we did. If its log is behind
+        ours it cannot win either, so we would wait for each other until our time is up."""
+        if node_id not in state.rejected:
+            return True
+        return isinstance(state, Prospective) and self._core.is_due(state.again_ms[node_id])
 
     def _question(self, voter: ReplicaKey, pre_vote: bool) -> VoteAsked:
         """We claim what is on our disk: a log that a crash may shorten has not won an election."""

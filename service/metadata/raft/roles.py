@@ -56,6 +56,8 @@ class Prospective:
     deadline_ms: int
     granted: set[int]
     rejected: set[int] = field(default_factory=set)
+    again_ms: dict[int, int] = field(default_factory=dict)
+    """when those are asked again"""
     role = Role.PROSPECTIVE
 
 

@@ -136,6 +136,8 @@ class Quorum:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._leading = -1
+        self._standing = machine.role, machine.epoch, machine.leader_id
+        """as it was told last"""
         self._last_request = 0
         self._requests: dict[int, asyncio.Future[Answered]] = {}
         self._proved: dict[SnapshotId, Proved] = {}
@@ -267,6 +269,7 @@ class Quorum:
                     self._do(effect)
                 elif self._events:
                     self._effects.extend(self._machine.handle(self._events.popleft(), self._now_ms()))
+                    self._tell_moves()
                 else:
                     break
             self._wind()
@@ -274,6 +277,14 @@ class Quorum:
             self._fail(e)
         finally:
             self._is_draining = False
+
+    def _tell_moves(self) -> None:
+        machine = self._machine
+        standing = machine.role, machine.epoch, machine.leader_id
+        if standing != self._standing:
+            self._standing = standing
+            leads = f", led by node {machine.leader_id}" if machine.leader_id >= 0 else ""
+            _logger.info("metadata quorum: %s in epoch %d%s", machine.role.value, machine.epoch, leads)
 
     def _fail(self, error: BaseException) -> None:
         self._leading = -1

@@ -502,3 +502,26 @@ def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
     assert (answer.error, answer.granted) == (NONE, True)
     state = node.machine.core.state
     assert (node.machine.role, state.granted) == (Role.PROSPECTIVE, {1})
+
+
+def test_who_refused_a_pre_vote_is_asked_again_and_may_have_lost_its_leader_since() -> None:
+    """Its log may be the shorter one: then it cannot win, and we need not wait for our time to be up."""
+    node = Node(1, end=3)
+    sent = {one.peer.node_id: one for one in node.sends(node.pass_ms(2500), VoteAsked)}
+    node.answer(sent[3], Refused())
+    node.answer(sent[2], VoteAnswer(NONE, node.machine.epoch))
+    assert node.machine.role is Role.PROSPECTIVE
+    assert not [one for one in node.sends(node.pass_ms(90), VoteAsked) if one.peer.node_id == 2]
+    (again,) = [one for one in node.sends(node.pass_ms(20), VoteAsked) if one.peer.node_id == 2]
+    node.answer(again, VoteAnswer(NONE, node.machine.epoch, granted=True))
+    assert node.machine.role is Role.CANDIDATE
+
+
+def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None:
+    """An observer here, which is a voter to the one who asks, does not stand by itself."""
+    node = Node(4, state=QuorumState(3, leader_id=2))
+    (send,) = node.sends(node.started, FetchAsked)
+    node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2)))
+    assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is False
+    node.now_ms += 2000
+    assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is True
