@@ -8,8 +8,12 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.cli.server import add_log_level_option, add_set_option, serve
+
+if TYPE_CHECKING:
+    from service.cli.embedded_s3 import EmbeddedS3
 
 BUCKET = "firn"
 BUCKET_URL = f"s3://{BUCKET}/dev"
@@ -66,12 +70,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from functools import partial
-
     from service.base.errors import ConfigError
-    from service.cli.dev_console import with_console
     from service.cli.embedded_s3 import FOREIGN, EmbeddedS3, environment
-    from service.config.settings import BrokerConfig
 
     if args.nodes < 1:
         raise ConfigError(f"--nodes {args.nodes}: at least one")
@@ -81,36 +81,44 @@ def run(args: argparse.Namespace) -> int:
         stack.enter_context(_terminated_is_interrupted())
         directory = stack.enter_context(_data_directory(args.dir))
         s3 = stack.enter_context(EmbeddedS3(BUCKET))
-        settings = {
-            "firn.remote.url": BUCKET_URL,
-            "firn.remote.s3.endpoint": s3.endpoint,
-            **DEV_SETTINGS,
-            **dict(args.set),
-        }
         for name in FOREIGN:
             os.environ.pop(name, None)
         os.environ.update(environment())
-        print(f"s3: {s3.endpoint}", f"bucket: {BUCKET_URL}", f"data: {directory}", sep="\n")
-        print(f"to look into the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
-        if args.nodes > 1:
-            return _run_cluster(args, directory, settings)
-        config = BrokerConfig.from_properties(
-            {
-                "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
-                "log.dirs": str(directory),
-                "firn.http.listener": f"127.0.0.1:{args.http_port}",
-                **settings,
-            }
+        return (_run_cluster if args.nodes > 1 else _run_node)(args, directory, s3)
+
+
+def _store_settings(directory: Path, s3: EmbeddedS3) -> dict[str, str]:
+    """Waits until the bucket is there, and says where."""
+    print(f"s3: {s3.endpoint}", f"bucket: {BUCKET_URL}", f"data: {directory}", sep="\n")
+    print(f"to look into the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
+    return {"firn.remote.url": BUCKET_URL, "firn.remote.s3.endpoint": s3.endpoint}
+
+
+def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
+    from functools import partial
+
+    from service.cli.dev_console import with_console
+    from service.config.settings import BrokerConfig
+
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
+            "log.dirs": str(directory),
+            "firn.http.listener": f"127.0.0.1:{args.http_port}",
+            **_store_settings(directory, s3),
+            **DEV_SETTINGS,
+            **dict(args.set),
+        }
+    )
+    beside = None
+    if not args.no_console:
+        beside = partial(
+            with_console, node_id=config.node_id, port=args.console_port, log_level=args.log_level
         )
-        beside = None
-        if not args.no_console:
-            beside = partial(
-                with_console, node_id=config.node_id, port=args.console_port, log_level=args.log_level
-            )
-        return serve(config, args.log_level, beside)
+    return serve(config, args.log_level, beside)
 
 
-def _run_cluster(args: argparse.Namespace, directory: Path, settings: dict[str, str]) -> int:
+def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
     """Several nodes as processes of their own, and one console for them all."""
     from service.base.world import system_world
     from service.cli.dev_console import end_console, start_console
@@ -120,10 +128,12 @@ def _run_cluster(args: argparse.Namespace, directory: Path, settings: dict[str, 
     ports = agree_on_ports(args.port, args.nodes, controllers)
     http, _ = agree_on_ports(args.http_port, args.nodes, 0)
     world = system_world()
-    plan = lay_out(args.nodes, controllers, ports, directory, world, settings)
-    for node, port in zip(plan.nodes, http, strict=True):
-        node.settings["firn.http.listener"] = f"{HOST}:{port}"
+    # The bucket is on its way meanwhile: what is formatted has nothing to do with it.
+    plan = lay_out(args.nodes, controllers, ports, directory, world, {**DEV_SETTINGS, **dict(args.set)})
     format_nodes(plan, world)
+    store = _store_settings(directory, s3)
+    for node, port in zip(plan.nodes, http, strict=True):
+        node.settings.update({**store, **node.settings, "firn.http.listener": f"{HOST}:{port}"})
     consoles: list[subprocess.Popen[bytes]] = []
 
     def say(line: str) -> None:

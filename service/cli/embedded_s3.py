@@ -28,11 +28,11 @@ FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT
 
 
 class EmbeddedS3:
-    """The server's process, owned by whoever enters the context. `endpoint` is known once entered."""
+    """The server's process, owned by whoever enters the context, which does not wait until it serves."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
-        self.endpoint = ""
+        self._endpoint = ""
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> EmbeddedS3:
@@ -46,11 +46,18 @@ class EmbeddedS3:
             env=environment(),
             start_new_session=True,  # Ctrl-C is for the node; this ends after it
         )
-        assert self._process.stdout is not None
-        self.endpoint = self._process.stdout.readline().strip()
-        if not self.endpoint:
-            raise StorageError(f"the embedded S3 did not start (exit code {self._process.wait()})")
         return self
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves, once it does. Raises `StorageError` where it does not start."""
+        if not self._endpoint:
+            assert self._process is not None
+            assert self._process.stdout is not None
+            self._endpoint = self._process.stdout.readline().strip()
+            if not self._endpoint:
+                raise StorageError(f"the embedded S3 did not start (exit code {self._process.wait()})")
+        return self._endpoint
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
