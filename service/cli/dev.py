@@ -125,11 +125,19 @@ def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> i
     from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, lay_out, run_nodes
 
     controllers = min(3, args.nodes) if args.controllers is None else args.controllers
-    ports = agree_on_ports(args.port, args.nodes, controllers)
-    http, _ = agree_on_ports(args.http_port, args.nodes, 0)
+    beside = controllers if args.http_port else controllers + args.nodes
+    ports, free = agree_on_ports(args.port, args.nodes, beside)
+    http = free[controllers:] or agree_on_ports(args.http_port, args.nodes, 0)[0]
     world = system_world()
     # The bucket is on its way meanwhile: what is formatted has nothing to do with it.
-    plan = lay_out(args.nodes, controllers, ports, directory, world, {**DEV_SETTINGS, **dict(args.set)})
+    plan = lay_out(
+        args.nodes,
+        controllers,
+        (ports, free[:controllers]),
+        directory,
+        world,
+        {**DEV_SETTINGS, **dict(args.set)},
+    )
     format_nodes(plan, world)
     store = _store_settings(directory, s3)
     for node, port in zip(plan.nodes, http, strict=True):

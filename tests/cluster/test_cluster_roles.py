@@ -84,7 +84,7 @@ def registrations(cluster: Cluster, broker: int) -> list[tuple[int, bool]]:
     whole = 0
     for header in iter_headers(log):
         whole += header.size
-    found = []
+    found, incarnation = [], None
     for batch in decode_batches(log[:whole]):
         is_out = False
         for offset, frame in enumerate(batch.frames, start=batch.base_offset):
@@ -92,6 +92,11 @@ def registrations(cluster: Cluster, broker: int) -> list[tuple[int, bool]]:
             if isinstance(record, PartitionChangeRecord):
                 is_out = True
             if isinstance(record, RegisterBrokerRecord) and record.broker_id == broker:
+                if record.incarnation_id == incarnation:
+                    # the same process once more, whose answer came late: its epoch stays
+                    assert record.broker_epoch == found[-1][0]
+                    continue
+                incarnation = record.incarnation_id
                 assert record.broker_epoch == offset
                 found.append((offset, is_out))
     return found

@@ -568,7 +568,7 @@ def test_a_restart_that_fails_between_the_old_segments_and_the_new_one_ends_noth
     fill(logs, A)
     fill(logs, B)
     log = get_or_create(logs, A, CONFIG)
-    disk.fail("unlink", errno.EACCES, path=".log")
+    disk.fail("rename", errno.EACCES, path=".log")
     with pytest.raises(StorageError):
         log.restart_at(1000, 1000, epochs=(), producers=())
     disk.heal()

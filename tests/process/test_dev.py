@@ -29,11 +29,11 @@ def dev(
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """The process once it has said the word `until`, and what it printed; with no console but to wait for."""
     without = () if until == "console" else ("--no-console",)
+    # where pytest shows it if the test fails
     process = subprocess.Popen(
         [sys.executable, "-m", "service.cli.main", "dev", "--port", "0", *without, *options],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
     )
