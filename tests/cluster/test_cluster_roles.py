@@ -84,7 +84,8 @@ def registrations(cluster: Cluster, broker: int) -> list[tuple[int, bool]]:
     whole = 0
     for header in iter_headers(log):
         whole += header.size
-    found, incarnation = [], None
+    found: list[tuple[int, bool]] = []
+    incarnation = None
     for batch in decode_batches(log[:whole]):
         is_out = False
         for offset, frame in enumerate(batch.frames, start=batch.base_offset):
