@@ -31,7 +31,7 @@ HOST: Final = "127.0.0.1"
 PATIENCE_S: Final = 30.0
 """How long a node may take to end before it is killed."""
 _READY: Final = "ready: "
-_PORTS: Final = range(15_000, 32_000)
+FREE_PORTS: Final = range(15_000, 32_000)
 """Below those that outgoing connections take theirs from."""
 _LINE_BYTES: Final = 1 << 16
 _TAIL_S: Final = 1.0
@@ -97,7 +97,7 @@ def _bound(port: int) -> socket.socket:
 def _free(held: contextlib.ExitStack) -> int:
     chance = random.SystemRandom()
     while True:
-        port = chance.choice(_PORTS)
+        port = chance.choice(FREE_PORTS)
         with contextlib.suppress(OSError):
             held.enter_context(_bind(port))
             return port
