@@ -35,7 +35,7 @@ from bench.replica_load import Pace, pour
 from service.cli.dev_nodes import agree_on_ports
 from tests.support.clients import Admin
 from tests.support.processes import wait_until
-from tests.support.quorums import Cluster, Program
+from tests.support.quorums import Cluster, Member, Program
 from tests.support.replicas import states, wait_in_sync
 from tests.support.storms import Writers, active_controller
 from tests.support.tiers import LATEST
@@ -244,8 +244,8 @@ def _create(cluster: Cluster, _: argparse.Namespace) -> list[Measured]:
 
     wait_until("leaders", is_led, 120, 0.05)
     led_s = time.monotonic() - began
-    for place in cluster.bootstrap.split(","):
-        _wait_served(place, cluster, "made")
+    for member in cluster.members.values():
+        _wait_served(member, cluster, "made")
     served_s = time.monotonic() - began
     wait_in_sync(cluster, "made", 120)
     return [
@@ -264,25 +264,26 @@ def _takeover(cluster: Cluster, _: argparse.Namespace) -> list[Measured]:
     time.sleep(SETTLE_S)
     began = time.monotonic()
     cluster.members[victim].kill()
-    _wait_served(cluster.members[controller].bootstrap, cluster, "led")
+    _wait_served(cluster.members[controller], cluster, "led")
     took = time.monotonic() - began
     return [Measured(f"the leader of {led} partitions was killed: all served again", "s", None, took)]
 
 
-def _wait_served(place: str, cluster: Cluster, topic: str) -> None:
-    """Until each partition's leader, as the broker at `place` names it, tells the partition's end."""
-    member = next(one for one in cluster.members.values() if one.bootstrap == place)
-    addresses = {one.node_id: one.bootstrap for one in cluster.members.values()}
+def _wait_served(member: Member, cluster: Cluster, topic: str) -> None:
+    """Until each partition's leader, as `member` names it, tells the partition's end."""
 
     def is_served() -> bool:
         by_leader: dict[int, list[int]] = {}
         for index, state in states(member, topic).items():
             by_leader.setdefault(state.leader, []).append(index)
         if not by_leader or not all(
-            leader in addresses and cluster.members[leader].is_running for leader in by_leader
+            leader in cluster.members and cluster.members[leader].is_running for leader in by_leader
         ):
             return False
-        return all(_all_told(addresses[leader], topic, indexes) for leader, indexes in by_leader.items())
+        return all(
+            _all_told(cluster.members[leader].bootstrap, topic, indexes)
+            for leader, indexes in by_leader.items()
+        )
 
     wait_until(f"all of {topic} to be served", is_served, 120, 0.02)
 
