@@ -45,7 +45,13 @@ class Felt(NamedTuple):
     """how late the client itself was at worst with sending: what the machine adds"""
 
 
-class _Lane:
+def produce_error_at(topic: str) -> int:
+    """Where the error code lies in the answer to a produce of one partition."""
+    # correlation id, no tags, one topic, its name, one partition, its index
+    return 4 + 1 + 1 + 1 + len(topic) + 1 + 4
+
+
+class Lane:
     """One connection: requests that are due go out, answers come in, in order."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -71,7 +77,7 @@ class _Lane:
         """When each answered request was due, and the answer."""
         piece = self.socket.recv(256 << 10)
         if not piece:
-            raise ConnectionError("the node closed the innocent client's connection")
+            raise ConnectionError("the node closed the client's connection")
         self._received += piece
         while len(self._received) >= 4:
             (size,) = struct.unpack_from(">i", self._received)
@@ -98,11 +104,10 @@ class _Client:
         self._produce = _framed(produce_request(topic, 0, batch([bytes(100)])))
         self._fetch = bytearray(_framed(_fetch_request(topic)))
         self._fetch_offset_at = self._fetch.index(struct.pack(">q", _MARK))
-        # size and correlation id are off; a tag, one topic, its name, one partition, its index
-        self._produce_error_at = 4 + 1 + 1 + 1 + len(topic) + 1 + 4
+        self._produce_error_at = produce_error_at(topic)
 
     def run(self) -> None:
-        produces, fetches = _Lane(self._bootstrap), _Lane(self._bootstrap)
+        produces, fetches = Lane(self._bootstrap), Lane(self._bootstrap)
         lanes = {produces.socket: produces, fetches.socket: fetches}
         due = time.monotonic()
         number = 0
@@ -149,7 +154,7 @@ class _Client:
             self._until = time.monotonic()
         return bool(line)
 
-    def _report_when_answered(self, *lanes: _Lane) -> None:
+    def _report_when_answered(self, *lanes: Lane) -> None:
         if self._until == float("inf"):
             return
         open_since = min((lane.due[0] for lane in lanes if lane.due), default=float("inf"))

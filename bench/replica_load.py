@@ -7,10 +7,10 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
+from bench.innocent import Lane, produce_error_at
 from bench.load import framed
 from tests.support.batches import batch
 from tests.support.wire import leader_of, produce_request
@@ -27,60 +27,28 @@ class Felt(NamedTuple):
     worst: float
 
 
-class _Lane:
-    """One connection to the leader of one partition: answers come in the order of the requests."""
+class _Lane(Lane):
+    """The connection to the leader of one partition, and the one request that it is sent again and again."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int, records: int, acks: int) -> None:
         place = leader_of(bootstrap, topic, partition)
-        host, _, port = place.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 30)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setblocking(False)
+        super().__init__(place)
         data = batch([bytes([number % 251]) * RECORD_BYTES for number in range(records)])
         self.bytes = len(data)
-        self._frame = memoryview(framed(produce_request(topic, partition, data, acks)))
+        self._frame = framed(produce_request(topic, partition, data, acks))
         self._where = f"{topic}-{partition} at {place}"
-        # correlation id, no tags, one topic, its name, one partition, its index
-        self._error_at = 4 + 1 + 1 + 1 + len(topic) + 1 + 4
-        self._unsent: deque[memoryview] = deque()
-        self._received = bytearray()
-        self.due: deque[float] = deque()
+        self._error_at = produce_error_at(topic)
 
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
-
-    def ask(self, due: float) -> None:
-        self.due.append(due)
-        self._unsent.append(self._frame)
-        self.push()
-
-    def push(self) -> None:
-        try:
-            while self._unsent:
-                sent = self.socket.send(self._unsent[0])
-                if sent == len(self._unsent[0]):
-                    self._unsent.popleft()
-                else:
-                    self._unsent[0] = self._unsent[0][sent:]
-        except BlockingIOError:
-            return
+    def produce(self, due: float) -> None:
+        self.ask(self._frame, due)
 
     def answered(self) -> Iterator[float]:
         """When each request was due that is answered by now."""
-        piece = self.socket.recv(64 << 10)
-        if not piece:
-            raise ConnectionError(f"{self._where}: the node closed the connection")
-        self._received += piece
-        while len(self._received) >= 4:
-            (size,) = struct.unpack_from(">i", self._received)
-            if len(self._received) < 4 + size:
-                return
-            (error,) = struct.unpack_from(">h", self._received, 4 + self._error_at)
+        for due, frame in self.answers():
+            (error,) = struct.unpack_from(">h", frame, self._error_at)
             if error:
                 raise AssertionError(f"{self._where}: error {error}")
-            del self._received[: 4 + size]
-            yield self.due.popleft()
+            yield due
 
 
 class _Lanes:
@@ -101,7 +69,7 @@ class _Lanes:
 
     def wait(self, seconds: float) -> Iterator[tuple[_Lane, float]]:
         """Sends and receives once: the lanes that were answered, and when that request was due."""
-        writing = [sock for sock, lane in self.all.items() if lane.has_unsent]
+        writing = [sock for sock, lane in self.all.items() if lane.unsent]
         ready, writable, _ = select.select(list(self.all), writing, [], max(seconds, 0))
         for sock in writable:
             self.all[sock].push()
@@ -121,12 +89,12 @@ def pour(
         began = time.monotonic()
         for _ in range(window):
             for lane in lanes.all.values():
-                lane.ask(began)
+                lane.produce(began)
                 left -= 1
         while any(lane.due for lane in lanes.all.values()):
             for lane, _ in lanes.wait(60):
                 if left > 0:
-                    lane.ask(0)
+                    lane.produce(0)
                     left -= 1
         return max(wanted, window * len(lanes.all)) * each, time.monotonic() - began
 
@@ -165,7 +133,7 @@ class Pace:
         due, number = time.monotonic(), 0
         while not self._over.is_set():
             while (now := time.monotonic()) >= due:
-                lanes[number % len(lanes)].ask(due)
+                lanes[number % len(lanes)].produce(due)
                 number += 1
                 due += self._every_s
             for _, asked in self._lanes.wait(due - now):
