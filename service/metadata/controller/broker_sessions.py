@@ -8,11 +8,12 @@ when it is claimed. Events are given to `handle` with the time; what must be don
 it asks `next_deadline_ms` and gives `Tick` then.
 
 *Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is tried. So is one that
-was not heard of within a quarter of its interval of that, or of the activation, and again after each
-interval: a try is cheap, whoever led before may well have died with its broker, and one that dies may answer
-for a moment still. Three refusals (nobody listens there) within the time of ``firn.broker.refused.fence.ms``
-fence it without waiting for its session. What times out proves nothing, and ends the suspicion, as a
-heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one that comes and
+was not heard of within `FIRST_LOOK_MS` of that, or of the activation, and again after four times as long, up
+to its interval: a try is cheap, whoever led before may well have died with its broker, and one that dies may
+answer for a moment still. Three refusals (nobody listens there) within the time of
+``firn.broker.refused.fence.ms`` fence it without waiting for its session; they are asked for one after the
+other, as each moment of it is one in which nobody can write. What times out proves nothing, and ends the
+suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one that comes and
 goes would be elected and fenced in circles.
 
 >>> sessions = BrokerSessions(SessionTimes())
@@ -32,7 +33,10 @@ from service.metadata.controller.requests import BrokerHeartbeat
 
 NEVER: Final = 1 << 62
 REFUSALS: Final = 3
-LOOKS_PER_INTERVAL: Final = 4
+PROBE_MS: Final = 100
+"""between the probes of one that refuses, at most"""
+FIRST_LOOK_MS: Final = 100
+LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
 """How often within a session's timeout stale ones are looked for"""
 
@@ -153,6 +157,7 @@ class _Session:
     look_ms: int | None = None
     """nothing was heard since the controller was claimed, or the connection was lost: then it is suspected
     (again)"""
+    look_gap_ms: int = FIRST_LOOK_MS
     suspected_ms: int | None = None
     refusals: int = 0
     probe_ms: int = NEVER
@@ -277,7 +282,8 @@ class BrokerSessions:
     def _look_soon(self, session: _Session, now_ms: int) -> None:
         """It is suspected before long, and once in a while from then on, until it is heard."""
         if self._times.refused_fence_ms >= 0:
-            session.look_ms = now_ms + self._times.heartbeat_interval_ms // LOOKS_PER_INTERVAL
+            session.look_gap_ms = FIRST_LOOK_MS
+            session.look_ms = now_ms + session.look_gap_ms
 
     def _hear(self, event: Heard, now_ms: int) -> None:
         session = self._of(event.broker_id, event.broker_epoch)
@@ -304,7 +310,9 @@ class BrokerSessions:
         for broker_id in sorted(self._sessions):
             session = self._sessions[broker_id]
             if session.look_ms is not None and now_ms >= session.look_ms:
-                session.look_ms = now_ms + self._times.heartbeat_interval_ms
+                longest_ms = self._times.heartbeat_interval_ms
+                session.look_gap_ms = min(session.look_gap_ms * LOOKS_GROW, longest_ms)
+                session.look_ms = now_ms + session.look_gap_ms
                 effects += self._suspect(broker_id, session, now_ms)
             if now_ms >= session.probe_ms:
                 session.probe_ms = NEVER
@@ -351,7 +359,7 @@ class BrokerSessions:
             session.suspected_ms, session.refusals = now_ms, 0
         session.refusals += 1
         if session.refusals < REFUSALS:
-            session.probe_ms = now_ms + self._times.refused_fence_ms // REFUSALS
+            session.probe_ms = now_ms + min(PROBE_MS, self._times.refused_fence_ms // REFUSALS)
             return []
         session.heard_ms = session.look_ms = None
         _trust(session)
