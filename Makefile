@@ -11,7 +11,7 @@ AT_ONCE := -n $(JOBS) --dist loadfile
 ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -162,6 +162,9 @@ bench-latency: install ## An innocent client at 1,000 requests/s beside each nas
 
 bench-partitions: install ## 10,000 partitions: made, left alone, stopped, started, killed and started (two minutes)
 	@$(BIN)/python -m bench.partitions
+
+bench-replicas: install ## Three nodes with replicas of each other: speed, latency, idle, stalls when one dies, catching up (BENCH="latency stall --kafka --kills 5")
+	@$(BIN)/python -m bench.replicas $(BENCH)
 
 bench-restart: install ## Starts after kill -9: 5 GB flushed, 1 GB of single-record batches to recover (a minute)
 	@$(BIN)/python -m bench.restart $(BENCH)

@@ -42,7 +42,7 @@ from service.network.link import (
     again,
 )
 from service.network.metrics import ChannelMetrics
-from service.wire.api import APIS, ApiKey, common_ranges, decode_response_steps, request_module
+from service.wire.api import APIS, ApiKey, api_versions_request, common_ranges, decode_response_steps
 from service.wire.errors import UnsupportedVersion, WireError
 
 _LOG = logging.getLogger(__name__)
@@ -269,9 +269,7 @@ class Channel:
 
     async def _negotiated(self, link: Link) -> Versions:
         """Versions of both sides. A peer older than our ApiVersions answers in version 0 (KIP-511)."""
-        message = request_module(ApiKey.API_VERSIONS).ApiVersionsRequest(
-            client_software_name="firn", client_software_version="0"
-        )
+        message = api_versions_request()
         deadline = self._loop.time() + self._options.connect_timeout_ms / 1000
         version = APIS[ApiKey.API_VERSIONS].max_version
         for _ in range(2):

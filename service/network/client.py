@@ -24,11 +24,11 @@ from service.base.errors import RequestError
 from service.wire.api import (
     APIS,
     ApiKey,
+    api_versions_request,
     common_versions,
     decode_response,
     encode_request,
     refused_api_versions,
-    request_module,
 )
 from service.wire.errors import MalformedMessage
 from service.wire.frames import SIZE_BYTES, read_frame_size
@@ -102,9 +102,7 @@ class Client:
         (KIP-511).
         """
         api = APIS[ApiKey.API_VERSIONS]
-        message = request_module(api.key).ApiVersionsRequest(
-            client_software_name="firn", client_software_version="0"
-        )
+        message = api_versions_request()
         version = api.max_version
         answer = self._exchange(api.key, version, message)
         if (older := refused_api_versions(answer)) is not None:

@@ -98,7 +98,7 @@ class RequestContext:
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "listener",
+        "connection_id", "correlation_id", "hurry", "listener",
     )  # fmt: skip
 
     def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
@@ -111,6 +111,8 @@ class RequestContext:
         self.api_version = -1
         self.correlation_id = 0
         self.cancel_on_disconnect = False
+        self.hurry: Callable[[], None] | None = None
+        """Of a request that waits for nothing but time or news: another one waits behind it."""
 
     def __str__(self) -> str:
         return (

@@ -214,6 +214,8 @@ class Peer(asyncio.BufferedProtocol):
                 began = self._answer(request, began)
                 del request
             self._settle()
+            if connection.arrived_bytes and self._pending is not None and self._context.hurry is not None:
+                self._context.hurry()
         except Exception as e:
             self._failed(e)
 
@@ -221,6 +223,7 @@ class Peer(asyncio.BufferedProtocol):
         """Call the handler and count what it took since `began`; returns when it ended."""
         shared, context = self._shared, self._context
         context.cancel_on_disconnect = False
+        context.hurry = None
         answer = shared.handler(context, request)
         # What the dispatcher let through is an API that is served: there are not many.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)

@@ -48,7 +48,7 @@ from service.replication.follower import (
 )
 from service.replication.metrics import ReplicationMetrics
 from service.replication.throttle import Throttle
-from service.wire.api import ApiKey, request_module
+from service.wire.api import ApiKey, api_versions_request, request_module
 from service.wire.errors import UnsupportedVersion
 
 FIRST_FETCH_VERSION: Final = 15
@@ -160,6 +160,8 @@ class Fetcher:
         self.metrics = metrics or ReplicationMetrics()
         self._early: list[Effect] = []
         """effects of assignments that came before `run`"""
+        self._may_wait = False
+        """the leader was asked, and may have nothing to say for a while"""
 
     def __len__(self) -> int:
         return len(self._machine)
@@ -192,7 +194,7 @@ class Fetcher:
             self._early += effects
         else:
             self._at_once(effects)
-        self._news.set()
+        self._tell()
 
     def remove(self, tip: TopicIdPartition) -> None:
         """Nothing is done to its log from here on, but for what a thread of the archive has begun."""
@@ -230,6 +232,21 @@ class Fetcher:
         finally:
             self._beside = None
 
+    def _tell(self) -> None:
+        """There is something to ask. A leader of ours answers the fetch that waits there when another request
+        comes behind it: what was elected to lead must not wait for its followers for as long as a fetch of
+        idle partitions does, as nothing is committed meanwhile."""
+        self._news.set()
+        if self._may_wait and self._beside is not None and self._machine.has_news:
+            self._may_wait = False
+            self._beside.create_task(self._interrupt(), name="interrupts a fetch")
+
+    async def _interrupt(self) -> None:
+        """Ask what is known, behind the fetch."""
+        message, timeout_ms = api_versions_request(), self._settings.timeout_ms
+        with suppress(OSError, UnsupportedVersion):  # the fetch will find out
+            await self._leader.call(ApiKey.API_VERSIONS, None, message, timeout_ms=timeout_ms)
+
     async def _wait(self) -> None:
         due_ms = self._machine.next_deadline_ms()
         timeout = None if due_ms is None else max(due_ms - self._now_ms(), 0) / 1000
@@ -242,6 +259,7 @@ class Fetcher:
             _, newest = (await self._leader.versions()).get(ApiKey.FETCH, (0, -1))
             if newest < FIRST_FETCH_VERSION:
                 raise UnsupportedVersion(f"the leader serves Fetch up to version {newest} to replicas")
+            self._may_wait = True
             response = await self._leader.call(
                 ApiKey.FETCH, None, self._request(fetch), timeout_ms=self._settings.timeout_ms
             )
@@ -250,6 +268,8 @@ class Fetcher:
                 self._warn(str(e))
             self._machine.failed(fetch.number, self._now_ms())
             return
+        finally:
+            self._may_wait = False
         piece = Slice()
         answer, records = await self._read(response, piece)
         self._forget(tuple(self._tips.values()) if fetch.begins_session else fetch.forgotten)
@@ -364,7 +384,7 @@ class Fetcher:
 
     def _done(self, number: int, done: Done) -> None:
         self._at_once(self._machine.done(number, done, self._now_ms()))
-        self._news.set()
+        self._tell()
 
     def _follow(self, effect: Follow) -> None:
         replica = self._replicas.get(effect.tip)
@@ -467,7 +487,7 @@ class Fetcher:
         except (OSError, UnsupportedVersion):
             told = ErrorCode.network_exception
         self._at_once(self._machine.offsets(effect.number, told, self._now_ms()))
-        self._news.set()
+        self._tell()
 
     async def _offset(self, effect: AskOffsets, timestamp: int) -> int:
         """Raises `RequestError` with what the leader says instead."""

@@ -79,7 +79,7 @@ class Fetch(NamedTuple):
     is_whole: bool = True
     """All that is wanted has been said by this. Else the next fetch says more, so this one is not to wait."""
     most_wait_ms: int | None = None
-    """Then partitions that wait for the quota may be asked for again."""
+    """Then partitions that rest, or wait for the quota, may be asked for again."""
 
     @property
     def begins_session(self) -> bool:
@@ -206,6 +206,11 @@ class FollowerMachine:
     def __contains__(self, tip: TopicIdPartition) -> bool:
         return tip in self._partitions
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the leader is to be told something else than it was."""
+        return bool(self._changed)
+
     def state_of(self, tip: TopicIdPartition) -> State:
         return self._partitions[tip].state
 
@@ -279,7 +284,7 @@ class FollowerMachine:
             return None
         self._in_flight = self._next_number()
         session_id, epoch = self._session.session_id, self._session.epoch
-        free_ms = self._held_back.due_ms
+        free_ms = self._due_ms()
         return Fetch(
             self._in_flight,
             session_id,
@@ -328,6 +333,10 @@ class FollowerMachine:
             return None
         if self._not_before_ms:
             return self._not_before_ms
+        return self._due_ms()
+
+    def _due_ms(self) -> int | None:
+        """When the first of those that rest, or that wait for the quota, is to be asked for."""
         due_ms, free_ms = self._delays[0][0] if self._delays else None, self._held_back.due_ms
         return free_ms if due_ms is None or (free_ms is not None and free_ms < due_ms) else due_ms
 

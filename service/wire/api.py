@@ -459,6 +459,13 @@ def _response_head(cursor: Cursor, key: int, version: int) -> int:
     return correlation_id
 
 
+def api_versions_request() -> Any:
+    """What every client of ours asks first of all."""
+    return request_module(ApiKey.API_VERSIONS).ApiVersionsRequest(
+        client_software_name="firn", client_software_version="0"
+    )
+
+
 def common_versions(response: Any) -> dict[int, int]:
     """The newest version that both sides know, by API key, from a canonical ApiVersions response."""
     return {key: newest for key, (_, newest) in common_ranges(response).items()}

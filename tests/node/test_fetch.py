@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from service.records.decode import iter_records
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
+from tests.support.wire import RawConnection, decode_response, encode_request, schema
 
 DAY = 1_700_000_000_000
 
@@ -46,6 +48,32 @@ def test_a_fetch_with_nothing_to_say_waits_and_is_woken(talk: Talk, start: Calla
     assert values(talk.fetch(topic_id, 0, max_wait=20_000).records) == [b"woken"]
     later.join()
     other.client.close()
+
+
+def test_a_fetch_that_waits_holds_up_nobody_behind_it(talk: Talk) -> None:
+    """Requests of one connection are answered in order: what waits for news alone gives way to the next."""
+    talk.create("t")
+    fetch, versions = schema(1, 12), schema(18, 3)
+    part = fetch.FetchPartition(
+        partition=0, current_leader_epoch=-1, fetch_offset=0, last_fetched_epoch=-1, log_start_offset=-1,
+        partition_max_bytes=1 << 20,
+    )  # fmt: skip
+    waits = fetch.FetchRequest(
+        replica_id=-1, max_wait=timedelta(hours=1), min_bytes=1, max_bytes=1 << 20, isolation_level=0,
+        session_id=0, session_epoch=-1, topics=(fetch.FetchTopic(topic="t", partitions=(part,)),),
+        forgotten_topics_data=(), rack_id="",
+    )  # fmt: skip
+    behind = versions.ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    with RawConnection(talk.client.address) as connection:
+        for pause_s in (0.0, 0.1):  # it comes with the fetch, or finds it asleep
+            connection.send_frame(encode_request(waits, 7))
+            time.sleep(pause_s)
+            connection.send_frame(encode_request(behind, 8))
+            first, second = connection.receive_frame(), connection.receive_frame()
+            told = decode_response(waits, first).responses[0].partitions[0]
+            assert (told.error_code, bytes(told.records or b"")) == (ErrorCode.none, b"")
+            assert decode_response(behind, second).error_code == ErrorCode.none
+        assert connection.call(behind).error_code == ErrorCode.none
 
 
 def test_min_bytes_gathers_several_appends(talk: Talk) -> None:

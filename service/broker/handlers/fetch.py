@@ -5,6 +5,8 @@ order asked, or those of its session that may have changed (`partition/fetch_ses
 brings less than the client wants, the fetch waits and is read again from the start: nothing is held
 meanwhile. It waits as an operation of the purgatory and as a future, without a task of its own.
 
+A fetch that waits for bytes alone is answered as soon as another request waits behind it on its connection.
+
 A fetch never waits for the bucket when the hot tier has enough for it: the download it started goes on into
 the cache and a later fetch finds it there. A fetch that has nothing else waits up to
 ``remote.fetch.max.wait.ms``.
@@ -214,6 +216,7 @@ class _Fetching:
     def _forget(self) -> None:
         """It is over. Downloads that came too late for it are others' memory, and must not wait for the
         collector: they know the wait, which knows this fetch."""
+        self._context.hurry = None
         if self._wait is not None:
             self._wait = None
             self._pass.forget_downloads()
@@ -227,7 +230,15 @@ class _Fetching:
         wait_ms = self._broker.config.remote_fetch_max_wait_ms if remote else fetch.max_wait_ms
         self._deadline = self._broker.loop.time() + wait_ms / 1000
         self._context.cancel_on_disconnect = True
+        self._context.hurry = self._hurry
         self._sleep(wait_ms / 1000)
+
+    def _hurry(self) -> None:
+        """What the bucket is asked for comes soon; for all else nobody has to wait."""
+        if not self._was_remote:
+            self._deadline = self._broker.loop.time()
+            if self._wait is not None:
+                self._wait.end()
 
     def _sleep(self, timeout_s: float) -> None:
         broker, found = self._broker, self._pass

@@ -13,8 +13,8 @@ to its interval: a try is cheap, whoever led before may well have died with its 
 answer for a moment still. Three refusals (nobody listens there) within the time of
 ``firn.broker.refused.fence.ms`` fence it without waiting for its session; they are asked for one after the
 other, as each moment of it is one in which nobody can write. What times out proves nothing, and ends the
-suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one that comes and
-goes would be elected and fenced in circles.
+suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one
+that comes and goes would be elected and fenced in circles.
 
 >>> sessions = BrokerSessions(SessionTimes())
 >>> sessions.handle(Heard(1, 7, metadata_offset=9), 0)

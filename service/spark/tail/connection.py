@@ -20,11 +20,11 @@ from service.spark.tail.client_options import Address, ClientOptions
 from service.wire.api import (
     APIS,
     ApiKey,
+    api_versions_request,
     common_versions,
     decode_response,
     encode_request,
     refused_api_versions,
-    request_module,
 )
 from service.wire.errors import MalformedMessage, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
@@ -111,9 +111,7 @@ class Connection:
     def _negotiate(self, deadline: float) -> dict[int, int]:
         """Newest common version by API key."""
         api = APIS[ApiKey.API_VERSIONS]
-        message = request_module(api.key).ApiVersionsRequest(
-            client_software_name="firn", client_software_version="0"
-        )
+        message = api_versions_request()
         version = api.max_version
         answer = self._exchange(api.key, version, message, deadline)
         if (older := refused_api_versions(answer)) is not None:

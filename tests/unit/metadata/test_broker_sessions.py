@@ -153,7 +153,7 @@ def suspected(now_ms: int = 10_000) -> BrokerSessions:
 
 
 def refused_thrice(sessions: BrokerSessions, now_ms: int) -> None:
-    """Broker 1 is tried a tenth of a second after each refusal, from `now_ms` on, and is dead after the third."""
+    """Broker 1 is tried a tenth of a second after each refusal, from `now_ms` on; the third is its death."""
     for _ in range(2):
         assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), now_ms) == []
         assert ticks(sessions, now_ms + 100) == [(now_ms + 100, Probe(1, 7))]

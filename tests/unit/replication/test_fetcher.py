@@ -284,6 +284,51 @@ async def test_replicas_become_equal_byte_for_byte(tmp_path: Path) -> None:
     assert pair.warnings == []
 
 
+class Patient(LeaderNode):
+    """As a node of ours: a fetch with nothing to say waits until another request comes behind it."""
+
+    def __init__(self, logs: Mapping[TopicIdPartition, LocalLog]) -> None:
+        super().__init__(logs)
+        self.waits = asyncio.Event()
+        self.interrupts = 0
+
+    async def call(
+        self, api_key: int, version: int | None, message: Any, *, timeout_ms: int | None = None
+    ) -> Any:
+        if api_key == ApiKey.API_VERSIONS:
+            self.interrupts += 1
+            self.waits.set()
+            return None
+        answer = await super().call(api_key, version, message, timeout_ms=timeout_ms)
+        if api_key == ApiKey.FETCH and not any(one.records for t in answer.responses for one in t.partitions):
+            self.waits.clear()
+            await self.waits.wait()
+        return answer
+
+
+@at_once
+async def test_a_partition_that_comes_does_not_wait_for_those_with_nothing_to_say(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 4)
+    first, *others = pair.replicas
+    leader = Patient(pair.leader.logs)
+    pair.write(1, first)
+    late = {tip: pair.replicas.pop(tip) for tip in others}
+    fetcher = pair.fetcher(leader)
+    running = asyncio.create_task(fetcher.run())
+    async with asyncio.timeout(30):
+        while pair.replica.log_end_offset < 3 or leader.waits.is_set() or leader.requests < 2:
+            await asyncio.sleep(0.001)
+        asked = leader.requests
+        for tip, replica in late.items():
+            pair.write(1, tip)
+            fetcher.assign(tip, replica, EPOCH, is_clean=True)
+        while any(replica.log_end_offset < 3 for replica in late.values()):
+            await asyncio.sleep(0.001)
+    assert leader.interrupts == 1, "once for all that came while it waited"
+    assert leader.requests <= asked + 3
+    running.cancel()
+
+
 @at_once
 async def test_over_real_connections_that_are_lost_now_and_then(tmp_path: Path) -> None:
     pair = Pair(tmp_path, 3)
