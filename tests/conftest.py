@@ -14,7 +14,7 @@ import pytest
 
 import tests.support.kio_first  # noqa: F401
 from service.cli import dev_nodes
-from tests.support.processes import Node
+from tests.support.processes import PORTS, Node, Ports
 from tests.support.requirements import need_kafka_tools, need_versitygw
 from tests.support.stores import Store, folder_store, moto_server, new_bucket, versitygw_server
 
@@ -43,8 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Registered first, it is called last.
         atexit.register(os._exit, 0)
         # Ports are agreed on a moment before they are listened on: each worker has some of its own.
-        number = int(config.workerinput["workerid"].removeprefix("gw"))
-        setattr(dev_nodes, "FREE_PORTS", dev_nodes.FREE_PORTS[number % 8 :: 8])  # noqa: B010
+        PORTS[0] = Ports(int(config.workerinput["workerid"].removeprefix("gw")))
+    setattr(dev_nodes, "FREE_PORTS", PORTS[0])  # noqa: B010
     from hypothesis import settings
 
     # How long one example takes says how busy the machine is.

@@ -31,7 +31,7 @@ HOST: Final = "127.0.0.1"
 PATIENCE_S: Final = 30.0
 """How long a node may take to end before it is killed."""
 _READY: Final = "ready: "
-FREE_PORTS: Final = range(15_000, 32_000)
+FREE_PORTS: Final = range(20_000, 32_000)
 """Below those that outgoing connections take theirs from."""
 _LINE_BYTES: Final = 1 << 16
 _TAIL_S: Final = 1.0

@@ -13,22 +13,50 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = REPOSITORY / ".venv" / "bin" / "python"
 FIRN = REPOSITORY / ".venv" / "bin" / "firn"
 
 
-def free_port() -> int:
-    """A port that is free now, from below those that outgoing connections take theirs from.
+class Ports(Sequence[int]):
+    """Ports to be looked at, one after the other whatever index is asked for: none comes again soon, while
+    whom it was given to is still to start, or to start again.
 
-    So a node finds its port free again when it is started again, whatever its clients did meanwhile.
+    From below those that outgoing connections take theirs from, and those that `firn dev` takes: so a node
+    finds its port free, whatever clients did meanwhile. Each of up to 8 `workers` has its own.
     """
+
+    WORKERS = 8
+
+    def __init__(self, worker: int | None = None) -> None:
+        own = range(10_000, 20_000)
+        if worker is not None:
+            own = own[worker % self.WORKERS :: self.WORKERS]
+        self._own = own
+        self._next = random.SystemRandom().randrange(len(own))
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __getitem__(self, _: Any) -> Any:
+        self._next = (self._next + 1) % len(self._own)
+        return self._own[self._next]
+
+
+PORTS = [Ports()]
+"""those of this process"""
+
+
+def free_port() -> int:
+    """A port that is free now, of `Ports`."""
     while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
+        port: int = PORTS[0][0]
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", port))
+            listener.listen(1)
             return port
 
 
