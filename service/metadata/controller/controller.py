@@ -196,6 +196,7 @@ class Controller:
             ),
             activating=True,
         )
+        self._overseer.opened()
         if self._incarnation_id is None:
             self._incarnation_id = self._new_uuid()
         incarnation_id = self._incarnation_id

@@ -89,6 +89,11 @@ class Overseer:
             self._sessions.handle(Known(broker.id, broker.epoch, broker.fenced, is_local), now_ms)
         self._periodic.claimed(now_ms)
 
+    def opened(self) -> None:
+        """Requests are decided now, so what is due has a time: whoever died with the leader before is not to
+        be looked for when the next one happens to be heard."""
+        self._on_news()
+
     def renounced(self) -> None:
         """This node leads no longer: nothing is due any more, and what goes on is given up."""
         self._periodic.renounced()

@@ -64,8 +64,13 @@ class LoneController(Controller):
     def __init__(
         self, options: ControllerOptions, publisher: Publisher, world: World, rules: ConfigRules
     ) -> None:
-        super().__init__(options, publisher, world, rules)
+        super().__init__(options, publisher, world, rules, on_news=self._note_deadline)
         self.publisher = publisher
+        self.told_ms: int | None = None
+        """what `next_deadline_ms` was when somebody was told last that it may have come nearer"""
+
+    def _note_deadline(self) -> None:
+        self.told_ms = self.next_deadline_ms
 
     async def start(self) -> None:
         await self.publisher.start()

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import RequestError
 from service.metadata.controller.activation import activate
-from service.metadata.controller.broker_sessions import ProbeOutcome
+from service.metadata.controller.broker_sessions import FIRST_LOOK_MS, ProbeOutcome
 from service.metadata.controller.requests import BrokerHeartbeat, CatalogSender, CreateTopic
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
@@ -143,6 +143,19 @@ def test_who_claims_again_decides_on_what_was_committed_and_is_registered_once(t
             with pytest.raises(RequestError) as refused:
                 await controller.create_topics([CreateTopic("b")])
             assert refused.value.code is ErrorCode.not_controller, "that is another's epoch"
+
+    asyncio.run(scenario())
+
+
+def test_whoever_drives_it_is_told_when_to_look_for_those_who_died_before_it_led(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, world=make_world(clock := ManualClock())) as controller:
+            await join(controller, 2)
+            controller.renounce()
+            clock.advance(60_000)
+            controller.told_ms = None
+            await controller.claim(controller.epoch)
+            assert controller.told_ms == controller.next_deadline_ms <= clock.monotonic_ms() + FIRST_LOOK_MS
 
     asyncio.run(scenario())
 
@@ -287,7 +300,7 @@ def test_a_broker_whose_address_refuses_is_fenced_long_before_its_session_ends(t
     assert asyncio.run(scenario(ProbeOutcome.REFUSED))
     assert probed == [2, 2, 2]
     assert not asyncio.run(scenario(ProbeOutcome.UNKNOWN))
-    assert probed == [2, 2, 2, 2, 2], "once, and once more a little later: it proves nothing"
+    assert probed == [2] * 6, "at once, and twice a little later: it proves nothing"
 
 
 def test_another_nodes_broker_commits_for_what_it_leads_only(tmp_path: Path) -> None:
