@@ -33,9 +33,10 @@ from service.metadata.controller.requests import BrokerHeartbeat
 
 NEVER: Final = 1 << 62
 REFUSALS: Final = 3
-PROBE_MS: Final = 100
-"""between the probes of one that refuses, at most"""
-FIRST_LOOK_MS: Final = 100
+PROBE_MS: Final = 25
+"""between the probes of one that refuses, at most: librdkafka asks for the new leader 100 ms after it has lost
+the old one, and then once a second"""
+FIRST_LOOK_MS: Final = 50
 LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
 """How often within a session's timeout stale ones are looked for"""

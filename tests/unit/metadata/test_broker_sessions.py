@@ -119,20 +119,20 @@ def test_sessions_begin_anew_with_a_controller_and_its_own_broker_needs_none_yet
         False,
         False,
     ]
-    assert ticks(sessions, 4_000) == [(100, Probe(2, 8))], "it is looked for, as it may have died before"
+    assert ticks(sessions, 4_000) == [(50, Probe(2, 8))], "it is looked for, as it may have died before"
 
 
 def test_a_new_controller_looks_for_brokers_until_it_has_heard_of_them() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(Known(1, 7, is_fenced=False), 0)
     sessions.handle(Known(2, 8, is_fenced=False), 0)
-    for looked_ms in (100, 500, 2_100):
+    for looked_ms in (50, 250, 1_050):
         assert ticks(sessions, looked_ms) == [(looked_ms, Probe(1, 7)), (looked_ms, Probe(2, 8))]
         assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), looked_ms + 1) == []
         assert sessions.handle(Probed(2, 8, ProbeOutcome.OPEN), looked_ms + 1) == []
-    sessions.handle(Heard(2, 8, 6), 3_900)
-    assert ticks(sessions, 4_150) == [(4_100, Probe(1, 7))], "it may have died meanwhile, unheard"
-    refused_thrice(sessions, 4_101)
+    sessions.handle(Heard(2, 8, 6), 2_900)
+    assert ticks(sessions, 3_070) == [(3_050, Probe(1, 7))], "it may have died meanwhile, unheard"
+    refused_thrice(sessions, 3_051)
     assert ticks(sessions, 8_000) == []
 
 
@@ -153,18 +153,18 @@ def suspected(now_ms: int = 10_000) -> BrokerSessions:
 
 
 def refused_thrice(sessions: BrokerSessions, now_ms: int) -> None:
-    """Broker 1 is tried a tenth of a second after each refusal, from `now_ms` on; the third is its death."""
+    """Broker 1 is tried 25 ms after each refusal, from `now_ms` on; the third is its death."""
     for _ in range(2):
         assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), now_ms) == []
-        assert ticks(sessions, now_ms + 100) == [(now_ms + 100, Probe(1, 7))]
-        now_ms += 101
+        assert ticks(sessions, now_ms + 25) == [(now_ms + 25, Probe(1, 7))]
+        now_ms += 26
     assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), now_ms) == [Expired(1, 7)]
 
 
 def test_three_refusals_within_the_time_are_death() -> None:
     sessions = suspected()
     refused_thrice(sessions, 10_001)
-    assert not sessions.is_alive(1, 7, 10_204), "another process may register"
+    assert not sessions.is_alive(1, 7, 10_054), "another process may register"
 
 
 @pytest.mark.parametrize("outcome", [ProbeOutcome.OPEN, ProbeOutcome.UNKNOWN])
@@ -181,8 +181,8 @@ def test_what_is_no_refusal_ends_the_suspicion(outcome: ProbeOutcome) -> None:
 def test_one_that_was_still_reached_as_it_died_is_looked_for_again() -> None:
     sessions = suspected()
     assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), 10_001) == []
-    assert ticks(sessions, 10_150) == [(10_100, Probe(1, 7))]
-    refused_thrice(sessions, 10_101)
+    assert ticks(sessions, 10_060) == [(10_050, Probe(1, 7))]
+    refused_thrice(sessions, 10_051)
 
 
 def test_a_heartbeat_ends_the_suspicion() -> None:
