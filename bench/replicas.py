@@ -365,13 +365,10 @@ def _catch_up(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
     victim = next(one for one in cluster.members if one not in (controller, paced))
     cluster.members[victim].stop()
     running = cluster.members[controller]
-    wait_until(
-        "others to lead", lambda: all(one.leader != victim for one in states(running, "missed").values()), 60
-    )
-    size, _ = pour(
-        running.bootstrap, "missed", PARTITIONS, arguments.megabytes * 1_000_000, BATCH_RECORDS, -1
-    )
-    with Pace(running.bootstrap, "paced", [0], 1000, -1) as pace:
+    _wait_served(running, cluster, "missed")
+    others = ",".join(one.bootstrap for node_id, one in cluster.members.items() if node_id != victim)
+    size, _ = pour(others, "missed", PARTITIONS, arguments.megabytes * 1_000_000, BATCH_RECORDS, -1)
+    with Pace(others, "paced", [0], 1000, -1) as pace:
         time.sleep(5)
         before = pace.felt(10)
         cluster.members[victim].start(120)
