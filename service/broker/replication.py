@@ -1,8 +1,9 @@
 """What this broker's replicas have to do with those of others: it leads some, and follows at the others.
 
 Called by who applies the metadata, with each partition that has several replicas: `lead`, `follow`, `leave`.
-One fetcher per leader (and loop of it) has all partitions that are fetched there; one loop asks the
-controller for the in-sync replicas that leaders here want. Owned by the event loop.
+One fetcher per leader (and loop of it) has all partitions that are fetched there and are in sync, another
+those that are not: acks=all waits for the former, and must not wait for megabytes of the latter. One loop
+asks the controller for the in-sync replicas that leaders here want. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -37,8 +38,14 @@ from service.replication.throttle import Quota, Throttle
 _LOG = logging.getLogger(__name__)
 _LOOK_US: Final = 4
 _RECOVERED: Final = 0
-_Place = tuple[int, int]
-"""a leader, and which of the loops that fetch from it"""
+
+
+class _Place(NamedTuple):
+    """Which of the loops that fetch from a leader."""
+
+    leader: int
+    number: int
+    is_in_sync: bool
 
 
 class Replication:
@@ -194,7 +201,11 @@ class Replication:
         if replica.leader < 0 or self._is_closed:
             self._unfollow(tip)
             return
-        place = replica.leader, (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers
+        place = _Place(
+            replica.leader,
+            (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers,
+            self._me in replica.isr,
+        )
         followed = self._followed.get(tip)
         if followed is None or followed.place != place or followed.partition is not partition:
             self._unfollow(tip)
@@ -214,7 +225,7 @@ class Replication:
                 and not remote.is_given_up
                 and remote.end_offset > 0
             ),
-            is_in_sync=self._me in replica.isr,
+            is_in_sync=place.is_in_sync,
         )
 
     def moved_start(self, tip: TopicIdPartition) -> None:
@@ -285,9 +296,10 @@ class Replication:
         return fetching.fetcher
 
     def _begin(self, place: _Place) -> _Fetching:
-        leader, number = place
-        config = self._config
-        client_id = f"broker-{self._me}-fetcher-{number}"
+        leader, config = place.leader, self._config
+        client_id = f"broker-{self._me}-fetcher-{place.number}"
+        if not place.is_in_sync:
+            client_id += "-behind"
         channels = Channels(ChannelOptions(client_id=client_id), chance=self._chance)
         fetcher = Fetcher(
             _Leader(leader, channels, self._places),

@@ -34,8 +34,8 @@ from service.metadata.controller.requests import BrokerHeartbeat
 NEVER: Final = 1 << 62
 REFUSALS: Final = 3
 PROBE_MS: Final = 10
-"""between the probes of one that refuses, at most: librdkafka asks for the new leader 100 ms after it has lost
-the old one, and then once a second"""
+"""between the probes of one that refuses, at most: librdkafka asks for the new leader 100 ms after it has
+lost the old one, and then once a second"""
 FIRST_LOOK_MS: Final = 50
 LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
