@@ -1,0 +1,96 @@
+"""Which loop fetches what from a leader: what is in sync apart from what is behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+from service.base.clock import SystemClock
+from service.base.purgatory import Purgatory
+from service.base.types import TopicIdPartition
+from service.broker.replication import Replication
+from service.config.settings import BrokerConfig, LogConfig
+from service.hot.log import LocalLog
+from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
+from service.partition.partition import Partition
+from service.wire.api import ApiKey, RequestHeader, encode_request
+from service.wire.fetch import FetchPartitionResult, encode_fetch_response, parse_fetch
+from tests.support.peers import peer, sound
+from tests.support.waiting import until
+from tests.support.world import make_world
+from tests.unit.partition.following import NoFiles
+from tests.unit.replication.test_fetcher import Bucket
+
+ME, LEADER, EPOCH = 1, 2, 5
+
+
+@dataclass
+class Leading:
+    """A leader with nothing in its logs, and what each client has in its fetch session with it."""
+
+    sessions: dict[str, set[UUID]] = field(default_factory=lambda: defaultdict(set))
+
+    async def behave(self, header: RequestHeader, message: Any) -> bytes | None:
+        if header.api_key != ApiKey.FETCH:
+            return sound(header, message)
+        client = header.client_id or ""
+        frame = encode_request(ApiKey.FETCH, 18, 7, "", message)
+        view = parse_fetch(18, frame, 4 + 8 + 2 + 1)
+        asked = self.sessions[client]
+        if view.session_epoch == 0:
+            asked.clear()
+        asked -= {cast("UUID", topic_id) for topic_id, _ in view.forgotten}
+        asked |= {cast("UUID", topic_id) for topic_id, _ in view.topics}
+        if view.session_epoch:
+            await asyncio.sleep(0.02)
+        results = [(one, [FetchPartitionResult(0, high_watermark=0, log_start_offset=0)]) for one in asked]
+        parts: list[Any] = encode_fetch_response(18, header.correlation_id, results, session_id=9)
+        return b"".join(bytes(one) for one in parts)
+
+
+def image_of(isr: tuple[int, ...]) -> PartitionImage:
+    return PartitionImage((ME, LEADER), isr, LEADER, EPOCH, len(isr), (UUID(int=1), UUID(int=1)))
+
+
+def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> None:
+    config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(tmp_path)}).replication
+    bugs: list[str] = []
+
+    async def scenario() -> None:
+        leading = Leading()
+        async with peer(leading.behave) as node:
+            replication = Replication(
+                ME, config, "PLAINTEXT", lambda: 100, cast("Any", None), SystemClock(), Bucket({}),
+                cast("Any", NoFiles()), lambda _: None, lambda name, error: bugs.append(f"{name}: {error}"),
+                random.Random(1).random,
+            )  # fmt: skip
+            place = EndpointImage("PLAINTEXT", node.address.host, node.address.port, 0)
+            leader = BrokerImage(LEADER, 102, UUID(int=9), (place,), (), None, False, False, ())
+            replication.brokers(MetadataImage(brokers={LEADER: leader}), [LEADER])
+            partitions = []
+            for number in (1, 2):
+                tip = TopicIdPartition(UUID(int=number), f"t{number}", 0)
+                log = LocalLog.open(tmp_path / f"{tip}", tip, LogConfig(), world=make_world())
+                partition = Partition(tip, log, None, EPOCH, 1, 1 << 20, Purgatory(0), is_leader=False)
+                partitions.append(partition)
+            synced, behind = partitions
+            replication.follow(synced, image_of((ME, LEADER)), is_unclean=False)
+            replication.follow(behind, image_of((LEADER,)), is_unclean=False)
+            name, late = "broker-1-fetcher-0", "broker-1-fetcher-0-behind"
+            await until(
+                lambda: leading.sessions == {name: {synced.tip.topic_id}, late: {behind.tip.topic_id}}
+            )
+            replication.follow(behind, image_of((ME, LEADER)), is_unclean=False)
+            await until(lambda: leading.sessions[name] == set(ids))
+            assert len(replication._fetching) == 1, "nobody is behind: that loop has ended"
+            replication.follow(synced, image_of((LEADER,)), is_unclean=False)
+            await until(lambda: leading.sessions == {name: {ids[1]}, late: {ids[0]}})
+            await replication.close()
+
+    asyncio.run(scenario())
+    assert bugs == []
