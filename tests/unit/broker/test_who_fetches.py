@@ -82,9 +82,8 @@ def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> 
             replication.follow(synced, image_of((ME, LEADER)), is_unclean=False)
             replication.follow(behind, image_of((LEADER,)), is_unclean=False)
             name, late = "broker-1-fetcher-0", "broker-1-fetcher-0-behind"
-            await until(
-                lambda: leading.sessions == {name: {synced.tip.topic_id}, late: {behind.tip.topic_id}}
-            )
+            ids = [one.tip.topic_id for one in partitions]
+            await until(lambda: leading.sessions == {name: {ids[0]}, late: {ids[1]}})
             replication.follow(behind, image_of((ME, LEADER)), is_unclean=False)
             await until(lambda: leading.sessions[name] == set(ids))
             assert len(replication._fetching) == 1, "nobody is behind: that loop has ended"
