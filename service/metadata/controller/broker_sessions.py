@@ -67,7 +67,7 @@ class SessionTimes(NamedTuple):
     session_timeout_ms: int = 9_000
     heartbeat_interval_ms: int = 2_000
     refused_fence_ms: int = 1_000
-    least_unfenced_ms: int = 5_000
+    least_unfenced_ms: int = 1_000
 
 
 class Known(NamedTuple):
