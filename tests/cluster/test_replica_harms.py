@@ -66,6 +66,7 @@ class Clients:
             producer = JavaProducer(cluster.bootstrap, JAVA, PARTITIONS[JAVA], 100, folder)
             self.writers.all += producer.all
         self.readers = list(READERS) if java else [one for one in READERS if one != "Java"]
+        """each reads one at least; Java takes its time"""
         self.watcher = Watcher(cluster.bootstrap, places)
 
     @contextlib.contextmanager
@@ -90,7 +91,7 @@ class Clients:
         told = [f"{writers.check_read(cluster)} records acknowledged and read"]
         told.append(f"{self.watcher.check(writers.all)} seen meanwhile")
         for number, one in enumerate(writers.all):
-            name = self.readers[number % len(self.readers)]
+            name = self.readers[number if number < len(self.readers) else number % 2]
             told.append(f"{check_others_read(cluster.bootstrap, one, name)} of {one.place} by {name}")
         self.wait()
         cluster.stop()
