@@ -32,9 +32,9 @@ SAFE, JAVA, PYTHON = "safe", "java", "python"
 """topics of three replicas, by who writes to them"""
 PARTITIONS = {SAFE: 5, JAVA: 3, PYTHON: 1}
 BRISK = {
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
-    "replica.lag.time.max.ms": "4000",
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "1000",
+    "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "5000",
     "log.flush.offset.checkpoint.interval.ms": "1000",
 }
