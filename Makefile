@@ -121,7 +121,7 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 	else echo "firn: Spark is not installed, so no job of its is killed; make spark adds it"; fi
 
 soak-replicas: install ## Storms over nodes that have replicas of each other (SECONDS=600 or KILLS=500, NODES=5, SEED=n), stalls by kill -9 and rolling restarts
-	env $(if $(SECONDS),SECONDS_OF_STORM=$(SECONDS)) $(PYTEST) tests/cluster/test_replica_storms.py tests/cluster/test_replica_tiers.py -m soak -s --timeout=0 $(if $(SECONDS)$(KILLS),-k storm_loses)
+	env $(if $(SECONDS),SECONDS_OF_STORM=$(SECONDS)) $(PYTEST) tests/cluster/test_replica_storms.py tests/cluster/test_replica_harms.py tests/cluster/test_replica_tiers.py -m soak -s --timeout=0 $(if $(SECONDS)$(KILLS),-k storm_loses)
 
 SEED ?= 1
 HISTORIES ?= 3000

@@ -68,6 +68,10 @@ class FollowedLog:
         return self._partition.high_watermark
 
     @property
+    def is_offline(self) -> bool:
+        return self._log.failure is not None
+
+    @property
     def may_lack(self) -> bool:
         """Whoever leads may have compacted the topic once, whatever its policy is now."""
         return True

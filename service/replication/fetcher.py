@@ -75,8 +75,12 @@ class Leader(Protocol):
 
 
 class Replica(FollowerLog, Protocol):
-    """A log that follows, and what is done to it. All of these raise `StorageError` where its files cannot be
-    relied on any more."""
+    """A log that follows, and what is done to it. All of these raise `StorageError` where the disk refuses;
+    it may do better later, unless the log is offline by then."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether its files cannot be relied on any more."""
 
     @property
     def may_lack(self) -> bool:
@@ -403,9 +407,14 @@ class Fetcher:
                 is_cut = await self._shorten(effect, lambda: self._machine.is_wanted(number))
                 done = Done.DONE if is_cut else Done.NOT_NOW
         except StorageError as e:
-            self._warn(f"{effect.tip}: {e}")
-            done = Done.OFFLINE
+            done = self._refused(effect.tip, e)
         self._done(number, done)
+
+    def _refused(self, tip: TopicIdPartition, error: StorageError) -> Done:
+        """A disk that is full may have room again, and nobody would say so."""
+        self._warn(f"{tip}: {error}")
+        replica = self._replicas.get(tip)
+        return Done.OFFLINE if replica is None or replica.is_offline else Done.NOT_NOW
 
     async def _shorten(self, effect: Truncate | Restart, is_wanted: Callable[[], bool]) -> bool:
         replica, tip, offset = self._replicas[effect.tip], effect.tip, effect.offset
@@ -422,7 +431,7 @@ class Fetcher:
         if not self._machine.is_wanted(effect.number):
             return Done.NOT_NOW
         replica, view = self._replicas[effect.tip], memoryview(records)
-        taken, position = 0, 0
+        taken, position, is_flushed = 0, 0, True
         try:
             one_each = replica.flushes_each
             while (end := _end_of_run(view, position, 1 if one_each else _RUN_BATCHES)) > position:
@@ -439,7 +448,9 @@ class Fetcher:
                     found = await self._append_run(effect, replica, view, run)
                     taken += found.taken
                     if found.taken:
+                        is_flushed = False
                         await replica.flush()
+                        is_flushed = True
                     if found.taken < run.batches:
                         self._warn(
                             f"{effect.tip}: the leader sends {found.why or 'what is not wanted any more'}"
@@ -454,8 +465,8 @@ class Fetcher:
             self._warn(f"{effect.tip}: {e}")
             return Done.CORRUPT
         except StorageError as e:
-            self._warn(f"{effect.tip}: {e}")
-            return Done.OFFLINE
+            done = self._refused(effect.tip, e)
+            return done if is_flushed else Done.OFFLINE  # the next fetch would say that we have it
         return Done.DONE if taken else Done.CORRUPT
 
     async def _append_run(self, effect: Append, replica: Replica, view: memoryview, run: BatchScan) -> Fit:
@@ -525,8 +536,7 @@ class Fetcher:
                 )
                 done = Done.DONE if is_built else Done.NOT_NOW
         except StorageError as e:
-            self._warn(f"{effect.tip}: {e}")
-            done = Done.OFFLINE
+            done = self._refused(effect.tip, e)
         self._done(number, done)
 
 

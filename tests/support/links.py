@@ -1,6 +1,7 @@
-"""Links between the nodes of a cluster that can be cut, each way by itself, and mended again.
+"""Links between the nodes of a cluster that can be cut or slowed, each way by itself, and mended again.
 
-In front of each controller's listener stands a proxy, whose address is the one that is advertised. Who
+In front of each controller's listener, and of brokers' for each other where that is wanted, stands a proxy,
+whose address is the one that is advertised. Who
 connects to it is told by the system (`/proc`), so that one address serves all. What is on a cut link waits,
 as it would in a network, and arrives when the link is mended.
 """
@@ -52,6 +53,7 @@ class Links:
     def __init__(self, members: Mapping[int, Member]) -> None:
         self._members = members
         self._whole = {pair: threading.Event() for pair in product(members, members)}
+        self._delays_s = dict.fromkeys(self._whole, 0.0)
         for one in self._whole.values():
             one.set()
 
@@ -60,12 +62,20 @@ class Links:
         for pair in product(sources, targets):
             self._whole[pair].clear()
 
+    def slow(self, sources: Collection[int], targets: Collection[int], seconds: float) -> None:
+        """As `cut`, but it comes through: each 64 KiB of a connection, or what there is, after so long."""
+        for pair in product(sources, targets):
+            self._delays_s[pair] = seconds
+
     def mend(self) -> None:
+        self._delays_s.update(dict.fromkeys(self._delays_s, 0.0))
         for one in self._whole.values():
             one.set()
 
     def wait(self, source: int, target: int) -> None:
         """Until what goes from one to the other gets through."""
+        if (delay_s := self._delays_s[source, target]) > 0:
+            time.sleep(delay_s)
         self._whole[source, target].wait()
 
     def node_of(self, source: int, target: int) -> int | None:
@@ -135,25 +145,64 @@ class Front:
 
 
 class Linked(Cluster):
-    """Controllers that reach each other, and are reached by brokers, over links that can be cut."""
+    """Controllers that reach each other, and are reached by brokers, over links that can be cut.
 
-    def __init__(self, folder: Path, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    `brokers`: they reach each other over these links, too, by a listener of their own; clients never do.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        *,
+        brokers: bool = False,
+    ) -> None:
         super().__init__(folder, nodes, nodes, settings)
-        _, behind = agree_on_ports(0, 0, nodes)
+        self._taken = {int(port) for one in self.members.values() for port in _ports(one)}
         self.links = Links(self.members)
         self.controllers: dict[int, str] = {}
         """where each controller can be asked whatever is cut"""
-        self._fronts = []
-        for port, member in zip(behind, self.members.values(), strict=True):
+        self._fronts: list[Front] = []
+        for member, behind in zip(self.members.values(), self._free(nodes), strict=True):
             advertised = member.settings["listeners"]
             front = advertised.rpartition(":")[2]
-            self.controllers[member.node_id] = f"{HOST}:{port}"
+            self.controllers[member.node_id] = f"{HOST}:{behind}"
             member.settings["advertised.listeners"] = advertised
-            member.settings["listeners"] = advertised.removesuffix(front) + str(port)
-            self._fronts.append(Front(member.node_id, int(front), port, self.links))
+            member.settings["listeners"] = advertised.removesuffix(front) + str(behind)
+            self._fronts.append(Front(member.node_id, int(front), behind, self.links))
+        if brokers:
+            self._link_brokers()
+
+    def _free(self, count: int) -> list[int]:
+        """Ports that nobody of this cluster has, who need not listen yet."""
+        found: list[int] = []
+        while len(found) < count:
+            found += [one for one in agree_on_ports(0, 0, count)[1] if one not in self._taken]
+            self._taken.update(found)
+        return found[:count]
+
+    def _link_brokers(self) -> None:
+        count = len(self.members)
+        for member, front, behind in zip(
+            self.members.values(), self._free(count), self._free(count), strict=True
+        ):
+            member.settings |= {
+                "advertised.listeners": f"{member.settings['advertised.listeners']},BROKERS://{HOST}:{front}",
+                "listeners": f"{member.settings['listeners']},BROKERS://{HOST}:{behind}",
+                "inter.broker.listener.name": "BROKERS",
+                "listener.security.protocol.map": (
+                    "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,BROKERS:PLAINTEXT"
+                ),
+            }
+            self._fronts.append(Front(member.node_id, front, behind, self.links))
 
     def __exit__(self, *about: object) -> None:
         self.links.mend()
         super().__exit__(*about)
         for front in self._fronts:
             front.close()
+
+
+def _ports(member: Member) -> list[str]:
+    return [one.rpartition(":")[2] for one in member.settings["listeners"].split(",")]

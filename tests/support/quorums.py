@@ -79,6 +79,17 @@ class Member:
         return self.data / "__cluster_metadata-0"
 
     @property
+    def directories(self) -> list[Path]:
+        """All its log directories, `data` the first of them."""
+        return [Path(one) for one in self.settings["log.dirs"].split(",")]
+
+    def replica(self, topic: str, partition: int) -> Path | None:
+        """Where its files of a partition are; None where it has none."""
+        found = [at for one in self.directories if (at := one / f"{topic}-{partition}").is_dir()]
+        assert len(found) <= 1, f"node {self.node_id} has {topic}-{partition} twice: {found}"
+        return found[0] if found else None
+
+    @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 

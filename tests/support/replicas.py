@@ -88,9 +88,9 @@ def check_equal(cluster: Nodes, topic: str, partitions: Iterable[int]) -> Mappin
     counts: dict[int, int] = {}
     for index in partitions:
         found = {
-            one.node_id: log_bytes(one.data / f"{topic}-{index}")
+            one.node_id: log_bytes(at)
             for one in cluster.members.values()
-            if (one.data / f"{topic}-{index}").is_dir()
+            if (at := one.replica(topic, index)) is not None
         }
         ends = {node_id: max(batches, default=-1) for node_id, batches in found.items()}
         assert len(set(ends.values())) <= 1, f"{topic}-{index} ends at {ends}"

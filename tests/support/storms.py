@@ -42,15 +42,39 @@ class Stall(NamedTuple):
     began_s: float
 
 
-class Writer:
+class Written:
+    """What became of the numbered records that somebody writes to one partition."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.acks: list[Ack] = []
+        self.refused: list[tuple[int, str]] = []
+
+    def stop(self, seconds: float) -> int:
+        """Write no more; how many records are not decided in time."""
+        raise NotImplementedError
+
+    def stall_since(self, began_s: float, until_s: float) -> Stall:
+        """The longest time between two acknowledgements of which a part lies between these."""
+        worst, last_s = Stall(self.place, 0.0, began_s), None
+        for ack in list(self.acks):
+            if last_s is not None and ack.acked_s >= began_s and last_s <= until_s:
+                gap = ack.acked_s - max(last_s, began_s)
+                if gap > worst.seconds:
+                    worst = Stall(self.place, gap, max(last_s, began_s))
+            last_s = ack.acked_s
+        if last_s is not None and until_s - max(last_s, began_s) > worst.seconds:
+            worst = Stall(self.place, until_s - max(last_s, began_s), max(last_s, began_s))
+        return worst
+
+
+class Writer(Written):
     """Numbered records to one partition: acks=all, idempotent, retries as the client's defaults have them."""
 
     def __init__(
         self, bootstrap: str, place: Place, every_s: float, options: Mapping[str, str] | None = None
     ) -> None:
-        self.place = place
-        self.acks: list[Ack] = []
-        self.refused: list[tuple[int, str]] = []
+        super().__init__(place)
         self.written = 0
         self._every_s = every_s
         self._over = threading.Event()
@@ -94,24 +118,10 @@ class Writer:
             self._producer.poll(0)
 
     def stop(self, seconds: float) -> int:
-        """How many records are not decided in time."""
         self._over.set()
         self._thread.join(30)
         left: int = self._producer.flush(seconds)
         return left
-
-    def stall_since(self, began_s: float, until_s: float) -> Stall:
-        """The longest time between two acknowledgements of which a part lies between these."""
-        worst, last_s = Stall(self.place, 0.0, began_s), None
-        for ack in list(self.acks):
-            if last_s is not None and ack.acked_s >= began_s and last_s <= until_s:
-                gap = ack.acked_s - max(last_s, began_s)
-                if gap > worst.seconds:
-                    worst = Stall(self.place, gap, max(last_s, began_s))
-            last_s = ack.acked_s
-        if last_s is not None and until_s - max(last_s, began_s) > worst.seconds:
-            worst = Stall(self.place, until_s - max(last_s, began_s), max(last_s, began_s))
-        return worst
 
 
 class Writers:
@@ -124,7 +134,9 @@ class Writers:
         every_s: float = 0.02,
         options: Mapping[Place, Mapping[str, str]] | None = None,
     ) -> None:
-        self.all = [Writer(cluster.bootstrap, one, every_s, (options or {}).get(one)) for one in places]
+        self.all: list[Written] = [
+            Writer(cluster.bootstrap, one, every_s, (options or {}).get(one)) for one in places
+        ]
 
     def __enter__(self) -> Writers:
         return self
@@ -162,7 +174,7 @@ class Writers:
         return sum(_check_read(cluster, one) for one in self.all)
 
 
-def _check_read(cluster: Nodes, writer: Writer) -> int:
+def _check_read(cluster: Nodes, writer: Written) -> int:
     found = read_partition(cluster.bootstrap, writer.place)
     acked = {ack.offset: ack.number for ack in writer.acks}
     wrong = {
@@ -257,6 +269,10 @@ class Storm:
         """Does one harm, and undoes it: all nodes run after it, not all may be in sync."""
         kinds = self._kinds
         ((_, what, do),) = self._source.choices(kinds, [one[0] for one in kinds])
+        return self.do(what, do)
+
+    def do(self, what: str, do: Callable[[], tuple[int, ...]]) -> Harm:
+        """As `next`, this harm."""
         at_s = time.monotonic()
         victims = do()
         self.done.append(Harm(what, victims, at_s))
@@ -370,14 +386,14 @@ def check_files(cluster: Nodes, topic: str, partitions: Iterable[int]) -> None:
             "replication-offset-checkpoint",
             "log-start-offset-checkpoint",
         ):
-            path = member.data / name
-            if path.exists():
-                _checkpoint(path)
+            for path in (one / name for one in member.directories):
+                if path.exists():
+                    _checkpoint(path)
     for index in partitions:
         known = {
-            member.node_id: _epochs(member.data / f"{topic}-{index}" / "leader-epoch-checkpoint")
+            member.node_id: _epochs(found / "leader-epoch-checkpoint")
             for member in cluster.members.values()
-            if (member.data / f"{topic}-{index}").is_dir()
+            if (found := member.replica(topic, index)) is not None
         }
         merged: dict[int, int] = {}
         for node_id, entries in known.items():

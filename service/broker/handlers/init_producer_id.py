@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
+from service.base.errors import RequestError
 from service.base.types import NO_PRODUCER_ID
 from service.broker.broker import NO_THROTTLE, Broker
 from service.network.exchange import RequestContext
@@ -24,11 +25,12 @@ async def handle(
         return _refused(ErrorCode.invalid_request)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == -1):
         return _refused(ErrorCode.invalid_request)
+    try:
+        producer_id = await broker.producer_ids.next()
+    except RequestError as e:
+        return _refused(e.code)
     return InitProducerIdResponse(
-        throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
-        producer_id=await broker.producer_ids.next(),
-        producer_epoch=0,
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
     )
 
 

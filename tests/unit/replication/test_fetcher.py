@@ -480,7 +480,46 @@ async def test_a_log_that_fails_holds_up_no_other(tmp_path: Path) -> None:
     running.cancel()
     await asyncio.wait({running})
     assert pair.replica.log_end_offset == 0
-    assert pair.warnings == ["t0-0: the disk is gone"]
+    assert set(pair.warnings) == {"t0-0: the disk is gone"}
+
+
+@at_once
+async def test_a_disk_that_was_full_is_tried_again_and_a_log_that_is_offline_is_not(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(10)
+    pair.replica.fails = StorageError("the disk is full")
+    running = asyncio.create_task(pair.fetcher().run())
+    async with asyncio.timeout(10):
+        while len(pair.warnings) < 3:
+            await asyncio.sleep(0.005)
+        assert pair.replica.log_end_offset == 0
+        pair.replica.fails = None
+        while pair.replica.log_end_offset < 30:
+            await asyncio.sleep(0.005)
+    pair.replica.log.fail(StorageError("torn"))
+    pair.warnings.clear()
+    pair.write(10)
+    await asyncio.sleep(0.2)
+    running.cancel()
+    await asyncio.wait({running})
+    assert pair.warnings == ["t0-0: events-0 is offline: torn"]
+
+
+@at_once
+async def test_what_could_not_be_flushed_is_not_said_to_be_here(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, flush_messages=1)
+    pair.write(10)
+
+    async def flush() -> None:
+        raise StorageError("no descriptor is left")
+
+    pair.replica.flush = flush  # type: ignore[method-assign]
+    running = asyncio.create_task(pair.fetcher().run())
+    await asyncio.sleep(0.3)
+    running.cancel()
+    await asyncio.wait({running})
+    assert pair.warnings == ["t0-0: no descriptor is left"]
+    assert pair.leader.asked.get(pair.tip) is None or pair.leader.asked[pair.tip].fetch_offset == 0
 
 
 @at_once
