@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from bench.replica_load import RECORD_BYTES, pour
 from service.cli.dev_nodes import agree_on_ports
 from tests.support.batches import batch
 from tests.support.clients import Admin
-from tests.support.processes import wait_until
+from tests.support.processes import cpu_seconds, wait_until
 from tests.support.quorums import Cluster, Member
 from tests.support.replicas import states, wait_in_sync
 from tests.support.stores import Store, new_bucket, versitygw_server
@@ -37,6 +38,8 @@ BATCH_RECORDS: Final = 1000
 SEGMENT_BYTES: Final = 40 << 20
 LOCAL_BYTES: Final = 2 * SEGMENT_BYTES
 """that stay on each replica's disk; at most a segment more does"""
+LEAST_SEGMENTS: Final = 4
+"""of each partition in the archive: some are there alone"""
 TAIL_BATCHES: Final = 30
 """of each partition, that the archive does not have: they lie in the segment that is written to"""
 STEP_SEGMENTS: Final = 4
@@ -51,6 +54,8 @@ class Back(NamedTuple):
 
     ready_s: float
     in_sync_s: float
+    cpu_s: float
+    """of its process until then: that does not go with what else the machine does"""
     records: float
     """bytes of records that it got from the store"""
     received: float
@@ -70,7 +75,10 @@ def wiped(folder: Path, arguments: argparse.Namespace) -> list[Measured]:
         archive = _Archive(cluster)
         for size in sizes:
             archive.grow(size)
-            back = [_wipe(cluster, cluster.members[BROKERS[-1]]) for _ in range(WIPES)]
+            back = []
+            for _ in range(WIPES):
+                back.append(_wipe(cluster, cluster.members[BROKERS[-1]]))
+                print(f"{archive.bytes / 1e9:.1f} GB: {back[-1]}", file=sys.stderr, flush=True)
             medians.append(statistics.median(one.in_sync_s for one in back))
             found += _told_of(archive, back)
     ratio = medians[-1] / medians[0]
@@ -86,6 +94,7 @@ def _told_of(archive: _Archive, back: list[Back]) -> list[Measured]:
         Measured(f"{what}: wiped, from its start to all ISRs", "s", None, median(lambda one: one.in_sync_s)),
         Measured("… the slowest of them", "s", None, max(one.in_sync_s for one in back)),
         Measured("… until it was ready", "s", None, median(lambda one: one.ready_s)),
+        Measured("… processor of it until then", "s", None, median(lambda one: one.cpu_s)),
         Measured("… records from the store", "MB", None, max(one.records for one in back) / 1e6),
         Measured("… anything from the store", "MB", None, max(one.received for one in back) / 1e6),
         Measured("… records from leaders", "MB", None, median(lambda one: one.fetched) / 1e6),
@@ -138,7 +147,7 @@ class _Archive:
 
     def grow(self, gigabytes: float) -> None:
         """Until the archive has about so much, and no disk more than it is to keep."""
-        wanted = max(round(gigabytes * 1e9 / self._bytes_of(1)), self._segments, 1)
+        wanted = max(round(gigabytes * 1e9 / self._bytes_of(1)), self._segments, LEAST_SEGMENTS)
         while self._segments < wanted:
             step = min(STEP_SEGMENTS, wanted - self._segments)
             self._write(step * self._in_a_segment)
@@ -202,11 +211,14 @@ def _wipe(cluster: Cluster, victim: Member) -> Back:
     ready_s = time.monotonic() - began
     wait_in_sync(cluster, TOPIC, PATIENCE_S)
     in_sync_s = time.monotonic() - began
+    assert victim.process is not None
+    cpu_s = sum(cpu_seconds(victim.process.pid))
     with urlopen(f"http://{victim.settings['firn.http.listener']}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     return Back(
         ready_s,
         in_sync_s,
+        cpu_s,
         _sum(lines, "firn_cache_downloaded_bytes_total"),
         _sum(lines, "firn_store_received_bytes_total"),
         _sum(lines, "firn_replication_received_bytes_total"),
