@@ -94,7 +94,7 @@ def _told_of(archive: _Archive, back: list[Back]) -> list[Measured]:
         Measured(f"{what}: wiped, from its start to all ISRs", "s", None, median(lambda one: one.in_sync_s)),
         Measured("… the slowest of them", "s", None, max(one.in_sync_s for one in back)),
         Measured("… until it was ready", "s", None, median(lambda one: one.ready_s)),
-        Measured("… processor of it until then", "s", None, median(lambda one: one.cpu_s)),
+        Measured("… its processor until it was in all ISRs", "s", None, median(lambda one: one.cpu_s)),
         Measured("… records from the store", "MB", None, max(one.records for one in back) / 1e6),
         Measured("… anything from the store", "MB", None, max(one.received for one in back) / 1e6),
         Measured("… records from leaders", "MB", None, median(lambda one: one.fetched) / 1e6),
