@@ -29,12 +29,15 @@ from tests.support.quorums import Cluster, Member
 from tests.support.replicas import states, wait_in_sync
 from tests.support.stores import Store, new_bucket, versitygw_server
 from tests.support.tiers import LATEST_TIERED, offset
+from tests.support.wire import end_offset
 
 TOPIC: Final = "kept"
 PARTITIONS: Final = range(6)
 CONTROLLER: Final = 1
 BROKERS: Final = (11, 12, 13)
 BATCH_RECORDS: Final = 1000
+WINDOW: Final = 5
+"""requests under way to each partition"""
 SEGMENT_BYTES: Final = 40 << 20
 LOCAL_BYTES: Final = 2 * SEGMENT_BYTES
 """that stay on each replica's disk; at most a segment more does"""
@@ -132,7 +135,7 @@ class _Archive:
             local_retention_bytes=str(LOCAL_BYTES),
         )
         wait_in_sync(cluster, TOPIC, 120)
-        self._write(TAIL_BATCHES)
+        self._write(0)
 
     @property
     def bytes(self) -> int:
@@ -150,7 +153,7 @@ class _Archive:
         wanted = max(round(gigabytes * 1e9 / self._bytes_of(1)), self._segments, LEAST_SEGMENTS)
         while self._segments < wanted:
             step = min(STEP_SEGMENTS, wanted - self._segments)
-            self._write(step * self._in_a_segment)
+            self._write(self._segments + step)
             self._wait_for_store(self._segments)
             self._segments += step
         self._wait_for_store(wanted)
@@ -159,16 +162,29 @@ class _Archive:
     def _bytes_of(self, segments: int) -> int:
         return segments * self._in_a_segment * self._batch_bytes * len(PARTITIONS)
 
-    def _write(self, batches: int) -> None:
-        """So many to each partition, which is as fast as it is."""
-
-        def write(index: int) -> None:
-            size = batches * self._batch_bytes
-            poured, _ = pour(self._cluster.bootstrap, TOPIC, [index], size, BATCH_RECORDS, -1)
-            assert poured == size
-
+    def _write(self, segments: int) -> None:
+        """Until each partition has so many, and its tail beyond them; each is as fast as it is."""
+        end = (segments * self._in_a_segment + TAIL_BATCHES) * BATCH_RECORDS
+        until = time.monotonic() + PATIENCE_S
         with ThreadPoolExecutor(len(PARTITIONS)) as pool:
-            list(pool.map(write, PARTITIONS))
+            list(pool.map(lambda index: self._write_one(index, end, until), PARTITIONS))
+
+    def _write_one(self, index: int, end: int, until: float) -> None:
+        """Others may lead meanwhile where a node is starved: that is told, and the rest is for them."""
+        place = self._cluster.bootstrap
+        while True:
+            try:
+                batches = (end - end_offset(place, TOPIC, index)) // BATCH_RECORDS
+                assert batches >= 0, f"{TOPIC}-{index} has more than it was given"
+                if not batches:
+                    return
+                size = batches * self._batch_bytes
+                pour(place, TOPIC, [index], size, BATCH_RECORDS, -1, min(WINDOW, batches))
+            except (AssertionError, OSError) as e:
+                print(f"{TOPIC}-{index}: {e}", file=sys.stderr, flush=True)
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1)
 
     def _wait_for_store(self, segments: int) -> None:
         wanted = segments * self._in_a_segment * BATCH_RECORDS
