@@ -50,8 +50,8 @@ test-process: install ## What takes processes of their own: the command, the com
 
 NODES ?= 1
 REPLICAS ?= 1
-test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node (NODES=3: against a cluster of three; REPLICAS=3: with so many replicas)
-	FIRN_TEST_NODES=$(NODES) FIRN_TEST_REPLICAS=$(REPLICAS) $(PYTEST) $(ANYWHERE) tests/clients
+test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node (NODES=3: against a cluster of three; DEV=3: against `firn dev --nodes 3`; REPLICAS=3: with so many replicas)
+	FIRN_TEST_NODES=$(NODES) FIRN_TEST_DEV=$(DEV) FIRN_TEST_REPLICAS=$(REPLICAS) $(PYTEST) $(ANYWHERE) tests/clients
 
 test-million: install ## kafka-producer-perf-test and its like with a million records
 	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py

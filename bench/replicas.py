@@ -8,8 +8,9 @@ create      1,000 partitions of three replicas, until all are led, and in sync
 stall       how long no partition takes a record: kill -9 and SIGSTOP of a broker, of the active controller
 takeover    the leader of 1,000 partitions is killed: until all of them are served again
 catch-up    a follower that was away for `--megabytes`, and what others feel meanwhile
+wiped       a broker that lost its disk, until it is in all ISRs, with `--tiered-gb` in object storage
 
-With `--kafka` Apache Kafka does the same, in turn with Firn where there are `--rounds`.
+With `--kafka` Apache Kafka does the same, but for the last, in turn with Firn where there are `--rounds`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, kafka_is_here, rss_mb
 from bench.replica_load import Pace, pour
+from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
 from tests.support.clients import Admin
 from tests.support.processes import wait_until
 from tests.support.quorums import Cluster, Member, Program
 from tests.support.replicas import states, wait_in_sync
+from tests.support.stores import versitygw_binary
 from tests.support.storms import Writers, active_controller
 from tests.support.tiers import LATEST
 from tests.support.wire import RawConnection, schema
@@ -60,31 +63,53 @@ def main() -> int:
         "takeover": _takeover,
         "catch-up": _catch_up,
     }
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(known))
+    names = [*known, "wiped"]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
     parser.add_argument("--kafka", action="store_true", help="Apache Kafka, too")
     parser.add_argument("--rounds", type=int, default=1, help="of each part, by turns (default: 1)")
     parser.add_argument("--kills", type=int, default=3, help="of each kind in `stall` (default: 3)")
     parser.add_argument(
         "--megabytes", type=int, default=2000, help="written by `throughput`; missed in `catch-up`"
     )
+    parser.add_argument(
+        "--tiered-gb",
+        type=float,
+        nargs="+",
+        default=[1, 10],
+        metavar="GB",
+        help="in object storage in `wiped`, one after the other (default: 1 10)",
+    )
     arguments = parser.parse_args()
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka is not here: make fetch-tools")
+    parts = parts_of(parser, arguments.parts, names)
+    if min(arguments.tiered_gb) <= 0:
+        parser.error("--tiered-gb: more than nothing")
+    if "wiped" in parts and versitygw_binary() is None:
+        parser.error("versitygw is not here: make fetch-tools")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nodes end and folders go
     programs = [Program.FIRN, *([Program.KAFKA] if arguments.kafka else [])]
-    for part in parts_of(parser, arguments.parts, list(known)):
+    for part in parts:
         for _ in range(arguments.rounds):
-            for program in programs:
-                with (
-                    tempfile.TemporaryDirectory(prefix="firn-replicas-") as name,
-                    _cluster(Path(name), program) as cluster,
-                ):
-                    cluster.start(seconds=120)
-                    found = known[part](cluster, arguments)
+            for program in programs[:1] if part == "wiped" else programs:
+                with tempfile.TemporaryDirectory(prefix="firn-replicas-") as name:
+                    if part == "wiped":
+                        found = wiped(Path(name), arguments)
+                    else:
+                        found = _with_cluster(Path(name), program, known[part], arguments)
                 for one in found:
                     print(
                         f"{part:<11}{program.value:<6}{one.what:<62}{one.value:>10.2f} {one.unit}", flush=True
                     )
     return 0
+
+
+def _with_cluster(
+    folder: Path, program: Program, part: Part, arguments: argparse.Namespace
+) -> list[Measured]:
+    with _cluster(folder, program) as cluster:
+        cluster.start(seconds=120)
+        return part(cluster, arguments)
 
 
 def _cluster(folder: Path, program: Program) -> Cluster:

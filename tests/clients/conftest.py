@@ -3,7 +3,8 @@
 One node with an S3 tier for the whole run. `FIRN_TEST_NODES=3` (`make test-clients NODES=3`): a cluster of so
 many, all of them brokers and controllers, with one bucket; tests about one node, which they start themselves,
 are left out; `FIRN_TEST_REPLICAS=3` (`REPLICAS=3`): topics have so many replicas, of which all but one must
-be in sync. Or another broker, say Apache Kafka, to judge the tests by:
+be in sync. `FIRN_TEST_DEV=3` (`DEV=3`): the nodes, settings and store of `firn dev --nodes 3`, which cannot
+restart one of them. Or another broker, say Apache Kafka, to judge the tests by:
 `FIRN_TEST_BOOTSTRAP=127.0.0.1:9092 make test-clients`, with `FIRN_TEST_TIERED=1` where it has a cold tier and
 `FIRN_TEST_DATA=/dir` where its `log.dirs` can be read.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,16 @@ import pytest
 
 from tests.conftest import BRISK
 from tests.support.clients import Admin
+from tests.support.dev import dev_nodes, tail
 from tests.support.processes import Node, wait_until
-from tests.support.quorums import Cluster
+from tests.support.quorums import FOR_FIRN, Cluster
 from tests.support.replicas import wait_in_sync
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import offset, settle
 from tests.support.wire import RawConnection, leader_of, offsets
 
-NODES = int(os.environ.get("FIRN_TEST_NODES", "1"))
+DEV = int(os.environ.get("FIRN_TEST_DEV") or 0)
+NODES = DEV or int(os.environ.get("FIRN_TEST_NODES", "1"))
 REPLICAS = int(os.environ.get("FIRN_TEST_REPLICAS", "1"))
 REPLICATED = {
     "default.replication.factor": str(REPLICAS),
@@ -45,6 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(alone)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a test fails, what the nodes said last is told, too."""
+    report = yield
+    broker = getattr(item, "funcargs", {}).get("broker")
+    if report.failed and isinstance(broker, Broker):
+        report.sections += [("nodes", tail(log)) for log in broker.logs]
+    return report
+
+
 @dataclass
 class Broker:
     """Where clients connect: one or several nodes. `store` is None when it is somebody else's broker."""
@@ -57,12 +70,12 @@ class Broker:
     logs: tuple[Path, ...] = ()
     """what nodes of ours say"""
     restart: Callable[[], None] | None = None
-    """one node after the other"""
+    """one node after the other; None where that cannot be done"""
     store: Store | None = None
 
     @property
     def is_ours(self) -> bool:
-        return self.restart is not None
+        return self.store is not None
 
     def need_tiers(self) -> None:
         if not self.tiered:
@@ -72,6 +85,11 @@ class Broker:
         if not self.data:
             pytest.skip("this broker's data directory is not known (FIRN_TEST_DATA)")
         return self.data
+
+    def need_restart(self) -> Callable[[], None]:
+        if self.restart is None:
+            pytest.skip("firn dev restarts no node" if self.is_ours else "not ours to restart")
+        return self.restart
 
     def folder(self, topic: str, partition: int = 0) -> Path:
         """The directory of a partition; of several replicas, the leader's."""
@@ -118,6 +136,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield Broker(bootstrap, Admin(bootstrap), tiered, (Path(data),) if data else ())
         return
     folder = tmp_path_factory.mktemp("clients")
+    if DEV:
+        yield from _dev(folder / "dev", tmp_path_factory.getbasetemp().parent / "dev.turn")
+        return
     with _object_storage(folder) as endpoint:
         store = new_bucket(endpoint, f"clients-{os.getpid()}")
         yield from (_several if NODES > 1 else _one)(folder / "node", store)
@@ -155,6 +176,13 @@ def _several(folder: Path, store: Store) -> Iterator[Broker]:
         yield Broker(cluster.bootstrap, admin, True, data, logs, restart, store)
         cluster.stop()
         assert [one.process.returncode for one in members] == [0] * NODES
+
+
+def _dev(folder: Path, turn: Path) -> Iterator[Broker]:
+    """At the settings that `firn dev` chooses."""
+    with dev_nodes(folder, DEV, FOR_FIRN | (REPLICATED if REPLICAS > 1 else {}), turn) as nodes:
+        admin = Admin(nodes.bootstrap, REPLICAS)
+        yield Broker(nodes.bootstrap, admin, True, nodes.data, (nodes.log,), None, nodes.store)
 
 
 @pytest.fixture
