@@ -28,8 +28,7 @@ VALUE_BYTES = 1000
 
 
 NOWHERE: Final = -1
-"""Acknowledged, and the client does not say where: librdkafka takes the refusal of a sequence that has passed
-for that of a duplicate, as it is, and knows no offset then."""
+"""Acknowledged, and the client does not say where: what it sent again had been written before."""
 
 
 class Ack(NamedTuple):
