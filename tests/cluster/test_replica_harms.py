@@ -1,7 +1,8 @@
 """Storms of links, racks and disks over real nodes; three kinds of clients write, and four read.
 
 What was acknowledged is read, by whomever; replicas are equal; no node ends that was not ended, and none logs
-a traceback. `make soak-replicas SECONDS=600 SEED=n` for long ones.
+a traceback. `make soak-replicas SECONDS=600 SEED=n` for long ones; the short ones, each harm once, belong to
+`make soak-replicas` as well.
 """
 
 from __future__ import annotations
@@ -207,18 +208,21 @@ def blow_at_disks(folder: Path, *, is_small: bool, seconds: float = 0) -> None:
         run(clients, start, source, *skipped, seconds=seconds)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.java
 def test_a_short_storm_of_links_loses_nothing(tmp_path: Path) -> None:
     blow_at_links(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.java
 def test_a_short_storm_of_racks_loses_nothing(tmp_path: Path) -> None:
     blow_at_racks(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_small", [False, True], ids=["failing", "full"])
 def test_a_short_storm_of_disks_loses_nothing(is_small: bool, tmp_path: Path) -> None:
