@@ -74,6 +74,9 @@ class Clients:
     def at_work(self) -> Iterator[Writers]:
         with self.writers:
             try:
+                # Whoever has no producer id yet asks whom it is connected to, however long that is cut off.
+                for topic in self.topics:
+                    self.writers.wait_for_acks(60, topic)
                 yield self.writers
             finally:
                 self.watcher.close()
