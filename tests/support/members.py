@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,7 @@ class Member:
             else:
                 asyncio.run(self._aiokafka())
         except BaseException as e:
+            traceback.print_exc()  # who waits for its partitions does not ask why there are none
             self.error = e
 
     def _given(self, partitions: frozenset[int]) -> None:
