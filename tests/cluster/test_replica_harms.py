@@ -20,6 +20,7 @@ from tests.support.clients import Admin
 from tests.support.harms import DiskStorm, HarmStorm, LinkStorm, RackStorm, complaints, in_racks, on_devices
 from tests.support.links import Linked
 from tests.support.other_clients import READERS, JavaProducer, PythonWriter, Watcher, check_others_read
+from tests.support.processes import wait_until
 from tests.support.quorums import Cluster
 from tests.support.replicas import check_equal, wait_in_sync
 from tests.support.storms import Storm, Writers, check_files
@@ -74,12 +75,15 @@ class Clients:
     def at_work(self) -> Iterator[Writers]:
         with self.writers:
             try:
-                # Whoever has no producer id yet asks whom it is connected to, however long that is cut off.
-                for topic in self.topics:
-                    self.writers.wait_for_acks(60, topic)
+                # Without a producer id a client may ask one broker for it over and over, be that cut off.
+                wait_until("a first record of everybody's", self._have_begun, 60)
                 yield self.writers
             finally:
                 self.watcher.close()
+
+    def _have_begun(self) -> bool:
+        wrote = {one.place[0] for one in self.writers.all if one.acks}
+        return wrote == set(self.topics) and all(one.acks for one in self.writers.all if one.place[0] == SAFE)
 
     def wait(self) -> None:
         for topic in self.topics:
