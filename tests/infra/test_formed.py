@@ -312,6 +312,7 @@ def lost_volume(world: World, fixed: dict[int, str]) -> None:
     with pytest.raises(BootError, match="was formed before"):
         world.boot("c2")
     assert list(home.iterdir()) == [home / ".forming"]
+    wait_until("902 to be behind", lambda: "controller 902 is behind" in world.lacks(), 60)
     with pytest.raises(RollError, match="controller 902 is behind"):
         roll(world, Options(names=("1",), settle_s=0, patience_s=8))
     world.forget()
