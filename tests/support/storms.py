@@ -184,11 +184,12 @@ class Writers:
 def _check_read(cluster: Nodes, writer: Written) -> int:
     found = read_partition(cluster.bootstrap, writer.place)
     places = {number: offset for offset, number in found.items()}
-    acks = [
+    # Whoever looks at them after this, too, finds them where they are.
+    writer.acks = [
         ack if ack.offset != NOWHERE else ack._replace(offset=places.get(ack.number, NOWHERE))
         for ack in writer.acks
     ]
-    acked = {ack.offset: ack.number for ack in acks}
+    acked = {ack.offset: ack.number for ack in writer.acks}
     wrong = {
         offset: (number, found.get(offset)) for offset, number in acked.items() if found.get(offset) != number
     }
