@@ -33,6 +33,7 @@ work that goes on: who waits for the change is told when that is done."""
 class _Proposal(NamedTuple):
     """A batch that is written but not committed, and the image up to it."""
 
+    base_offset: int
     image: MetadataImage
     delta: MetadataDelta
     size: int
@@ -69,9 +70,10 @@ class Publication:
         self._failure: StorageError | None = None
         self._works: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def proposed(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
-        """A batch of `size` bytes was written; `image` holds once it is committed, `delta` leads to it."""
-        self._proposals.append(_Proposal(image, delta, size))
+    def proposed(self, base_offset: int, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
+        """A batch of `size` bytes was written at `base_offset`; `image` holds once it is committed, `delta`
+        leads to it."""
+        self._proposals.append(_Proposal(base_offset, image, delta, size))
 
     def truncated(self, end_offset: int) -> None:
         """The log ends at `end_offset`: what lay beyond was never committed (`InvariantError` if it was)."""
@@ -134,7 +136,7 @@ class Publication:
             return False
         while self.image.offset + 1 < self._high_watermark:
             proposed = self._proposals[0] if self._proposals else None
-            if proposed is None or proposed.image.offset >= self._high_watermark:
+            if proposed is None or proposed.base_offset != self.image.offset + 1:
                 return False  # a control batch of the quorum's stands before it
             if proposed.delta.image is not self.image and proposed.delta.image is not self._content:
                 return False
@@ -167,7 +169,10 @@ class Publication:
             self._catching_up = None
 
     def _publish_slice(self) -> None:
-        data = self._log.read(self.image.offset + 1, _SLICE_BYTES, self._high_watermark)
+        start, end = self.image.offset + 1, self._high_watermark
+        if self._proposals and self._proposals[0].base_offset > start:
+            end = min(end, self._proposals[0].base_offset)  # what was proposed need not be read
+        data = self._log.read(start, _SLICE_BYTES, end)
         for header, batch in zip(iter_headers(data), decode_batches(data), strict=True):
             if batch.base_offset != self.image.offset + 1:
                 raise CorruptionError(f"offset {batch.base_offset} follows {self.image.offset}")

@@ -360,7 +360,7 @@ class Publisher:
             raise
         self.metrics.batches += 1
         self.metrics.appended_bytes += len(batch)
-        self._opened().proposed(image, delta, len(batch))
+        self._opened().proposed(offset, image, delta, len(batch))
         return image
 
     def _leading(self) -> Quorum:

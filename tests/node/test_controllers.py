@@ -529,6 +529,8 @@ def test_a_static_quorum_becomes_dynamic_by_update_features(tmp_path: Path) -> N
             assert answer.error_code == ErrorCode.invalid_update_version
             assert "that they speak kraft.version 1" in answer.error_message
             await asyncio.sleep(0.05)
+        assert answer.error_code == ErrorCode.none
+        assert active.publisher.image.kraft_version == 1, "what is answered is committed"
         everybody = fleet.running.values()
         await until(lambda: all(one.publisher.image.kraft_version == 1 for one in everybody))
         keys = tuple(ReplicaKey(one, UUID(int=1000 + one)) for one in fleet.endpoints)

@@ -110,12 +110,17 @@ class Turns:
                 elif decision.frames and self._publisher.next_offset != offset:
                     continue  # what was decided may name the offset at which it was to stand
                 image = await self._proposed(lead, decision, before, piece)
+            last_offset = image.offset
+            if (
+                decision.quorum_level is not None
+            ):  # written by the quorum, in a batch that no image stands for
+                last_offset = max(last_offset, self._publisher.next_offset - 1)
             if lead.image is None:
                 lead.image = image
             if decided is not None and not lead.is_lost:
-                decided(decision.response, image.offset)
-        await self._reached(lead, image.offset)
-        return decision.response, image.offset
+                decided(decision.response, last_offset)
+        await self._reached(lead, last_offset)
+        return decision.response, last_offset
 
     async def _proposed(
         self, lead: _Lead, decision: Decision[R], image: MetadataImage, piece: Slice

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 from uuid import UUID
+
+import pytest
 
 from service.metadata.batches import encode_batch, encode_control_batch
 from service.metadata.delta import MetadataDelta
@@ -37,15 +40,15 @@ def propose(log: Log, publication: Publication, before: MetadataImage, name: str
     image = delta.build(offset, 1, 5)
     batch = bytes(encode_batch([frame], base_offset=offset, epoch=1, timestamp_ms=5))
     log.batches.append(batch)
-    publication.proposed(image, delta, len(batch))
+    publication.proposed(offset, image, delta, len(batch))
     return image
 
 
-def control(log: Log) -> None:
+def control(log: Log, level: int = 1) -> None:
     log.batches.append(
         bytes(
             encode_control_batch(
-                *encode_records((KRaftVersion(1),)), base_offset=len(log.batches), epoch=1, timestamp_ms=5
+                *encode_records((KRaftVersion(level),)), base_offset=len(log.batches), epoch=1, timestamp_ms=5
             )
         )
     )
@@ -83,12 +86,54 @@ def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> 
         publication.commit(5)
         await publication.reached(4)
         assert publication.image.topics_by_id is third.topics_by_id, as_proposed
-        assert seen == [(-1, 0), (0, 1), (1, 2), (2, 4)]
+        assert seen == [(-1, 0), (0, 1), (1, 2), (2, 3), (3, 4)]
         fourth = propose(log, publication, third, "fourth")
         publication.commit(6)
         await publication.reached(5)
         assert publication.image.topics_by_id is fourth.topics_by_id, as_proposed
         assert publication.image.kraft_version == 1
         assert not broken
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_published_is_what_the_log_says_however_much_is_committed_at_once(seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        seen: list[int] = []
+        broken: list[Any] = []
+        log: Any = Log()
+        publication = Publication(
+            log,
+            MetadataImage(),
+            [lambda before, after, delta: seen.append(after.offset)],
+            on_published=lambda size: None,
+            on_broken=broken.append,
+            on_bug=lambda what, error: broken.append(error),
+        )
+        newest_image, expected, committed = publication.image, [(frozenset[str](), 0)], 0
+        for number in range(40):
+            names, level = expected[-1]
+            if chance.random() < 0.3:
+                level = chance.randrange(9)
+                control(log, level)
+            else:
+                newest_image = propose(log, publication, newest_image, f"t{number}")
+                names = names | {f"t{number}"}
+            expected.append((names, level))
+            if chance.random() < 0.4:
+                committed = chance.randint(committed, len(log.batches))
+                publication.commit(committed)
+                if chance.random() < 0.7:
+                    await publication.reached(committed - 1)
+        publication.commit(len(log.batches))
+        await publication.reached(len(log.batches) - 1)
+        assert not broken
+        assert seen == list(range(40)), "each batch is a change of its own"
+        image = publication.image
+        assert (frozenset(image.topics_by_name), image.kraft_version) == expected[-1]
 
     asyncio.run(scenario())

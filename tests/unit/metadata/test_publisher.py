@@ -91,7 +91,7 @@ def test_a_proposal_that_was_truncated_is_not_published_when_its_offset_is_commi
         )
         record = TopicRecord(name="never", topic_id=UUID(int=5))
         delta = MetadataDelta(publication.image).replay_all([record])
-        publication.proposed(delta.build(0, 1, 0), delta, 100)
+        publication.proposed(0, delta.build(0, 1, 0), delta, 100)
         log.append(topic_batch(log, ["never"]))
         publication.truncated(0)
         log.truncate_to(0)
