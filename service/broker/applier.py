@@ -327,11 +327,17 @@ class Applier:
         except ConfigError as e:
             return e
 
-    def _take_offline(self, tip: TopicIdPartition, reason: str, *, passes: bool) -> None:
+    def _take_offline(
+        self, tip: TopicIdPartition, reason: str, *, passes: bool, is_lost: bool = True
+    ) -> None:
+        """`passes`: it is tried again. `is_lost`: another replica had better lead meanwhile."""
         if reason != self._replicas.why_offline(tip.topic_id, tip.partition):
             log.error("%s is offline: %s", tip, reason)
         if self._replication is not None:
             self._replication.leave(tip)
+            replica = self._image.partition(tip.topic_id, tip.partition)
+            if is_lost and replica is not None and self.config.node_id in replica.replicas:
+                self._replication.lost(tip, replica)
         self._replicas.take_offline(tip, reason)
         if passes:
             self._pending[tip] = None
@@ -370,6 +376,23 @@ class Applier:
             partition.hold_appends(_HELD)
         self._take_role(partition, replica)
         self._replicas.add(partition)
+        if self._replication is not None:
+            self._watch(tip, local)
+
+    def _watch(self, tip: TopicIdPartition, local: LocalLog) -> None:
+        """A log may fail on any thread."""
+        loop = asyncio.get_running_loop()
+
+        def failed() -> None:
+            loop.call_soon_threadsafe(self._log_failed, tip)
+
+        local.state.on_failure = failed
+
+    def _log_failed(self, tip: TopicIdPartition) -> None:
+        partition = self._replicas.get(tip.topic_id, tip.partition)
+        replica = self._image.partition(tip.topic_id, tip.partition)
+        if partition is not None and replica is not None and self._replication is not None:
+            self._replication.failed(partition, replica)
 
     def _mark_at_start(
         self, tip: TopicIdPartition, replica: PartitionImage, local: LocalLog, remote: CatalogEntry | None
@@ -464,7 +487,7 @@ class Applier:
         given out again, and what is known of epochs and producers at the archive's end must be, before the
         first append."""
         where = "firn.remote.url is not set" if self._reader is None else "the archive's end is read first"
-        self._take_offline(tip, f"{reason}: {where}", passes=False)
+        self._take_offline(tip, f"{reason}: {where}", passes=False, is_lost=False)
         self._behind[tip] = remote
 
     async def _restore(self) -> None:

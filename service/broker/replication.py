@@ -24,6 +24,7 @@ from service.broker.forwarding import Asker
 from service.broker.isr_loop import IsrLoop
 from service.config.replication import ReplicationConfig
 from service.hot.log import LocalLog
+from service.metadata.controller.partition_change import LOST
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage, TopicImage
 from service.network.channel import Channel, ChannelOptions, Channels
 from service.network.limited_log import RateLimitedLog
@@ -136,10 +137,26 @@ class Replication:
                 partition.happened(partition.leading.look(self._clock.monotonic_ms()))
 
     def lies(self, partition: Partition, replica: PartitionImage) -> None:
-        """The partition is online, or the metadata says other things of it."""
-        directory_id = self._directory_of(partition.log)
+        """The partition is online, or the metadata says other things of it, or its log has failed."""
+        log = partition.log
+        if log.latch.failure is not None:
+            return  # heartbeats tell of directories
+        if log.failure is not None:
+            self.lost(partition.tip, replica)
+            return
+        directory_id = self._directory_of(log)
         if directory_id is not None:
             self._directories.lies(partition.tip, replica, directory_id)
+
+    def failed(self, partition: Partition, replica: PartitionImage) -> None:
+        """Its log has failed, for good."""
+        self._unfollow(partition.tip)
+        self.lies(partition, replica)
+
+    def lost(self, tip: TopicIdPartition, replica: PartitionImage) -> None:
+        """The replica is offline by itself: another one may lead, and the others are in sync without it."""
+        if len(replica.replicas) > 1:
+            self._directories.lies(tip, replica, LOST)
 
     def lead(self, partition: Partition, replica: PartitionImage) -> None:
         """This node leads it. Raises `StorageError` where the log cannot note that."""
@@ -198,7 +215,8 @@ class Replication:
             self._out.discard(tip)
             # Its leader has seen that its log is theirs: it goes on from there, should it be elected.
             partition.head_judged(None)
-        if replica.leader < 0 or self._is_closed:
+        # A log that fails ends where it did: its leader would take it for one that has caught up.
+        if replica.leader < 0 or self._is_closed or partition.log.failure is not None:
             self._unfollow(tip)
             return
         place = _Place(

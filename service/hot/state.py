@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -56,8 +57,8 @@ class LogState:
 
     __slots__ = (
         "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "gaps_below",
-        "local_start", "lock", "producers", "recovery_point", "segments", "snapshots", "start", "swap", "tip",
-        "truncations", "world",
+        "local_start", "lock", "on_failure", "producers", "recovery_point", "segments", "snapshots", "start",
+        "swap", "tip", "truncations", "world",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class LogState:
         self.files = files
         self.lock = world.threads.lock()
         self.failure: LogOffline | None = None
+        self.on_failure: Callable[[], None] | None = None
         self.truncations = 0
         self.segments: Segments
         self.epochs: LeaderEpochs
@@ -91,10 +93,13 @@ class LogState:
             self.cleaned_offset = self.start
 
     def fail(self, why: Exception | str) -> LogOffline:
-        """Take the replica offline, for good; the error to raise."""
+        """Take the replica offline, for good; the error to raise. `on_failure` is called at once, by the
+        thread that found out."""
         if self.failure is None:
             self.failure = LogOffline(f"{self.tip} is offline: {why}")
             _log.error("%s", self.failure)
+            if self.on_failure is not None:
+                self.on_failure()
         return LogOffline(str(self.failure))
 
     def corrupt(self, error: CorruptionError) -> LogOffline:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.conftest import BRISK
 from tests.support.clients import Admin
@@ -16,6 +17,8 @@ from tests.support.quorums import Cluster
 from tests.support.replicas import check_equal, states, wait_in_sync
 
 PARTITIONS = 3
+GO_AWAY = (KafkaError.KAFKA_STORAGE_ERROR, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._TIMED_OUT)
+"""what a leader that is to be replaced answers, and one that is new"""
 
 
 @pytest.fixture
@@ -99,5 +102,51 @@ def test_what_all_have_stays_when_leaders_die(cluster: Cluster) -> None:
     assert numbers.refused == []
     found = read_all(cluster, "events")
     assert [set(one) for one in found] == numbers.acked
+    cluster.stop()
+    assert min(check_equal(cluster, "events", range(PARTITIONS)).values()) > 0
+
+
+def test_a_leader_whose_replica_alone_is_damaged_is_replaced_and_made_anew_from_the_others(
+    cluster: Cluster,
+) -> None:
+    create(cluster, "events")
+    numbers = Numbers(cluster, "events")
+    numbers.write(300)
+    first = cluster.members[1]
+    victim = cluster.members[states(first, "events")[0].leader]
+    other = next(one for one in cluster.members.values() if one is not victim)
+    directory = victim.replica("events", 0)
+    assert directory is not None
+    with (directory / f"{0:020}.log").open("r+b") as file:
+        file.seek(16)
+        file.write(b"\x09")  # the magic of its first batch
+
+    def is_replaced() -> bool:
+        state = states(other, "events")[0]
+        return state.leader not in (victim.node_id, -1) and victim.node_id not in state.isr
+
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "reader"})
+
+    def is_found() -> bool:
+        """Records by time are looked for in what is damaged, and then at another leader."""
+        try:
+            (found,) = consumer.offsets_for_times([TopicPartition("events", 0, 1)], timeout=10)
+        except KafkaException as e:
+            if e.args[0].code() not in GO_AWAY:
+                raise
+            return False
+        return found.error is None and found.offset == 0
+
+    wait_until("the first record by time", is_found, 60)
+    consumer.close()
+    wait_until("another one leads", is_replaced, 30)
+    assert victim.is_running
+    numbers.write(300)
+    assert numbers.refused == []
+    assert [set(one) for one in read_all(cluster, "events")] == numbers.acked
+    victim.leave()
+    shutil.move(directory, victim.folder / "damaged")
+    victim.start()
+    wait_in_sync(cluster, "events")
     cluster.stop()
     assert min(check_equal(cluster, "events", range(PARTITIONS)).values()) > 0

@@ -208,6 +208,12 @@ class _Unfollowed:
     def lies(self, partition: Partition, replica: PartitionImage) -> None:
         pass
 
+    def failed(self, partition: Partition, replica: PartitionImage) -> None:
+        pass
+
+    def lost(self, tip: TopicIdPartition, replica: PartitionImage) -> None:
+        pass
+
     def lead(self, partition: Partition, replica: PartitionImage) -> None:
         partition.log.note_leader_epoch(replica.leader_epoch)
         partition.lead(replica.leader_epoch, None)

@@ -16,6 +16,7 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.decision import EXCESSIVE, Decision
 from service.metadata.controller.partition_change import (
+    LOST,
     Election,
     ElectionRules,
     Wanted,
@@ -39,7 +40,6 @@ LOOK_US: Final = 2
 MOST_ELECTIONS: Final = 1000
 """Elections of one round of what is done from time to time (Kafka's ``maxElectionsPerImbalance``)"""
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
-_LOST_DIRECTORY: Final = 2
 _NOBODY: Final = -1
 
 
@@ -163,10 +163,9 @@ class Elections:
 
 def is_online(broker: BrokerImage, directory: UUID) -> bool:
     """Whether the broker can use what it has in `directory` (Kafka's ``DirectoryId.isOnline``)."""
-    number = directory.int
-    if number < _LOST_DIRECTORY:  # unassigned, or not known yet
+    if directory.int < LOST.int:  # unassigned, or not known yet
         return True
-    return number != _LOST_DIRECTORY and (not broker.log_dirs or directory in broker.log_dirs)
+    return directory != LOST and (not broker.log_dirs or directory in broker.log_dirs)
 
 
 def changes_in_steps(

@@ -26,6 +26,8 @@ from service.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChang
 
 UNASSIGNED: Final = UUID(int=1)
 """No directory yet: the broker chooses (Kafka's ``DirectoryId``)"""
+LOST: Final = UUID(int=2)
+"""The replica cannot be served, whatever its directory (as before)"""
 RECOVERED: Final = 0
 RECOVERING: Final = 1
 _STATE_UNCHANGED: Final = -1
