@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -109,6 +110,12 @@ def told(member: Member, metric: str) -> float:
     return float(line.split()[1])
 
 
+def let_go(member: Member) -> int:
+    """Where the last segment of the first partition began whose local copy has gone."""
+    found = re.findall(rf"/{TOPIC}-0/.*?(\d+)\.log: retention by size", member.said())
+    return int(found[-1]) if found else -1
+
+
 def downloaded(member: Member) -> float:
     """Bytes of records that a broker has got out of the bucket."""
     return told(member, "firn_cache_downloaded_bytes_total")
@@ -188,6 +195,7 @@ def test_a_consumer_reads_both_tiers_from_the_replica_of_its_rack_until_that_die
     wait_until("an archive", lambda: in_the_archive(cluster, 0) > 2000, 60)
     leads = leader(cluster)
     near = next(cluster.members[one] for one in BROKERS if one != leads.node_id)
+    wait_until("its oldest records to be in the archive alone", lambda: let_go(near) > 1000, 60)
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

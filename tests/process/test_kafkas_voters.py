@@ -166,7 +166,7 @@ def written(directory: Path) -> list[Any]:
     follows = next(one for one in batches[at + 1 :] if one.frames)
     return [
         *((each.control_type, _without_places(each.message)) for each in batches[at].control),
-        *(type(frame.record) for frame in follows.frames),
+        type(follows.frames[0].record),
     ]
 
 

@@ -57,11 +57,12 @@ _OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
 _KAFKAS_ERROR: Final = re.compile(
     r"FATAL|Encountered .*fault|"
     r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat|"
-    r"to exist, but it was missing. Creating\.\.\.))"
+    r"to exist, but it was missing. Creating\.\.\.|"
+    r"because the partition is not online or is no longer the leader))"
 )
 """Kafka's controllers call it an error that somebody else leads by now, that they are asked for their
 versions while they start, and that a busy machine has made them late, in these words; its brokers, that they
-get a replica of a topic that they know."""
+get a replica of a topic that they know, and that a partition of positions went on while they read it."""
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
