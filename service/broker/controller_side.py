@@ -67,7 +67,10 @@ class ControllerSide:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
-        self._strangers = RateLimitedLog(_log, now=lambda: clock.monotonic_ms() / 1000)
+        # a limit for each, as those of another cluster ask without end and would leave no line for a broker
+        self._strangers, self._refused_brokers = (
+            RateLimitedLog(_log, now=lambda: clock.monotonic_ms() / 1000) for _ in range(2)
+        )
         self._heartbeats: dict[int, tuple[int, int]] = {}
         """by broker: the connection by which it told of itself last, and its epoch"""
 
@@ -109,6 +112,10 @@ class ControllerSide:
     def refused(self, context: RequestContext, why: str) -> None:
         """Say who asked for what only another node may ask for."""
         self._strangers.warning("refused %s: %s", context, why)
+
+    def refused_broker(self, context: RequestContext, why: str) -> None:
+        """Say which broker was not taken in."""
+        self._refused_brokers.warning("refused %s: %s", context, why)
 
     # -- heartbeats and their connections
 

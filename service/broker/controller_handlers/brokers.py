@@ -46,7 +46,7 @@ async def register(side: ControllerSide, context: RequestContext, request: Any) 
         epoch = await side.controller.register_broker(asked)
     except RequestError as e:
         if e.code is not ErrorCode.not_controller:
-            side.refused(context, f"broker {asked.broker_id}, {e.code.name}: {e}")
+            side.refused_broker(context, f"broker {asked.broker_id}, {e.code.name}: {e}")
         return BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=e.code)
     return BrokerRegistrationResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, broker_epoch=epoch
