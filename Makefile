@@ -3,7 +3,8 @@ SHELL := /bin/bash
 PYTHON ?=
 BIN := .venv/bin
 # Tests are compiled once, and not anew by every run, whatever the surroundings say; and not beside the sources.
-PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
+# In CI one to three tests that fail run once more by themselves (.ci/twice).
+PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(if $(CI),$(CURDIR)/.ci/twice )$(BIN)/python -m pytest
 # Most tests wait for something most of the time: three at once are not too many for two cores. JOBS=0: one by one, here.
 JOBS ?= 3
 AT_ONCE := -n $(JOBS) --dist loadfile
