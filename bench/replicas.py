@@ -31,7 +31,7 @@ from kio.schema.errors import ErrorCode
 
 from bench.measures import Measured
 from bench.parts import parts_of
-from bench.peers import Cpu, kafka_is_here, rss_mb
+from bench.peers import Cpu, have_pages, kafka_is_here, rss_mb
 from bench.replica_load import Pace, pour
 from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
@@ -163,10 +163,10 @@ def _pids(cluster: Cluster) -> list[int]:
 def _throughput(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]:
     _topic(cluster, "poured", len(PARTITIONS))
     pour(cluster.bootstrap, "poured", PARTITIONS, 300_000_000, BATCH_RECORDS, -1)  # Kafka's compilers
+    asked = arguments.megabytes * 1_000_000
+    have_pages(cluster.folder, 3 * asked)
     with _Servers(cluster) as servers:
-        size, seconds = pour(
-            cluster.bootstrap, "poured", PARTITIONS, arguments.megabytes * 1_000_000, BATCH_RECORDS, -1
-        )
+        size, seconds = pour(cluster.bootstrap, "poured", PARTITIONS, asked, BATCH_RECORDS, -1)
     return [
         Measured("acks=all, three replicas, batches of 64 KB", "MB/s", None, size / seconds / 1e6),
         Measured("processor of all three, a GB", "s", None, servers.seconds / size * 1e9),
@@ -180,10 +180,10 @@ def _acks_one(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
         name = f"of-{replicas}"
         _topic(cluster, name, len(PARTITIONS), replicas)
         pour(cluster.bootstrap, name, PARTITIONS, 200_000_000, BATCH_RECORDS, 1)
+        asked = arguments.megabytes * 500_000
+        have_pages(cluster.folder, replicas * asked)
         began = time.monotonic()
-        size, seconds = pour(
-            cluster.bootstrap, name, PARTITIONS, arguments.megabytes * 500_000, BATCH_RECORDS, 1
-        )
+        size, seconds = pour(cluster.bootstrap, name, PARTITIONS, asked, BATCH_RECORDS, 1)
         found.append(Measured(f"acks=1, {replicas} replicas", "MB/s", None, size / seconds / 1e6))
         if replicas > 1:
             _wait_until_equal(cluster, name)  # what lags is written, too
@@ -396,6 +396,7 @@ def _catch_up(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
     with Pace(others, "paced", [0], 1000, -1) as pace:
         time.sleep(5)
         before = pace.felt(10)
+        have_pages(cluster.folder, size)
         cluster.members[victim].start(120)
         began = time.monotonic()
         wait_in_sync(cluster, "missed", 600)

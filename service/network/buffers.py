@@ -118,7 +118,7 @@ class BufferPool:
         if (
             capacity <= _MAX_POOLED_BYTES
             and self._kept_bytes + capacity <= self._keep_bytes
-            and _unseen(buffer)
+            and is_unseen(buffer)
         ):
             self._kept_bytes += capacity
             self._free.setdefault(capacity, []).append(buffer)
@@ -236,7 +236,7 @@ def _size_class(size: int) -> int:
     return max(MIN_BUFFER_BYTES, 1 << (size - 1).bit_length())
 
 
-def _unseen(buffer: bytearray) -> bool:
+def is_unseen(buffer: bytearray) -> bool:
     """Whether no memoryview of `buffer` is left: a bytearray refuses to change its size while one is."""
     try:
         buffer.append(0)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from service.network.buffers import is_unseen
 from service.network.metrics import ChannelMetrics
 from service.wire.api import APIS, ApiKey, decode_response, encode_request, refused_api_versions
 from service.wire.errors import WireError
@@ -83,6 +84,8 @@ class Link(asyncio.BufferedProtocol):
         self._metrics = metrics
         self._on_lost = on_lost
         self._buffer = bytearray(_SMALL_BYTES)
+        self._spare: bytearray | None = None
+        """of the last answer, if somebody had a view of it when it was whole; hardly any more at the next"""
         self._view: memoryview | None = None
         self._end = 0
         self._error: Exception | None = None
@@ -155,21 +158,32 @@ class Link(asyncio.BufferedProtocol):
             self._grow(min(whole, 2 * len(self._buffer)))
 
     def _grow(self, size: int) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None and len(spare) >= size and is_unseen(spare) and self._take(len(spare)):
+            spare[: self._end] = self._buffer[: self._end]
+            self._buffer = spare
+        elif self._take(size):
+            self._buffer.extend(bytes(size - len(self._buffer)))
+        else:
+            raise PeerBabbles(f"an answer of {self._size()} bytes, for which there is no memory")
+
+    def _take(self, size: int) -> bool:
+        """Charge for a buffer that is larger than this one."""
         more = _charge(size) - _charge(len(self._buffer))
         if more > self._memory.left_bytes:
-            raise PeerBabbles(f"an answer of {self._size()} bytes, for which there is no memory")
+            return False
         self._memory.left_bytes -= more
-        self._buffer.extend(bytes(size - len(self._buffer)))
+        return True
 
     def _begin_anew(self) -> None:
-        """The next answer goes into the same buffer, unless somebody holds a view of it."""
-        self._end = 0
+        """The next answer goes into the same buffer. One that somebody holds a view of is the spare: to begin
+        small for each of a follower's answers would cost as much as writing them (pages to be had anew)."""
+        self._end, self._spare = 0, None
         self._memory.left_bytes += _charge(len(self._buffer))
-        try:
-            self._buffer.append(0)  # refused while there are views
-            del self._buffer[min(_KEPT_BYTES, len(self._buffer) - 1) :]
-        except BufferError:
-            self._buffer = bytearray(_SMALL_BYTES)
+        if is_unseen(self._buffer):
+            del self._buffer[_KEPT_BYTES:]
+        else:
+            self._spare, self._buffer = self._buffer, bytearray(_SMALL_BYTES)
 
     def _answered(self, frame: memoryview) -> None:
         sent = self.sent[0]
@@ -235,7 +249,7 @@ class Link(asyncio.BufferedProtocol):
         self.writable.set()  # whoever waits looks again, and finds it closed
         self.room.set()
         self._memory.left_bytes += _charge(len(self._buffer))
-        self._buffer, self._end = bytearray(_SMALL_BYTES), 0
+        self._buffer, self._spare, self._end = bytearray(_SMALL_BYTES), None, 0
         self._on_lost(self, error)
         while self.sent:
             sent = self.sent.popleft()

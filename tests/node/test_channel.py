@@ -162,39 +162,73 @@ def test_an_api_that_the_listener_does_not_serve_costs_the_connection(tmp_path: 
         node.stop()
 
 
-def test_what_an_answer_brings_outlives_the_next_one() -> None:
-    """Bytes in an answer are views of the buffer, which is given away then."""
+def snapshot(header: RequestHeader, request: Any) -> bytes | None:
+    """As many bytes as are asked for, each of them what the position is."""
+    if header.api_key != ApiKey.FETCH_SNAPSHOT:
+        return sound(header, request)
+    module = response_module(ApiKey.FETCH_SNAPSHOT)
+    position = request.topics[0].partitions[0].position
+    one = module.PartitionSnapshot(
+        index=0,
+        error_code=0,
+        snapshot_id=module.SnapshotId(end_offset=1, epoch=1),
+        current_leader=module.LeaderIdAndEpoch(leader_id=1, leader_epoch=1),
+        size=10,
+        position=0,
+        unaligned_records=bytes([position]) * request.max_bytes,
+    )
+    topics = (module.TopicSnapshot(name="t", partitions=(one,)),)
+    answer = module.FetchSnapshotResponse(throttle_time=0, error_code=0, topics=topics)
+    return bytes(response_frame(header, answer))
+
+
+async def ask_for_bytes(channel: Channel, position: int, count: int) -> Any:
+    module = request_module(ApiKey.FETCH_SNAPSHOT)
+    asked = module.PartitionSnapshot(
+        partition=0,
+        current_leader_epoch=1,
+        snapshot_id=module.SnapshotId(end_offset=1, epoch=1),
+        position=position,
+    )
+    request = module.FetchSnapshotRequest(
+        replica_id=1, max_bytes=count, topics=(module.TopicSnapshot(name="t", partitions=(asked,)),)
+    )
+    answer = await channel.call(ApiKey.FETCH_SNAPSHOT, 1, request)
+    return answer.topics[0].partitions[0].unaligned_records
+
+
+def test_what_an_answer_brings_outlives_those_behind_it() -> None:
+    """Bytes in an answer are views of the buffer, which is not written to while somebody has them."""
 
     async def scenario() -> None:
-        def snapshot(header: RequestHeader, request: Any) -> bytes | None:
-            if header.api_key != ApiKey.FETCH_SNAPSHOT:
-                return sound(header, request)
-            module = response_module(ApiKey.FETCH_SNAPSHOT)
-            one = module.PartitionSnapshot(
-                index=0,
-                error_code=0,
-                snapshot_id=module.SnapshotId(end_offset=1, epoch=1),
-                current_leader=module.LeaderIdAndEpoch(leader_id=1, leader_epoch=1),
-                size=10,
-                position=0,
-                unaligned_records=bytes([request.max_bytes]) * 100_000,
-            )
-            topics = (module.TopicSnapshot(name="t", partitions=(one,)),)
-            answer = module.FetchSnapshotResponse(throttle_time=0, error_code=0, topics=topics)
-            return bytes(response_frame(header, answer))
-
+        random = Random(7)
         async with talk(snapshot) as (_, channel):
-            module = request_module(ApiKey.FETCH_SNAPSHOT)
-            held = [
-                await channel.call(
-                    ApiKey.FETCH_SNAPSHOT,
-                    1,
-                    module.FetchSnapshotRequest(replica_id=1, max_bytes=number, topics=()),
-                )
-                for number in range(5)
-            ]
-            for number, one in enumerate(held):
-                assert bytes(one.topics[0].partitions[0].unaligned_records) == bytes([number]) * 100_000
+            held: list[tuple[int, int, Any]] = []
+            for number in range(120):
+                count = random.choice((1, 20_000, 100_000, 3_000_000))
+                held.append((number, count, await ask_for_bytes(channel, number, count)))
+                while len(held) > random.choice((0, 0, 1, 3)):
+                    position, size, data = held.pop(0)
+                    assert bytes(data) == bytes([position]) * size
+                    del data
+
+    run(scenario())
+
+
+def test_answers_that_are_let_go_share_a_buffer() -> None:
+    """Pages for each anew cost a follower as much as writing what is in them. An idle one keeps none."""
+
+    async def scenario() -> None:
+        async with talk(snapshot) as (_, channel):
+            await ask_for_bytes(channel, 1, 3_000_000)
+            assert channel._link is not None
+            buffer = channel._link._spare
+            assert buffer is not None
+            for _ in range(5):
+                await ask_for_bytes(channel, 1, 3_000_000)
+                assert channel._link._spare is buffer
+            await ask_for_bytes(channel, 1, 1)
+            assert channel._link._spare is not buffer
 
     run(scenario())
 

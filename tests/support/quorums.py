@@ -241,6 +241,7 @@ class Cluster:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         world, chosen = system_world(), programs or {}
+        self.folder = folder
         ports = agree_on_ports(0, nodes, controllers)
         self.plan: Plan = lay_out(nodes, controllers, ports, folder, world, settings or {})
         # a feature of ours is none that Kafka's nodes support: they would refuse themselves
