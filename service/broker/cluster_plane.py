@@ -358,17 +358,19 @@ class ClusterPlane:
         await self._until(self._serves)
 
     async def leave(self) -> None:
-        """Have the leaderships move away; not where there is certainly nobody any more who could do that."""
-        if self._membership is None or self._gone.is_set():
+        """Have the leaderships move away; not where there is certainly nobody any more who could do that, and
+        not where this node would not hear of it, as its metadata log has failed: it goes at once then, and is
+        missed at once."""
+        if self._membership is None or self._gone.is_set() or self.metadata.has_failed:
             return
         self._membership.terminate()
         gone = asyncio.ensure_future(self._gone.wait())
         rounds = 0
-        while rounds < _HOPELESS_ROUNDS and not gone.done():
+        while rounds < _HOPELESS_ROUNDS and not gone.done() and not self.metadata.has_failed:
             await asyncio.wait([gone], timeout=_HOPELESS_S)
             rounds = rounds + 1 if not gone.done() and await self._is_hopeless() else 0
         gone.cancel()
-        if rounds:
+        if rounds == _HOPELESS_ROUNDS:
             _log.info(
                 "node %d leaves without having its leaderships moved: most controllers are gone",
                 self._config.node_id,

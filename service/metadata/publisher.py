@@ -184,6 +184,11 @@ class Publisher:
             raise RequestError(ErrorCode.not_controller, "The metadata log is not open.")
         return self._quorum
 
+    @property
+    def has_failed(self) -> bool:
+        """Nothing is known any more of what is committed: the node is about to end."""
+        return self._failure is not None
+
     def invite(self, guest: Guest) -> None:
         """Tell `guest` when this node leads, from now on."""
         self._guest = guest

@@ -14,6 +14,8 @@ from tests.support.batches import batch
 from tests.support.clients import Admin, Confluent
 from tests.support.failing_fsync import FailingFsync
 from tests.support.processes import Node, wait_until
+from tests.support.quorums import Cluster
+from tests.support.replicas import wait_in_sync
 from tests.support.wire import RawConnection, end_offset, produce
 
 KAFKA_STORAGE_ERROR = 56
@@ -162,6 +164,35 @@ def test_a_metadata_log_whose_fsync_fails_ends_the_node(
         assert set(one.send(node)) == {0}
     Admin(node.bootstrap).create("found")
     node.stop()
+
+
+def test_a_metadata_log_that_fails_ends_a_node_among_others_at_once(tmp_path: Path) -> None:
+    """It does not ask for its leaderships to be moved: it would not hear that they are, nor who decides that.
+
+    With one of three voters dead and this one's log failed nobody could move them, and no one refuses either.
+    """
+    with Cluster(tmp_path) as cluster:
+        fsyncs = {}
+        for node_id, member in cluster.members.items():
+            (tmp_path / f"device-{node_id}").mkdir()
+            fsyncs[node_id] = FailingFsync(tmp_path / f"device-{node_id}", "/__cluster_metadata-0/")
+            member.environ = fsyncs[node_id].env
+        cluster.start()
+        Admin(cluster.bootstrap).replicate("kept", 3, 3, min_insync_replicas="2")
+        wait_in_sync(cluster, "kept")
+        leader = cluster.members[1].quorum().leader
+        dies, fails = (node_id for node_id in cluster.members if node_id != leader)
+        member = cluster.members[fails]
+        fsyncs[fails].on()
+        cluster.members[dies].kill()  # that it is fenced is written
+        wait_until(f"node {fails} to end", lambda: not member.is_running, 60)
+        assert member.process is not None
+        assert member.process.returncode == 1, member.log()
+        assert "__cluster_metadata-0" in member.said()
+        fsyncs[fails].off()
+        cluster.start([dies, fails])
+        wait_in_sync(cluster, "kept")
+        cluster.stop()
 
 
 def test_a_start_goes_on_without_a_directory_that_cannot_be_used(
