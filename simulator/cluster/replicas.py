@@ -7,6 +7,8 @@ P5  a partition has one leader in an epoch, and one process of it
 P7  the leader is in sync, and who is in sync is a replica
 P8  a log's end falls by a truncation alone
 P9  a consumer sees what is committed, without a gap, and one value at an offset
+P10 who leads in an epoch has noted where it began
+P11 a leader counts what the process of a replica fetched that is registered, as its own image has it
 
 A replica is looked at when something was done to it: its class is watched, in the history's own process.
 Where records may be lost (P4 says when) nothing is said of P1 to P3 any more.
@@ -23,6 +25,8 @@ from service.hot.log import LocalLog
 from service.metadata.records import PartitionChangeRecord, PartitionRecord
 from service.partition.partition import Partition
 from service.records.batch import complete_headers
+from service.replication.leader import Follower
+from service.replication.replica_fetch import ReplicaFetch
 from simulator.client import Fetched
 from simulator.durable import segments
 from simulator.machine import Machine
@@ -74,6 +78,11 @@ def _numbers(those: Iterable[Any] | None) -> tuple[int, ...]:
     return tuple(int(one) for one in those or ())
 
 
+def _number(run: str) -> int:
+    """Of the machine that it is a process of."""
+    return int(run[1:].split(".")[0])
+
+
 class Seen:
     """One replica as it was seen last; of a machine that is down, as it was then."""
 
@@ -105,7 +114,9 @@ class Replicas:
         self.cuts = 0
         self._leaders: dict[tuple[Key, int], str] = {}
         self._allow_loss = allow_loss
-        self._machines: dict[str, Machine] = {}
+        self._machines: list[Machine] = []
+        self._strangers: list[str] = []
+        """fetches that were counted against P11"""
         self._dirty: dict[tuple[str, Key], None] = {}
         self._live: dict[tuple[str, Key], Partition] = {}
         self._cut: set[tuple[str, Key]] = set()
@@ -135,6 +146,20 @@ class Replicas:
             if is_cut:
                 self._cut.add(key)
                 self.cuts += 1
+
+    def heard_fetch(self, asked: ReplicaFetch) -> None:
+        process = CURRENT.get(None)
+        if process is None:
+            return
+        run = self._machines[_number(process.name) - 1].run
+        if run is None or run.node is None or run.node.metadata is None:
+            return
+        known = run.node.metadata.image.brokers.get(asked.replica_id)
+        if known is not None and asked.broker_epoch < known.epoch:
+            self._strangers.append(
+                f"P11: {run.name} counts {asked.replica_id} by a fetch of broker epoch {asked.broker_epoch}, "
+                f"and {known.epoch} is registered"
+            )
 
     def closed(self, partition: Partition) -> None:
         process = CURRENT.get(None)
@@ -207,6 +232,9 @@ class Replicas:
 
     def look(self, machines: list[Machine], epochs: dict[int, int]) -> None:
         """Raises `Violation`."""
+        self._machines = machines
+        if self._strangers:
+            raise Violation(self._strangers[0])
         for number, machine in enumerate(machines, 1):
             is_down = machine.run is None or machine.run.process.life is Life.DEAD
             if is_down == (number in self._down):
@@ -220,7 +248,7 @@ class Replicas:
         dirty, self._dirty = self._dirty, {}
         for run, key in dirty:
             partition = self._live.get((run, key))
-            number = int(run[1:].split(".")[0])
+            number = _number(run)
             machine = machines[number - 1]
             if partition is not None and machine.run is not None and machine.run.name == run:
                 self._look_at(machine, number, run, key, partition)
@@ -244,6 +272,9 @@ class Replicas:
             epoch = partition._leader_epoch
             if self._leaders.setdefault((key, epoch), run) != run:
                 raise Violation(f"P5: {self._leaders[key, epoch]} and {run} lead {partition.tip} in {epoch}")
+            newest = partition.log.epochs.newest
+            if newest < epoch and partition.log.failure is None:
+                raise Violation(f"P10: {run} leads {partition.tip} in {epoch}, its log knows {newest}")
         if key in self.shaken:
             return
         if mark > end:
@@ -363,6 +394,14 @@ def _watch() -> None:
         close(self)
 
     Partition.lead, Partition.close = leads, closes  # type: ignore[method-assign]
+    fetched = Follower.fetched
+
+    def fetches(self: Follower, asked: ReplicaFetch, *args: Any) -> None:
+        fetched(self, asked, *args)
+        if _watching is not None:
+            _watching.heard_fetch(asked)
+
+    Follower.fetched = fetches  # type: ignore[assignment, method-assign]
 
 
 def _telling(method: Callable[..., Any], is_cut: bool) -> Callable[..., Any]:

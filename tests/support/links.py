@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -93,7 +94,7 @@ class Front:
     """Takes connections for a node, and passes on what they bring, each way as the links are."""
 
     def __init__(self, node_id: int, port: int, behind: int, links: Links) -> None:
-        self._node_id, self._port, self._behind, self._links = node_id, port, behind, links
+        self.node_id, self._port, self._behind, self._links = node_id, port, behind, links
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server((HOST, port))
         threading.Thread(target=self._accept, name=f"front-{node_id}", daemon=True).start()
@@ -118,7 +119,7 @@ class Front:
         if node_id is None:
             near.close()
             return
-        self._links.wait(node_id, self._node_id)
+        self._links.wait(node_id, self.node_id)
         try:
             far = socket.create_connection((HOST, self._behind))
         except OSError:
@@ -127,7 +128,7 @@ class Front:
         self._sockets.append(far)
         for one in (near, far):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        ways = (near, far, node_id, self._node_id), (far, near, self._node_id, node_id)
+        ways = (near, far, node_id, self.node_id), (far, near, self.node_id, node_id)
         for way in ways:
             threading.Thread(target=self._pass_on, args=way, daemon=True).start()
 
@@ -196,6 +197,18 @@ class Linked(Cluster):
                 ),
             }
             self._fronts.append(Front(member.node_id, front, behind, self.links))
+
+    def stop(self) -> None:
+        """For good. Nobody listens where a node has ended: who is the last sees that nobody moves leaders."""
+
+        def stop_one(member: Member) -> None:
+            member.stop()
+            for front in self._fronts:
+                if front.node_id == member.node_id:
+                    front.close()
+
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            list(pool.map(stop_one, self.members.values()))
 
     def __exit__(self, *about: object) -> None:
         self.links.mend()
