@@ -62,9 +62,12 @@ async def _read(
         if error is not ErrorCode.none:
             return _refused(partition, host, error)
         bounds.append(offset)
-    if epoch < partition.leader_epoch:
-        # Whoever is cut off may believe for a while that it leads: once all is alive there is none such left.
-        return f"{host} leads in epoch {epoch}, after somebody did in {partition.leader_epoch}"
+    placed = world.oracle.replicas.placed.get((topic.topic_id, partition.index))
+    newest = max(partition.leader_epoch, -1 if placed is None else placed.leader_epoch)
+    if epoch < newest:
+        # Whoever is cut off may believe for a while that it leads, and does not know what its successor has
+        # acknowledged: once all is alive there is none such left.
+        return f"{host} leads in epoch {epoch}, after somebody did in {newest}"
     partition.leader_epoch = epoch
     start, end = bounds
     records: list[Record] = []
