@@ -315,7 +315,7 @@ class Publisher:
         except StorageError:
             log.close(clean=False)
             raise
-        log.has_snapshots([one for one in snapshots if one not in damaged])
+        log.has_snapshots([one for one in log.snapshots if one not in damaged])
         return _Opened(log, content.image, state)
 
     async def stop(self) -> None:

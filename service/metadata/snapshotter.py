@@ -162,8 +162,9 @@ class Snapshotter:
         """Write it; returns the snapshots that there are then, oldest first."""
         directory = self._log.directory
         batches = encode_image(image, self._clock.now_ms(), said)
-        write_snapshot(self._disk, directory, snapshot, batches)
+        # First what the log has, lest it be taken for one that a fetched snapshot is to take the place of.
         self._log.note_durable()
+        write_snapshot(self._disk, directory, snapshot, batches)
         self._known = {one: self._size_and_time(one) for one in list_snapshots(self._disk, directory)}
         return [Held(one, *told) for one, told in self._known.items()]
 

@@ -7,6 +7,7 @@ appended to on the event loop and flushed on a `log-io` thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, learn
 from service.metadata.raft.durable_offset import DurableOffset, keep_durable_offset, read_durable_offset
 from service.metadata.raft.keys import SnapshotId
-from service.metadata.raft.log_check import Durable, check_log
+from service.metadata.raft.log_check import Durable, LogEnd, check_log
 from service.metadata.raft.log_view import EpochIndex
 from service.metadata.raft.snapshots import list_snapshots, read_piece, store_piece, sync_part
 from service.metadata.raft.state import QuorumState
@@ -34,6 +35,8 @@ from service.records.batch import complete_headers, iter_headers, verify_crc
 METADATA_TOPIC: Final = TopicIdPartition(UUID(int=1), "__cluster_metadata", 0)
 _INDEX_BYTES: Final = 1024 * 1024
 _NEVER_MS: Final = 2**62
+
+_logger = logging.getLogger(__name__)
 
 
 class MetadataLog:
@@ -80,6 +83,9 @@ class MetadataLog:
         `snapshots`: those in the directory, oldest first; `snapshot`: the one that is read, None to read the
         log from its beginning; `said`: the voters in it; `is_promised`: as `Durable` says.
 
+        A log that `snapshot` is no part of begins anew at its end: it was fetched, and the process ended
+        before it had taken the place of the log, which is too short, or has parted from what was committed.
+
         Raises `CorruptionError` where anything but a torn tail is wrong, having changed nothing, and
         `StorageError` where the disk does not let us.
         """
@@ -88,7 +94,7 @@ class MetadataLog:
         newest = snapshots[-1].end_offset if snapshots else 0
         durable = Durable(
             start,
-            max(newest, noted or 0),
+            newest if noted is None else noted,
             noted is not None,
             None if state is None else state.epoch,
             is_promised,
@@ -112,19 +118,33 @@ class MetadataLog:
             METADATA_TOPIC,
             config,
             world=world,
-            recovery_point=start,
-            log_start_offset=min(start, snapshots[0].end_offset) if snapshots else 0,
+            recovery_point=min(start, end.offset),
+            log_start_offset=min(start, end.offset, snapshots[0].end_offset) if snapshots else 0,
         )
         try:
             if local.log_end_offset != end.offset:
                 raise CorruptionError(f"{directory}: ends at {local.log_end_offset}, it was {end.offset}")
             local.flush()
-            voters = _history(static_voters or VoterSet(), snapshot, said, control)
+            anew = snapshot is not None and _is_apart(snapshot, end)
+            voters = _history(static_voters or VoterSet(), snapshot, said, [] if anew else control)
             point = DurableOffset(world.disk, directory, local.log_end_offset)
         except BaseException:
             local.close(clean=False)
             raise
-        return cls(directory, world.disk, local, point, snapshots, voters)
+        log = cls(directory, world.disk, local, point, snapshots, voters)
+        if snapshot is not None and anew:
+            _logger.warning(
+                "%s: a log that ends at %d begins anew at the snapshot %s",
+                directory,
+                end.offset,
+                snapshot.file_name,
+            )
+            try:
+                log.restart_at(snapshot, said)
+            except BaseException:
+                log.close(clean=False)
+                raise
+        return log
 
     def voters_at(self, end_offset: int) -> VotersSaid:
         """What the log says of voters below `end_offset`, for a snapshot that ends there."""
@@ -273,6 +293,13 @@ class MetadataLog:
                 self._durable.sync()
         finally:
             self._durable.close()
+
+
+def _is_apart(snapshot: SnapshotId, end: LogEnd) -> bool:
+    """Whether the log ends before the snapshot, or says something else where that ends."""
+    if end.offset < snapshot.end_offset:
+        return True
+    return end.epoch_at_start not in (-1, snapshot.epoch)
 
 
 def _history(

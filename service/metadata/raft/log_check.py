@@ -51,8 +51,9 @@ _logger = logging.getLogger(__name__)
 class Durable(NamedTuple):
     """What must be there. `start`: the snapshot that is read ends here, so the log is needed from here on.
 
-    `offset`: all below it was flushed. `is_exact`: nothing was acknowledged beyond it but for what a crash of
-    the machine may have forgotten to note. `epoch`: the newest that was ever begun; None: not known.
+    `offset`: all below it was flushed, be it less than `start`. `is_exact`: nothing was acknowledged beyond
+    it but for what a crash of the machine may have forgotten to note. `epoch`: the newest that was ever
+    begun; None: not known.
     """
 
     start: int
@@ -64,10 +65,12 @@ class Durable(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends (exclusive), and the epoch of its last batch; -1 for none."""
+    """Where the log ends (exclusive), and the epoch of its last batch; -1 for none. `epoch_at_start`: of the
+    batch before `Durable.start`; -1 where there is none to be seen."""
 
     offset: int
     epoch: int
+    epoch_at_start: int = -1
 
 
 class _Break(NamedTuple):
@@ -96,7 +99,7 @@ class _Check:
         self._directory = directory
         self._durable = durable
         self._offset = 0
-        self._epoch = -1
+        self._epoch = self._epoch_at_start = -1
         self._doubtful: list[tuple[Path, int]] = []
         """files with bytes that are not known to be durable, and from which position on"""
 
@@ -112,7 +115,7 @@ class _Check:
             self._cut(found, [base for base in bases if base >= found.offset])
         for path, position in self._doubtful:
             self._write_again(path, position)
-        return LogEnd(self._offset, self._epoch)
+        return LogEnd(self._offset, self._epoch, self._epoch_at_start)
 
     def _bases(self) -> list[int]:
         """First offsets of the segments that are needed, in order."""
@@ -158,6 +161,8 @@ class _Check:
                 if header.next_offset > self._durable.offset and path not in dict(self._doubtful):
                     self._doubtful.append((path, header.position))
                 self._offset, self._epoch = header.next_offset, header.partition_leader_epoch
+                if header.base_offset < self._durable.start:
+                    self._epoch_at_start = self._epoch
                 position = header.end
                 if data is not None and self._control is not None:
                     self._control.append(data)

@@ -391,11 +391,12 @@ class Quorum:
                     await self._run(self._log.truncate_to, end_offset)
             case RestartAt(snapshot):
                 await self._forget_flush()
-                proved = self._proved.pop(snapshot, None)
+                proved = self._proved.get(snapshot)
                 if proved is None:
                     raise InvariantError(f"raft: the snapshot {snapshot} was never proved")
                 async with self._log.changing:
                     await self._run(self._log.restart_at, snapshot, proved.voters)
+                    self._proved.clear()
                     self._hooks.on_restart(snapshot, proved.content)
             case StoreSnapshot(snapshot, position, data, is_last):
                 await self._store(snapshot, position, bytes(data), is_last)

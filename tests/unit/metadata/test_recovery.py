@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import pytest
 
 from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError
+from service.base.world import system_world
 from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.batches import encode_batch
 from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic, DeleteTopic
@@ -178,6 +180,43 @@ def test_a_log_that_does_not_reach_back_to_its_snapshot_is_refused(tmp_path: Pat
             (directory / snapshot.file_name).unlink()
         with pytest.raises(CorruptionError, match=r"log begins at offset .* ends at 0"):
             await image_of(tmp_path)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("parted", [False, True], ids=["short", "parted"])
+def test_a_log_that_a_fetched_snapshot_was_to_take_the_place_of_does_so_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, parted: bool
+) -> None:
+    """The process ended between the two. Its log ends before the snapshot, or went on in an epoch of which
+    nothing was committed."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    directory = ours / CLUSTER_METADATA_DIR
+
+    async def scenario() -> None:
+        async with running(ours, world=system_world()) as controller:
+            await fill(controller)
+        shutil.copytree(ours, theirs)
+        async with running(theirs, world=system_world(), snapshot_max_bytes=1000) as controller:
+            await written_snapshots(controller, theirs / CLUSTER_METADATA_DIR, 2)
+        for number in range(2 * parted):
+            async with running(ours, world=system_world()) as controller:
+                for other in range(30 * number):
+                    await create(controller, f"lost.{other}")
+        fetched = list_snapshots(SystemDisk(), theirs / CLUSTER_METADATA_DIR)[-1]
+        shutil.copy(theirs / CLUSTER_METADATA_DIR / fetched.file_name, directory)
+        expected = (await image_of(theirs)).topics_by_name.keys()
+        caplog.clear()
+        for _ in range(2):
+            async with running(ours, world=system_world()) as controller:
+                topics = {name for name in controller.image.topics_by_name if not name.startswith("new.")}
+                assert not any(name.startswith("lost") for name in topics)
+                assert topics <= expected
+                assert {f"topic.{number}" for number in range(10)} <= topics
+                assert controller.publisher.next_offset > fetched.end_offset
+                await create(controller, f"new.{len(controller.image.topics_by_name)}")
+        assert sum("begins anew at the snapshot" in one for one in caplog.messages) == 1
+        assert len({name for name in (await image_of(ours)).topics_by_name if name.startswith("new.")}) == 2
 
     asyncio.run(scenario())
 
