@@ -106,13 +106,16 @@ class Pass:
         self.remote: RemoteReads = {}
         """downloads that the pass is short of"""
 
-    def look(self, topic: TopicKey, asked: FetchPartition) -> tuple[Partition | None, FetchPartitionResult]:
-        """The answer for one partition, and the partition where it is no error."""
+    def look(
+        self, topic: TopicKey, asked: FetchPartition, *, is_named: bool = True
+    ) -> tuple[Partition | None, FetchPartitionResult]:
+        """The answer for one partition, and the partition where it is no error. `is_named`: the request says
+        what is asked of it; else its session did."""
         broker = self._broker
         try:
             partition = broker.replicas.find(topic, asked.partition)
             if self.is_replica:
-                diverging, read = self._look_for_replica(partition, asked)
+                diverging, read = self._look_for_replica(partition, asked, is_named)
             else:
                 self._check(partition)
                 if broker.replica_selector is not None and self._version >= FIRST_VERSION_WITH_RACKS:
@@ -191,7 +194,7 @@ class Pass:
         return code if error is ErrorCode.none else error
 
     def _look_for_replica(
-        self, partition: Partition, asked: FetchPartition
+        self, partition: Partition, asked: FetchPartition, is_named: bool
     ) -> tuple[tuple[int, int] | None, LogRead]:
         fetch = self._fetch
         says = ReplicaFetch(
@@ -202,7 +205,7 @@ class Pass:
             asked.last_fetched_epoch,
             asked.log_start_offset,
         )
-        diverging = partition.judge_replica(says, self._session, is_first=self._is_first)
+        diverging = partition.judge_replica(says, self._session, is_first=self._is_first, is_named=is_named)
         if diverging is not None:
             return diverging, NOTHING
         throttle = self._broker.leader_throttle

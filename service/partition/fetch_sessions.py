@@ -71,6 +71,9 @@ class Watched(Protocol):
     @property
     def is_offline(self) -> bool: ...
 
+    def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
+        """Whether the session by which a replica's offset is known is silent, while this one goes on."""
+
     def __hash__(self) -> int: ...
 
 
@@ -122,8 +125,10 @@ class SessionPartition(Operation):
     @property
     def may_have_changed(self) -> bool:
         """Whether a partition of which nothing was said has to be looked at all the same."""
-        watched = self.watched
-        return watched is None or watched.is_offline or watched.start_offset != self.log_start_offset
+        watched, session = self.watched, self.session
+        if watched is None or watched.is_offline or watched.start_offset != self.log_start_offset:
+            return True
+        return session.replica is not None and watched.is_left_to(session.replica_id, session.replica)
 
 
 class Look(NamedTuple):

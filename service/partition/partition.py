@@ -504,9 +504,10 @@ class Partition:
         return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=0)
 
     def judge_replica(
-        self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_first: bool
+        self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_first: bool, is_named: bool = True
     ) -> tuple[int, int] | None:
-        """Take note of what a replica's fetch says, unless it `is_first` no more: it has waited.
+        """Take note of what a replica's fetch says, unless it `is_first` no more: it has waited. Where it is
+        not named by the fetch, this is what its session said before.
 
         The epoch and end offset by which its log differs from ours; None where it may have what follows on
         its offset. `RequestError` in Kafka's order (`replication/replica_fetch.py`), `StorageError` where
@@ -521,7 +522,7 @@ class Partition:
                 ErrorCode.unknown_leader_epoch if is_current else ErrorCode.not_leader_or_follower,
                 f"{asked.replica_id} is no replica of {self.tip}",
             )
-        if is_first:
+        if is_first and (is_named or session is None or leading.takes(asked.replica_id, session)):
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
             self.happened(what)
             self._tell_of_lows()
@@ -538,6 +539,10 @@ class Partition:
         """A replica's session has ended, or names this partition no more."""
         if self.leading is not None:
             self.leading.detach(broker_id, session)
+
+    def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
+        """As `fetch_sessions.Watched` says."""
+        return self.leading is not None and self.leading.is_left_to(broker_id, session)
 
     def candidates(self, offset: int) -> list[Follower]:
         """In-sync followers that have `offset`, or the end of the log there; none while others lead."""

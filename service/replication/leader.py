@@ -339,6 +339,22 @@ class LeaderState:
             happened |= self._advance(now_ms)
         return verdict, happened
 
+    def takes(self, broker_id: int, session: ReplicaSession) -> bool:
+        """Whether what `session` repeats of a replica counts: not while another one says its offset. What is
+        left of one that the replica has gone away from may come late, and tell of records that it cut off.
+        One that has been silent for so long can say nothing any more.
+        """
+        one = self.follower(broker_id)
+        if one is None or one.session is None or one.session is session:
+            return True
+        return session.last_fetch_ms - one.session.last_fetch_ms > self._settings.lag_time_max_ms // 2
+
+    def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
+        """Whether `session` is to say what it knows of a replica, as the one that did is silent."""
+        one = self.follower(broker_id)
+        is_known = one is None or one.session is session
+        return not is_known and self.takes(broker_id, session)
+
     def detach(self, broker_id: int, session: ReplicaSession) -> None:
         """`session` has ended, or forgot the partition: its fetches confirm nothing here any more."""
         one = self.follower(broker_id)

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,40 @@ def test_who_waits_for_followers_that_do_not_come(led: Led) -> None:
     wait_until("the append", lambda: led.ends()[2] == 1)
     led.on_loop(lambda: led.partition(2).follow(led.epoch + 1))
     assert deposed.result(20) == [NOT_LEADER]
+
+
+def test_what_comes_late_of_a_session_that_a_follower_has_left_does_not_make_it_silent(led: Led) -> None:
+    """It asks by a session of another connection for what is in sync no more. The old one may have been under
+    way for long: what it repeats does not count, and what it names does until it is silent."""
+
+    def who_tells() -> list[Any]:
+        return [led.on_loop(partial(who_tells_of, led, number)) for number in range(3)]
+
+    def same(those: list[Any], others: list[Any]) -> list[bool]:
+        return [one is other for one, other in zip(those, others, strict=True)]
+
+    before, now = Follower(led, 2), Follower(led, 2)
+    before.fetch()
+    led.produce(0, timeout_ms=100)
+    wait_until("the append", lambda: led.ends()[0] == 1)  # so that its session looks there unasked
+    now.fetch()
+    its_own = who_tells()
+    before.named = {2: 0}
+    before.fetch()
+    assert same(who_tells(), its_own) == [True, True, False]
+    now.fetch()
+    assert same(who_tells(), its_own) == [True, True, False]
+    led.on_loop(lambda: setattr(who_tells_of(led, 2), "last_fetch_ms", -(10**9)))
+    now.fetch()  # and names nothing, as nothing has changed for it
+    assert all(same(who_tells(), its_own))
+
+
+def who_tells_of(led: Led, number: int) -> Any:
+    leading = led.partition(number).leading
+    assert leading is not None
+    follower = leading.follower(2)
+    assert follower is not None
+    return follower.session
 
 
 def test_a_node_stops_while_clients_and_followers_wait(led: Led) -> None:

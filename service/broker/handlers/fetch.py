@@ -469,20 +469,21 @@ class _IncrementalFetch(_Fetching):
         session.patrol()
         found = self._new_pass(started)
         looks: list[Look] = []
-        named: set[tuple[TopicKey, int]] | None = None
+        named: set[tuple[TopicKey, int]] = set()
+        if found.is_replica:
+            named = {(topic, asked.partition) for topic, some in self._fetch.topics for asked in some}
         for one in tuple(session.dirty):
             if found.size >= found.room:
                 if not found.is_replica or self._wait is not None:
                     break  # the others have their turn in the fetches that follow
                 # What a replica says of itself counts at once.
-                if named is None:
-                    named = {(topic, asked.partition) for topic, some in self._fetch.topics for asked in some}
                 if (one.topic, one.asked.partition) not in named:
                     continue
             yield LOOK_US
             if one not in session.dirty:
                 continue  # forgotten meanwhile
-            partition, answer = found.look(one.topic, one.asked)
+            is_named = (one.topic, one.asked.partition) in named
+            partition, answer = found.look(one.topic, one.asked, is_named=is_named)
             one.is_held_back = bool(found.held_back) and partition in found.held_back
             look = Look(one, partition, answer)
             session.looked_at(look)

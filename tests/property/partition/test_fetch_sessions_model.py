@@ -28,6 +28,9 @@ class Log:
         self.is_offline = False
         self.growth = object()
 
+    def is_left_to(self, broker_id: int, session: object) -> bool:
+        return False
+
 
 class Asked(NamedTuple):
     offset: int
