@@ -133,18 +133,17 @@ class MetadataLog:
             raise
         log = cls(directory, world.disk, local, point, snapshots, voters)
         if snapshot is not None and anew:
-            _logger.warning(
-                "%s: a log that ends at %d begins anew at the snapshot %s",
-                directory,
-                end.offset,
-                snapshot.file_name,
-            )
-            try:
-                log.restart_at(snapshot, said)
-            except BaseException:
-                log.close(clean=False)
-                raise
+            log._begin_anew(snapshot, said)
         return log
+
+    def _begin_anew(self, snapshot: SnapshotId, said: VotersSaid) -> None:
+        end, name = self.end_offset, snapshot.file_name
+        _logger.warning("%s: a log that ends at %d begins anew at the snapshot %s", self.directory, end, name)
+        try:
+            self.restart_at(snapshot, said)
+        except BaseException:
+            self.close(clean=False)
+            raise
 
     def voters_at(self, end_offset: int) -> VotersSaid:
         """What the log says of voters below `end_offset`, for a snapshot that ends there."""
