@@ -522,7 +522,7 @@ class Partition:
                 ErrorCode.unknown_leader_epoch if is_current else ErrorCode.not_leader_or_follower,
                 f"{asked.replica_id} is no replica of {self.tip}",
             )
-        if is_first and (is_named or session is None or leading.takes(asked.replica_id, session)):
+        if is_first and leading.counts(asked, session, is_named=is_named):
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
             self.happened(what)
             self._tell_of_lows()

@@ -339,21 +339,27 @@ class LeaderState:
             happened |= self._advance(now_ms)
         return verdict, happened
 
-    def takes(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Whether what `session` repeats of a replica counts: not while another one says its offset. What is
-        left of one that the replica has gone away from may come late, and tell of records that it cut off.
-        One that has been silent for so long can say nothing any more.
+    def counts(self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_named: bool) -> bool:
+        """Whether what a fetch says of a replica counts, that another session told of before. What is left of
+        one that the replica has gone away from may come late: what it repeats does not count, nor does it
+        name less than is known of the same process. One that is silent for long can say nothing any more.
         """
-        one = self.follower(broker_id)
-        if one is None or one.session is None or one.session is session:
+        one = self.follower(asked.replica_id)
+        if one is None or session is None or one.session is None or one.session is session:
             return True
-        return session.last_fetch_ms - one.session.last_fetch_ms > self._settings.lag_time_max_ms // 2
+        if is_named and (asked.broker_epoch > one.broker_epoch or asked.offset >= one.end_offset):
+            return True
+        return self._is_silent(one.session, session)
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Whether `session` is to say what it knows of a replica, as the one that did is silent."""
+        """Whether `session` is to say what it knows of a replica, as the one that did has ended or is silent."""
         one = self.follower(broker_id)
-        is_known = one is None or one.session is session
-        return not is_known and self.takes(broker_id, session)
+        if one is None or one.session is session:
+            return False
+        return one.session is None or self._is_silent(one.session, session)
+
+    def _is_silent(self, one: ReplicaSession, other: ReplicaSession) -> bool:
+        return other.last_fetch_ms - one.last_fetch_ms > self._settings.lag_time_max_ms // 2
 
     def detach(self, broker_id: int, session: ReplicaSession) -> None:
         """`session` has ended, or forgot the partition: its fetches confirm nothing here any more."""
