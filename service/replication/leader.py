@@ -352,7 +352,7 @@ class LeaderState:
         return self._is_silent(one.session, session)
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Whether `session` is to say what it knows of a replica, as the one that did has ended or is silent."""
+        """Whether `session` is to say what it knows of a replica, as who did has ended, or is silent."""
         one = self.follower(broker_id)
         if one is None or one.session is session:
             return False

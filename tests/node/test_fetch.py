@@ -269,9 +269,9 @@ def test_a_fetch_of_a_session_looks_at_what_changed_however_many_partitions_it_h
     looks: list[int] = []
     look = Pass.look
 
-    def counted(self: Pass, topic: Any, asked: Any) -> Any:
+    def counted(self: Pass, topic: Any, asked: Any, **how: Any) -> Any:
         looks.append(asked.partition)
-        return look(self, topic, asked)
+        return look(self, topic, asked, **how)
 
     monkeypatch.setattr(Pass, "look", counted)
     for index in range(0, count, count // 6):

@@ -218,7 +218,7 @@ def test_what_comes_late_of_a_session_that_a_follower_has_left_does_not_make_it_
     assert same(who_tells(), its_own) == [True, True, False]
     now.fetch()
     now.fetch()  # it has the record, and says so
-    before.named = {0: 0}
+    before.offsets[0], before.named = 0, {0: 0}
     before.fetch()
     assert same(who_tells(), its_own) == [True, True, False]
     led.on_loop(lambda: setattr(who_tells_of(led, 2), "last_fetch_ms", -(10**9)))

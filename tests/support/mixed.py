@@ -57,6 +57,7 @@ _OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
 _KAFKAS_ERROR: Final = re.compile(
     r"FATAL|Encountered .*fault|"
     r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat|"
+    r"EventPerformanceMonitor|"
     r"to exist, but it was missing. Creating\.\.\.|"
     r"because the partition is not online or is no longer the leader))"
 )
