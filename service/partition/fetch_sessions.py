@@ -72,7 +72,7 @@ class Watched(Protocol):
     def is_offline(self) -> bool: ...
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Whether the session by which a replica's offset is known is silent, while this one goes on."""
+        """Whether who told a replica's offset has ended, or is silent, while this session goes on."""
 
     def __hash__(self) -> int: ...
 

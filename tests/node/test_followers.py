@@ -199,7 +199,8 @@ def test_who_waits_for_followers_that_do_not_come(led: Led) -> None:
 
 def test_what_comes_late_of_a_session_that_a_follower_has_left_does_not_make_it_silent(led: Led) -> None:
     """It asks by a session of another connection for what is in sync no more. The old one may have been under
-    way for long: what it repeats does not count, and what it names does until it is silent."""
+    way for long: what it repeats does not count, nor what it names below what is known, and what it names
+    else does until it is silent."""
 
     def who_tells() -> list[Any]:
         return [led.on_loop(partial(who_tells_of, led, number)) for number in range(3)]

@@ -3,7 +3,7 @@
 A crash tears the tail: bytes at the end of the log that were written and not flushed, in a batch that nobody
 was told of. They are cut. Whatever else is wrong is damage, and refused with the file and the position:
 
-- below the durable point (the newest snapshot's end, `durable-offset`);
+- below the durable point (`durable-offset`, or the newest snapshot's end where that says nothing);
 - with a valid batch behind it in the same file, but for an observer's, which promised nobody anything;
 - a batch that is whole, and not the one that belongs there: another offset, an epoch that goes back or was
   never begun;

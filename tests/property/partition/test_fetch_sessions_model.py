@@ -67,8 +67,9 @@ class SessionBesideAFullScan(RuleBasedStateMachine):
         for index in range(PARTITIONS // 2):
             self.asked[index] = Asked(0, 1000)
             one = session.add("t", asking(index, self.asked[index]))
-            session.tell(self._look_at(session, one.asked, 1000))
-            self.told[index] = Told(0, 0)
+            look = self._look_at(session, one.asked, 1000)
+            session.tell(look)
+            self.told[index] = Told(look.result.high_watermark, look.result.log_start_offset)
         self.sessions.used(session, 0)
         return session
 
