@@ -6,8 +6,7 @@ Each partition with followers waits for its own offset, in the queue of its lead
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -30,7 +29,7 @@ class Commits(Operation):
     def __init__(self, broker: Broker) -> None:
         super().__init__()
         self._broker = broker
-        self._settled: asyncio.Future[None] | None = None
+        self._settled: Callable[[], None] | None = None
         self._waiting: dict[_Commit, None] = {}
         self._refused: dict[tuple[TopicKey, int], ErrorCode] = {}
 
@@ -44,13 +43,14 @@ class Commits(Operation):
         elif outcome is not ErrorCode.none:
             self._refused[topic, partition] = outcome
 
-    def begin(self, timeout_ms: int) -> asyncio.Future[None] | None:
-        """All is added: done once each was told, or the time is over; None where nothing is waited for."""
+    def begin(self, timeout_ms: int, settled: Callable[[], None]) -> bool:
+        """All is added: `settled` is called once each was told, or the time is over, within the work of
+        whoever knows that. False where nothing is waited for."""
         if not self._waiting:
-            return None
-        self._settled = self._broker.loop.create_future()
+            return False
+        self._settled = settled
         self._broker.timers.watch(self, (), max(timeout_ms, 0) / 1000)
-        return self._settled
+        return True
 
     def refused(self) -> dict[tuple[TopicKey, int], ErrorCode]:
         """Where it came to nothing, once it is settled. Of a partition that has gone the reason is told."""
@@ -83,8 +83,8 @@ class Commits(Operation):
         self._settle()
 
     def _settle(self) -> None:
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)
+        if self._settled is not None:
+            self._settled()
 
 
 class _Commit:

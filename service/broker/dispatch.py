@@ -7,7 +7,6 @@ anything else is a bug that the server logs with the peer's address before it cl
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.base.printable import printable
 from service.base.slices import Slice
 from service.broker.tables import BROKER_APIS, Host, Served
-from service.network.exchange import Answer, Later, Promise, RequestContext, Response
+from service.network.exchange import Answer, Later, RequestContext, Response
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -105,12 +104,6 @@ class Dispatcher:
             module = await self._broker.load(f"service.broker.handlers.{served.late}")
             self._apis[api_key] = Served(module.handle, quick=getattr(module, "quick", None))
         answer = self(context, frame)
-        if isinstance(answer, Promise):
-            promised: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
-            answer.when_done(lambda promise: None if promised.done() else promised.set_result(None))
-            if not answer.done():
-                await promised
-            return answer.result()
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def _in_slices(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from service.base.printable import quoted
 from service.network.sender import Part
@@ -51,6 +53,11 @@ class Promise:
 
     __slots__ = ("_answer", "_error", "_is_done", "_when_done")
 
+    weight = 0
+    """Where what was asked is done, in its order, and the answer alone has to wait: the connection's next
+    requests of the same API are handled meanwhile, until the answers that it is owed weigh too much. Such a
+    promise has a context of its own (`RequestContext.kept`). 0: whoever is next waits for it."""
+
     def __init__(self) -> None:
         self._answer: Answer = None
         self._error: Exception | None = None
@@ -75,6 +82,14 @@ class Promise:
     def set_exception(self, error: Exception) -> None:
         self._error = error
         self._tell()
+
+    def __await__(self) -> Generator[Any, None, Answer]:
+        """For a task that has time to wait."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_done(lambda _: None if told.done() else told.set_result(None))
+        if not self._is_done:
+            yield from told
+        return self.result()
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
@@ -114,6 +129,13 @@ class RequestContext:
         self.hurry: Callable[[], None] | None = None
         """Of a request that waits for nothing but time or news: another one waits behind it."""
 
+    def kept(self) -> RequestContext:
+        """Who asks this, as long as somebody wants to know."""
+        own = RequestContext(self.connection_id, self.client_host, self.client_port, self.listener)
+        own.client_id, own.api_key, own.api_version = self.client_id, self.api_key, self.api_version
+        own.correlation_id = self.correlation_id
+        return own
+
     def __str__(self) -> str:
         return (
             f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
@@ -122,7 +144,7 @@ class RequestContext:
 
 
 Answer = Response | None
-Later = Awaitable[Answer] | Promise
+Later = Awaitable[Answer]
 Handler = Callable[[RequestContext, memoryview], Answer | Later]
 Gone = Callable[[RequestContext], None]
 """Told of a connection that has ended."""

@@ -9,8 +9,10 @@ import socket
 import struct
 import termios
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from service.base.errors import StorageError
 from service.base.metrics import SECONDS
@@ -33,7 +35,7 @@ from service.network.exchange import (
 )
 from service.network.limited_log import RateLimitedLog
 from service.network.metrics import QUICK_S, ApiMetrics, NetworkMetrics
-from service.network.sender import Outlet, PeerLost, Sender
+from service.network.sender import Outlet, Part, PeerLost, Sender
 from service.network.watch import Watch
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
@@ -48,6 +50,8 @@ _SHORT_TURN_S = 0.0003
 """So long where others have had so much of the turn of the loop already."""
 _SHORT_BYTES = 4 << 10
 """What is read at once while there is no memory to keep it in."""
+_MOST_OWED = 64
+"""So much the answers weigh that one peer is owed before its next request is handled, or little more."""
 _NO_API = ApiMetrics()
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 
@@ -92,13 +96,21 @@ class Shared:
         self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 
 
+class _Owed(NamedTuple):
+    """The answer to a request that others of the same API have followed since."""
+
+    promise: Promise
+    api: ApiMetrics
+    asked_s: float
+
+
 class Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_connection", "_context", "_eof", "_mute", "_on_done", "_on_failed", "_pausing",
-        "_pending", "_sender",
-        "_shared", "_transport", "_turn", "_view", "last_move",
+        "_api", "_asked_s", "_behind", "_connection", "_context", "_eof", "_held", "_is_due", "_is_full",
+        "_mute", "_on_done", "_on_failed", "_owed", "_owed_key", "_owed_weight", "_pausing", "_pending",
+        "_sender", "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
 
     def __init__(self, shared: Shared) -> None:
@@ -109,6 +121,14 @@ class Peer(asyncio.BufferedProtocol):
         self._view: memoryview | None = None
         self._pending: asyncio.Future[Answer] | Promise | None = None
         self._mute: asyncio.TimerHandle | None = None
+        self._owed: deque[_Owed] | None = None
+        """answers that come before that of the current request, which is of the same API or waits"""
+        self._owed_key, self._owed_weight = b"", 0
+        self._is_due = self._is_full = False
+        self._held: memoryview | None = None
+        """a request of another API, which is handled when nothing is owed"""
+        self._behind: tuple[Answer, ApiMetrics] | WireError | None = None
+        """what becomes of the current request then"""
         self._pausing = False
         self._eof = False
         self._turn = True
@@ -168,7 +188,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
             return False  # nothing is left to answer
         long_poll = self._pending is not None and self._context.cancel_on_disconnect
-        return self._connection.state is not READING and not long_poll
+        return bool(self._owed) or (self._connection.state is not READING and not long_poll)
 
     def pause_writing(self) -> None:
         self._sender.paused()
@@ -191,6 +211,7 @@ class Peer(asyncio.BufferedProtocol):
             self._mute.cancel()
         if self._pending is not None and self._context.cancel_on_disconnect:
             self._pending.cancel()
+        self._forget_owed()
         if self._shared.on_gone is not None:
             self._shared.on_gone(self._context)
 
@@ -222,6 +243,9 @@ class Peer(asyncio.BufferedProtocol):
     def _answer(self, request: memoryview, began: float) -> float:
         """Call the handler and count what it took since `began`; returns when it ended."""
         shared, context = self._shared, self._context
+        if self._owed and request[:2] != self._owed_key:
+            self._held = request
+            return began
         context.cancel_on_disconnect = False
         context.hurry = None
         answer = shared.handler(context, request)
@@ -260,6 +284,8 @@ class Peer(asyncio.BufferedProtocol):
     def _took(self, answer: Answer | Later, api: ApiMetrics) -> None:
         if answer is None:
             self._connection.answered()
+        elif self._owed and isinstance(answer, Response):
+            self._behind = answer, api
         elif type(answer) is Response:
             parts = answer.parts
             # The first part begins with the size of all that follows.
@@ -276,6 +302,8 @@ class Peer(asyncio.BufferedProtocol):
         elif isinstance(answer, Promise):
             if answer.done():
                 self._took(answer.result(), api)
+            elif answer.weight:
+                self._owe(answer, api)
             else:
                 self._api, self._asked_s = api, self.last_move
                 self._pending = answer
@@ -285,6 +313,77 @@ class Peer(asyncio.BufferedProtocol):
             self._api, self._asked_s = api, self.last_move
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolved)
+
+    # -- several at once, answered in order
+
+    def _owe(self, promise: Promise, api: ApiMetrics) -> None:
+        """The next request may be handled before this one is answered."""
+        if self._owed is None:
+            self._owed = deque()
+        self._owed.append(_Owed(promise, api, self.last_move))
+        self._owed_key = self._context.api_key.to_bytes(2)
+        self._owed_weight += promise.weight
+        promise.when_done(self._owed_is_done)
+        if self._owed_weight < _MOST_OWED:
+            self._connection.answered()
+        else:
+            self._is_full = True
+
+    def _owed_is_done(self, promise: Promise) -> None:
+        """Within somebody else's work, who may have more to tell: what is done is sent in one go."""
+        if not self._is_due and self._owed and self._owed[0].promise is promise:
+            self._is_due = True
+            self._shared.loop.call_soon(self._send_owed)
+
+    def _send_owed(self) -> None:
+        self._is_due = False
+        if self._transport.is_closing() or not self._owed:
+            return
+        self._moved()
+        try:
+            if not self._sender.busy:
+                self._send_those_done(self._owed)
+            if self._is_full and self._owed_weight < _MOST_OWED:
+                self._is_full = False
+                self._connection.answered()
+                self._next()
+            elif not self._owed and not self._sender.busy:
+                self._owes_nothing()
+        except Exception as e:
+            self._failed(e)
+
+    def _send_those_done(self, owed: deque[_Owed]) -> None:
+        parts: list[Part] = []
+        while owed and owed[0].promise.done():
+            promise, api, asked_s = owed.popleft()
+            self._owed_weight -= promise.weight
+            answer = promise.result()
+            assert answer is not None, "who wants no answer is owed none"
+            api.later.observe(self.last_move - asked_s)
+            api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
+            parts += answer.parts
+        if parts and not self._sender.send(parts):
+            self._shared.watch.sends(self)
+
+    def _owes_nothing(self) -> None:
+        """Go on with the request that came behind."""
+        behind, self._behind = self._behind, None
+        held, self._held = self._held, None
+        if isinstance(behind, WireError):
+            self._failed(behind)
+        elif behind is not None:
+            self._took(*behind)
+            if self._connection.state is READING:
+                self._next()
+        elif held is not None:
+            self._answer_next(held)
+        elif self._connection.state is READING:
+            self._close_where_over()
+
+    def _forget_owed(self) -> None:
+        for one in self._owed or ():
+            one.promise.cancel()
+        self._owed = self._held = self._behind = None
 
     def _throttle(self, answer: Throttled, api: ApiMetrics) -> None:
         """Send `answer` now and take the next request later; meanwhile nothing more is read than is kept."""
@@ -352,6 +451,12 @@ class Peer(asyncio.BufferedProtocol):
             if self._mute is None:
                 self._connection.answered()
                 self._next()
+        elif self._owed is not None:
+            self._shared.watch.sent(self)
+            if self._owed:
+                self._send_owed()
+            else:
+                self._owes_nothing()
 
     def _done(self) -> None:
         """The parts of the last answer are not needed any more."""
@@ -361,12 +466,17 @@ class Peer(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         self._serve()
-        if (self._eof or self._shared.stopping) and self._connection.state is READING:
+        if self._connection.state is READING:
+            self._close_where_over()
+
+    def _close_where_over(self) -> None:
+        """Where nobody asks any more, or is to ask, and all is answered."""
+        if (self._eof or self._shared.stopping) and not self._owed and not self._sender.busy:
             self._transport.close()
 
     def _settle(self, has_waited: bool = False) -> None:
         """Keep the rest of the input, and read on or not."""
-        if self._transport.is_closing():
+        if self._transport.is_closing() or isinstance(self._behind, WireError):
             return
         shared = self._shared
         settled = self._connection.settle(has_waited=has_waited)
@@ -395,6 +505,10 @@ class Peer(asyncio.BufferedProtocol):
     def _failed(self, error: Exception) -> None:
         """Close this connection for `error`, and say so."""
         shared = self._shared
+        if isinstance(error, WireError) and self._owed and not self._transport.is_closing():
+            self._behind = error  # what came before is answered
+            self._transport.pause_reading()
+            return
         if isinstance(error, WireError):
             shared.counters.wire_errors += 1
             shared.warnings.warning("closed %s: %s", self._context, printable(error))
@@ -446,14 +560,14 @@ class Peer(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """Whether a handler has its request and has not answered, or the next one has to wait."""
-        return self._pending is not None or self._mute is not None
+        return self._pending is not None or self._mute is not None or bool(self._owed)
 
     def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
         return self._pending is task
 
     @property
     def is_at_work(self) -> bool:
-        return self._pending is not None and not self._context.cancel_on_disconnect
+        return bool(self._owed) or (self._pending is not None and not self._context.cancel_on_disconnect)
 
     def described(self) -> str:
         return self._shared.describe(self._context, None)
@@ -464,7 +578,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._mute is not None:
             self._mute.cancel()
             self._unmute()
-        elif self._connection.state is READING or long_poll:
+        elif (self._connection.state is READING and not self._owed and not self._sender.busy) or long_poll:
             self._transport.close()
 
     def abort(self) -> None:

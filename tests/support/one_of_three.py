@@ -35,7 +35,7 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from service.network.exchange import Promise, RequestContext, Response
+from service.network.exchange import RequestContext, Response
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
@@ -141,8 +141,6 @@ class OneOfThree:
         number = next(self._numbers)
         frame = memoryview(bytearray(encode_request(key, version, number, "test", message)))[4:]
         answer: Any = self._dispatcher(context, frame)
-        if isinstance(answer, Promise):
-            raise NotImplementedError("no quick answers here")
         response = answer if isinstance(answer, Response) else await answer
         parts = [
             part if isinstance(part, bytes | bytearray | memoryview) else part.read()

@@ -7,7 +7,8 @@ One small batch is validated and appended at once. What is more than a slice of 
 one that is large, or inflates to much, or is to be compressed anew) goes on in later turns, and a large batch
 is validated on a thread; appending is the loop's in any case.
 
-With acks=all the answer waits until all in-sync replicas have what was appended (`broker/commits.py`).
+With acks=all the answer waits until all in-sync replicas have what was appended (`broker/commits.py`). The
+connection's next Produce requests do not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from service.broker.broker import Broker
 from service.broker.commits import Commits
 from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.log import AppendInfo
-from service.network.exchange import RequestContext, Response, Throttled
+from service.network.exchange import Answer, Promise, RequestContext, Response, Throttled
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, Codec, read_header
 from service.records.validation import (
@@ -76,7 +77,7 @@ class RefusedWithoutAnswer(WireError):
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequestView
-) -> Response | Awaitable[Response | None] | None:
+) -> Answer | Awaitable[Answer]:
     """Append everything that can be. None when the client wants no answer (acks=0)."""
     now_ms = broker.clock.now_ms()
     owed = Owed()
@@ -364,7 +365,10 @@ async def _answer_after_flush(
     """``flush.messages`` is due: the answer waits for the disk, the loop does not. Other replicas have their
     time meanwhile."""
     commits, to_flush = owed.commits, owed.to_flush or {}
-    settled = None if commits is None else commits.begin(owed.timeout_ms)
+    settled: asyncio.Future[None] = broker.loop.create_future()
+    waits = commits is not None and commits.begin(
+        owed.timeout_ms, lambda: None if settled.done() else settled.set_result(None)
+    )
     outcomes: list[object] = []
     logs = [partition.log for partition in to_flush.values()]
     for at in range(0, len(logs), MOST_AT_ONCE):
@@ -379,7 +383,7 @@ async def _answer_after_flush(
             raise error
         broker.log_storage_error("Produce", topic, index, error)
         broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
-    if settled is not None:
+    if waits:
         await settled
     failed = failed or bool(lost) or (commits is not None and _take_refused(broker, context, topics, commits))
     for topic, answers in topics if lost else ():
@@ -396,27 +400,37 @@ def _answer_once_committed(
     owed: Owed,
     commits: Commits,
     failed: bool,
-) -> Response | Awaitable[Response | None] | None:
+) -> Answer | Promise:
     """acks=all: each partition has an outcome of its own, and the answer waits for the last."""
+    answer = _Committing(broker, context.kept(), topics, commits, failed)
+    return answer if commits.begin(owed.timeout_ms, answer.settled) else answer.result()
 
-    def answer() -> Response | None:
-        refused = _take_refused(broker, context, topics, commits)
-        return _answer(broker, context, ALL, topics, failed or refused)
 
-    def tell(_: asyncio.Future[None]) -> None:
-        if future.done():
-            return  # nobody waits for it any more
-        try:
-            future.set_result(answer())
-        except Exception as e:
-            future.set_exception(e)
+class _Committing(Promise):
+    """What was appended is in its place: what is produced behind it need not wait for the replicas. It does
+    while a disk is filling up, as producers are to be slowed down then."""
 
-    settled = commits.begin(owed.timeout_ms)
-    if settled is None:
-        return answer()
-    future: asyncio.Future[Response | None] = broker.loop.create_future()
-    settled.add_done_callback(tell)
-    return future
+    __slots__ = ("_broker", "_commits", "_context", "_failed", "_topics", "weight")
+
+    def __init__(
+        self,
+        broker: Broker,
+        context: RequestContext,
+        topics: list[AnsweredTopic],
+        commits: Commits,
+        failed: bool,
+    ) -> None:
+        super().__init__()
+        self._broker, self._context, self._topics = broker, context, topics
+        self._commits, self._failed = commits, failed
+        self.weight = 0 if broker.disks.is_pressed else sum([len(answers) for _, answers in topics])
+
+    def settled(self) -> None:
+        self.set_result(None)
+
+    def result(self) -> Answer:
+        refused = _take_refused(self._broker, self._context, self._topics, self._commits)
+        return _answer(self._broker, self._context, ALL, self._topics, self._failed or refused)
 
 
 def _take_refused(
