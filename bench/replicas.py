@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import signal
 import sys
@@ -342,7 +343,8 @@ def _stall(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]:
             for what in ("kill -9 of a broker", "kill -9 of the active controller", "SIGSTOP of a broker"):
                 wait_in_sync(cluster, "safe", 120)
                 writers.wait_for_acks(60, "safe")
-                time.sleep(3)
+                # A session counts from a heartbeat, of which one comes every two seconds.
+                time.sleep(random.uniform(3, 5))
                 controller = active_controller(cluster)
                 others = [one for one in cluster.members if one != controller]
                 victim = controller if "controller" in what else others[number % len(others)]

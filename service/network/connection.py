@@ -109,7 +109,7 @@ class Connection:
         self._move(ANSWERING)
 
     def answered(self) -> None:
-        """The answer is out (or there is none): the next request may be taken."""
+        """The answer is out, or there is none, or it is owed: the next request may be taken."""
         if self.state is HANDLING:
             self.state = READING
         else:

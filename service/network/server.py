@@ -5,7 +5,8 @@ returns a `Response`, None when the request has no answer (acks=0), or an awaita
 is written at once and no task is made. A request's memory may be kept as long as needed; keeping it costs
 what it says.
 
-- One request at a time per connection, answers in order (as Kafka, which mutes the channel meanwhile).
+- One request at a time per connection, answers in order (as Kafka, which mutes the channel meanwhile). Where
+  a `Promise` says that only its answer has to wait, those of the same API behind it are handled meanwhile.
 - `WireError` from a handler: the peer's bytes make no sense; its connection is closed, one rate-limited line
   says why.
 - Any other exception is our bug: logged with its traceback, counted, the connection closed.
