@@ -87,11 +87,15 @@ class FollowedLog:
     def flushes_each(self) -> bool:
         return self._log.config.flush_messages == 1
 
+    @property
+    def needs_flush(self) -> bool:
+        return self._log.flush_due
+
     async def flush(self) -> None:
         """The next fetch tells the leader that we have it: by then it is on the device, as on the leader's
         own before it is acknowledged. And recovery takes a log of ``flush.messages=1`` for damaged where a
         batch is missing in front of a sound one."""
-        if self._log.flush_due:
+        if self.needs_flush:
             await self._logs.flush(self._log)
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:

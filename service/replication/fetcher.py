@@ -36,6 +36,7 @@ from service.replication.follower import (
     Effect,
     Fetch,
     FetchAnswer,
+    Flush,
     Follow,
     FollowerMachine,
     FollowerSettings,
@@ -93,6 +94,10 @@ class Replica(FollowerLog, Protocol):
     @property
     def flushes_each(self) -> bool:
         """Whether every batch is to be on the device before the next one comes (``flush.messages=1``)."""
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether something was appended that the topic's settings want on the device, and that is not."""
 
     async def flush(self) -> None:
         """Wait until what was appended is on the device, where the topic's settings ask for that."""
@@ -192,6 +197,7 @@ class Fetcher:
             self._now_ms(),
             is_clean=is_clean,
             builds_first=builds_first,
+            flushes_first=replica.needs_flush,
             is_in_sync=is_in_sync,
         )
         if self._beside is None:
@@ -379,9 +385,13 @@ class Fetcher:
                 self._go_on_beside(effect, self._ask(effect))
             elif isinstance(effect, BuildLocalStart):
                 self._go_on_beside(effect, self._build(effect))
+            elif isinstance(effect, Flush):
+                self._go_on_beside(effect, self._flush(effect))
 
     def _go_on_beside(
-        self, effect: Truncate | Restart | AskOffsets | BuildLocalStart, work: Coroutine[Any, Any, None]
+        self,
+        effect: Truncate | Restart | AskOffsets | BuildLocalStart | Flush,
+        work: Coroutine[Any, Any, None],
     ) -> None:
         assert self._beside is not None, "effects are done while it runs"
         self._beside.create_task(work, name=f"replica of {effect.tip}")
@@ -410,11 +420,21 @@ class Fetcher:
             done = self._refused(effect.tip, e)
         self._done(number, done)
 
-    def _refused(self, tip: TopicIdPartition, error: StorageError) -> Done:
+    def _refused(self, tip: TopicIdPartition, error: StorageError, otherwise: Done = Done.NOT_NOW) -> Done:
         """A disk that is full may have room again, and nobody would say so."""
         self._warn(f"{tip}: {error}")
         replica = self._replicas.get(tip)
-        return Done.OFFLINE if replica is None or replica.is_offline else Done.NOT_NOW
+        return Done.OFFLINE if replica is None or replica.is_offline else otherwise
+
+    async def _flush(self, effect: Flush) -> None:
+        number, done = effect.number, Done.DONE
+        await asyncio.sleep(effect.after_ms / 1000)
+        try:
+            if self._machine.is_wanted(number):
+                await self._replicas[effect.tip].flush()
+        except StorageError as e:
+            done = self._refused(effect.tip, e, Done.UNFLUSHED)
+        self._done(number, done)
 
     async def _shorten(self, effect: Truncate | Restart, is_wanted: Callable[[], bool]) -> bool:
         replica, tip, offset = self._replicas[effect.tip], effect.tip, effect.offset
@@ -465,8 +485,7 @@ class Fetcher:
             self._warn(f"{effect.tip}: {e}")
             return Done.CORRUPT
         except StorageError as e:
-            done = self._refused(effect.tip, e)
-            return done if is_flushed else Done.OFFLINE  # the next fetch would say that we have it
+            return self._refused(effect.tip, e, Done.NOT_NOW if is_flushed else Done.UNFLUSHED)
         return Done.DONE if taken else Done.CORRUPT
 
     async def _append_run(self, effect: Append, replica: Replica, view: memoryview, run: BatchScan) -> Fit:

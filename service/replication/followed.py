@@ -38,6 +38,8 @@ class State(Enum):
     """its log is being changed; nothing is fetched meanwhile"""
     ASKING = "asking"
     BUILDING = "building"
+    FLUSHING = "flushing"
+    """what was appended is not on the device, as it is to be before the leader is told of it"""
     DELAYED = "delayed"
     HELD = "held"
     """until it is assigned anew"""
@@ -45,13 +47,16 @@ class State(Enum):
 
 _REST: Final = (State.READY, State.DELAYED, State.HELD)
 MOVES: Final = {
-    State.READY: (State.WORKING, State.ASKING, State.BUILDING, State.DELAYED, State.HELD),
-    State.WORKING: _REST,
+    State.READY: (
+        State.WORKING, State.ASKING, State.BUILDING, State.FLUSHING, State.DELAYED, State.HELD,
+    ),
+    State.WORKING: (State.FLUSHING, *_REST),
     State.ASKING: (State.WORKING, *_REST),
     State.BUILDING: _REST,
+    State.FLUSHING: (State.FLUSHING, *_REST),
     State.DELAYED: (State.READY,),
     State.HELD: (),
-}
+}  # fmt: skip
 """A partition that is assigned anew begins as READY, whatever it was."""
 
 

@@ -61,6 +61,8 @@ class Done(Enum):
     """the bytes are not what they should be, or nothing of them fits: the partition rests, and asks again"""
     NOT_NOW = "not now"
     """it may work later"""
+    UNFLUSHED = "unflushed"
+    """the log has grown, but is not on the device as its settings ask; the disk may do that later"""
     OFFLINE = "offline"
     """the log's files cannot be relied on: the partition is left alone until it is assigned anew"""
 
@@ -133,6 +135,15 @@ class BuildLocalStart(NamedTuple):
     """of the leader's log as a whole"""
 
 
+class Flush(NamedTuple):
+    """Have what was appended on the device, as the topic's settings ask, in `after_ms`: the next fetch would
+    tell the leader that we have it. Others are fetched meanwhile."""
+
+    number: int
+    tip: TopicIdPartition
+    after_ms: int
+
+
 class Follow(NamedTuple):
     """The log's high watermark and start are these now: they rise, never above its end."""
 
@@ -154,7 +165,7 @@ class Warn(NamedTuple):
     why: str
 
 
-Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Follow | Hold | Warn
+Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Flush | Follow | Hold | Warn
 
 
 MOST_NAMED: Final = 1_000
@@ -225,6 +236,7 @@ class FollowerMachine:
         *,
         is_clean: bool,
         builds_first: bool = False,
+        flushes_first: bool = False,
         is_in_sync: bool = False,
     ) -> tuple[Effect, ...]:
         """Follow the leader of `leader_epoch` from now on, at the end that `log` has now. The same epoch
@@ -232,6 +244,7 @@ class FollowerMachine:
 
         `is_clean`: no committed record can be missing at the leader, so nothing below our high watermark is
         ever cut off. `builds_first`: an empty log begins at the end of the archive (KIP-1023).
+        `flushes_first`: an earlier leader's records are not on the device yet, and are to be.
         `is_in_sync`: what is committed is here, so a throttle does not hold it back.
         """
         followed = self._partitions.get(tip)
@@ -248,6 +261,8 @@ class FollowerMachine:
         self._held_back.note(tip, followed.lag)
         if builds_first and log.log_end_offset == log.log_start_offset:
             return (self._build(followed, NO_OFFSET),)
+        if flushes_first:
+            return (self._flush(followed, 0),)
         return ()
 
     def remove(self, tip: TopicIdPartition) -> None:
@@ -506,16 +521,19 @@ class FollowerMachine:
         return number in self._under_way
 
     def done(self, number: int, outcome: Done, now_ms: int) -> tuple[Effect, ...]:
-        """What became of an `Append`, `Truncate`, `Restart` or `BuildLocalStart`."""
+        """What became of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `Flush`."""
         followed = self._under_way.get(number)
         if followed is None:
             return ()
-        told, followed.told = followed.told, NOTHING_TOLD
         self._over(followed)
         self._changed[followed.tip] = None
+        if outcome is Done.UNFLUSHED:
+            return (self._flush(followed, self._settings.backoff_ms),)
+        told, followed.told = followed.told, NOTHING_TOLD
+        is_idle = followed.asked == followed.before and followed.state is not State.FLUSHING
         if outcome is Done.OFFLINE:
             followed.move(State.HELD)
-        elif outcome is not Done.DONE or followed.asked == followed.before:
+        elif outcome is not Done.DONE or is_idle:
             self._delay(followed, now_ms)
         else:
             followed.move(State.READY)
@@ -527,6 +545,9 @@ class FollowerMachine:
     def _build(self, followed: Followed, start_offset: int) -> BuildLocalStart:
         number = self._begin(followed, State.BUILDING)
         return BuildLocalStart(number, followed.tip, followed.leader_epoch, start_offset)
+
+    def _flush(self, followed: Followed, after_ms: int) -> Flush:
+        return Flush(self._begin(followed, State.FLUSHING), followed.tip, after_ms)
 
     def _begin(self, followed: Followed, state: State) -> int:
         """An effect of the partition begins."""

@@ -88,7 +88,7 @@ class LeaderNode:
             raise self.fails.pop(0)
         if api_key == ApiKey.FETCH:
             return decode_response(ApiKey.FETCH, 18, self.fetch(message, 7)[4:])[1]
-        return self.list_offsets(message)
+        return None if api_key == ApiKey.API_VERSIONS else self.list_offsets(message)
 
     def behave(self, header: RequestHeader, message: Any) -> bytes | None:
         """As a server."""
@@ -505,21 +505,66 @@ async def test_a_disk_that_was_full_is_tried_again_and_a_log_that_is_offline_is_
     assert pair.warnings == ["t0-0: events-0 is offline: torn"]
 
 
+class Unflushed:
+    """The device takes nothing for good until `has_room`; what is asked of it is counted."""
+
+    def __init__(self, replica: LocalReplica) -> None:
+        self.has_room = False
+        self.refusals = 0
+        self._flushes = replica.flush
+        replica.flush = self.flush  # type: ignore[method-assign]
+
+    async def flush(self) -> None:
+        if not self.has_room:
+            self.refusals += 1
+            raise StorageError("no descriptor is left")
+        await self._flushes()
+
+
 @at_once
-async def test_what_could_not_be_flushed_is_not_said_to_be_here(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, flush_messages=1)
-    pair.write(10)
-
-    async def flush() -> None:
-        raise StorageError("no descriptor is left")
-
-    pair.replica.flush = flush  # type: ignore[method-assign]
+async def test_what_could_not_be_flushed_is_not_said_to_be_here_until_it_is(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 2, flush_messages=1)
+    other = tip_of(1)
+    for tip in pair.replicas:
+        pair.write(10, tip)
+    device = Unflushed(pair.replica)
     running = asyncio.create_task(pair.fetcher().run())
-    await asyncio.sleep(0.3)
+    async with asyncio.timeout(10):
+        while device.refusals < 3 or pair.replicas[other].log_end_offset < 30:
+            await asyncio.sleep(0.005)
+        assert set(pair.warnings) == {"t0-0: no descriptor is left"}
+        assert pair.leader.leaders[pair.tip].followers[0].end_offset == 0, "all that it has said"
+        device.has_room = True
+        while not pair.are_equal():
+            await asyncio.sleep(0.005)
     running.cancel()
     await asyncio.wait({running})
-    assert pair.warnings == ["t0-0: no descriptor is left"]
-    assert pair.leader.asked.get(pair.tip) is None or pair.leader.asked[pair.tip].fetch_offset == 0
+    assert pair.replica.files.flushed[0] == 3
+
+
+@at_once
+async def test_a_new_leader_is_not_told_of_what_could_not_be_flushed_for_the_one_before(
+    tmp_path: Path,
+) -> None:
+    pair = Pair(tmp_path, flush_messages=1)
+    pair.write(1)
+    device, fetcher = Unflushed(pair.replica), pair.fetcher()
+    running = asyncio.create_task(fetcher.run())
+    async with asyncio.timeout(10):
+        while not device.refusals:
+            await asyncio.sleep(0.005)
+        (leader,) = pair.leader.leaders.values()
+        leader.image(Leadership(EPOCH + 1, 2, (1, FOLLOWER), (1, FOLLOWER)), START_MS)
+        refusals = device.refusals
+        fetcher.assign(pair.tip, pair.replica, EPOCH + 1, is_clean=True)
+        while device.refusals < refusals + 2:
+            await asyncio.sleep(0.005)
+        assert leader.followers[0].end_offset == -1
+        device.has_room = True
+        while leader.followers[0].end_offset < 3:
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait({running})
 
 
 @at_once

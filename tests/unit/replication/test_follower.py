@@ -19,6 +19,7 @@ from service.replication.follower import (
     Effect,
     Fetch,
     FetchAnswer,
+    Flush,
     Follow,
     FollowerMachine,
     FollowerSettings,
@@ -69,7 +70,7 @@ class Fetcher:
         return self.answer(fetch, PartitionAnswer(tip(), error, **told), *others)  # type: ignore[arg-type]
 
     def done(self, effect: Effect, outcome: Done = Done.DONE) -> tuple[Effect, ...]:
-        assert isinstance(effect, Append | Truncate | Restart | BuildLocalStart)
+        assert isinstance(effect, Append | Truncate | Restart | BuildLocalStart | Flush)
         return self.machine.done(effect.number, outcome, self.now_ms)
 
 
@@ -459,6 +460,42 @@ def test_what_moved_to_the_archive_is_built_while_the_others_are_fetched() -> No
     fetcher.logs[0].log_end_offset = 50
     assert fetcher.done(build) == ()
     assert fetcher.fetch().partitions == [(tip(), Asked(5, 50, 3, 0))]
+
+
+def test_what_is_not_on_the_device_is_not_told_and_the_others_are_fetched_meanwhile() -> None:
+    fetcher = Fetcher(2)
+    (append,) = fetcher.is_told(size=100, high_watermark=12)
+    fetcher.logs[0].log_end_offset = 14
+    (flush,) = fetcher.done(append, Done.UNFLUSHED)
+    assert isinstance(flush, Flush)
+    assert (flush.tip, flush.after_ms) == (tip(), BACKOFF_MS)
+    fetch = fetcher.fetch()
+    assert (fetch.partitions, fetch.forgotten) == ([], [tip()])
+    fetcher.answer(fetch)
+    (again,) = fetcher.done(flush, Done.UNFLUSHED)
+    assert fetcher.done(again) == (Follow(tip(), 12, 0),)
+    assert fetcher.fetch().partitions == [(tip(), Asked(5, 14, 3, 0))]
+
+
+def test_what_an_earlier_leader_sent_is_on_the_device_before_the_next_one_is_told() -> None:
+    fetcher = Fetcher()
+    (flush,) = fetcher.machine.assign(
+        tip(), fetcher.logs[0], 6, fetcher.now_ms, is_clean=True, flushes_first=True
+    )
+    assert isinstance(flush, Flush)
+    assert flush.after_ms == 0
+    assert fetcher.machine.next_fetch(fetcher.now_ms) is None
+    fetcher.done(flush)
+    assert fetcher.fetch().partitions == [(tip(), Asked(6, 10, 3, 0))]
+
+
+def test_a_log_that_fails_while_it_is_flushed_is_held() -> None:
+    fetcher = Fetcher()
+    (append,) = fetcher.is_told(size=100)
+    fetcher.logs[0].log_end_offset = 14
+    (flush,) = fetcher.done(append, Done.UNFLUSHED)
+    assert fetcher.done(flush, Done.OFFLINE) == ()
+    assert fetcher.machine.state_of(tip()) is State.HELD
 
 
 def test_what_cannot_be_built_now_is_asked_for_later() -> None:
