@@ -127,7 +127,7 @@ class Applier:
             self._image = image
             self.config = dynamic_config(self.config, image)
             if self._replication is not None:
-                self._replication.limit(self.config.replication)
+                self._replication.configure(self.config.replication)
                 self._replication.brokers(image, image.brokers)
             topics = image.topics_by_id.values()
             await self._apply_topics(((topic, topic.partitions) for topic in topics), image)
@@ -542,13 +542,17 @@ class Applier:
     async def _configure(self, delta: MetadataDelta) -> None:
         """Broker settings are what topics without overrides get: every topic is looked at again then."""
         topics: Iterable[TopicImage] = self._configured(delta)
+        piece = Slice()
         if any(self._is_ours(resource) for resource in delta.configs):
+            before = self.config.replication
             self.config = dynamic_config(self.config, self._image)
             self._logs.keep_producers(self.config.producer_id_expiration_ms)
-            if self._replication is not None and self._replication.limit(self.config.replication):
-                self._purgatory.happened(self._replication.leader_throttle)
+            if self._replication is not None:
+                if self._replication.configure(self.config.replication):
+                    self._purgatory.happened(self._replication.leader_throttle)
+                if self.config.replication.num_replica_fetchers != before.num_replica_fetchers:
+                    await piece.go_on(self._replication.spread())
             topics = self._image.topics_by_id.values()
-        piece = Slice()
         for topic in topics:
             if piece.charge(_TOPIC_US + len(topic.partitions) * _LOOK_US):
                 await piece.next_turn()

@@ -46,8 +46,18 @@ class NodeConfigRules:
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
         changed = config.with_dynamic(own, everyone)
-        config.check_cleaner_threads(changed.log_cleaner_threads)
+        self._before(image, resource_name).check_threads(changed)
         yield from check_topics(image, changed)
+
+    def _before(self, image: MetadataImage, broker: str) -> BrokerConfig:
+        """The settings that the broker has now, as far as the metadata tells; this node's where that does not
+        hold, as a change may be what mends it."""
+        config, kind = self._config(), ResourceType.BROKER
+        own = image.config(kind, broker or str(config.node_id))
+        try:
+            return config.with_dynamic(own, image.config(kind, ""))
+        except ConfigError:
+            return config
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         """Whether `key` takes a comma-separated list."""

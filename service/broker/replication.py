@@ -38,6 +38,7 @@ from service.replication.throttle import Quota, Throttle
 
 _LOG = logging.getLogger(__name__)
 _LOOK_US: Final = 4
+_PLACE_US: Final = 40
 _RECOVERED: Final = 0
 
 
@@ -219,16 +220,14 @@ class Replication:
         if replica.leader < 0 or self._is_closed or partition.log.failure is not None:
             self._unfollow(tip)
             return
-        place = _Place(
-            replica.leader,
-            (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers,
-            self._me in replica.isr,
-        )
+        place = _Place(replica.leader, self._number_of(tip), self._me in replica.isr)
         followed = self._followed.get(tip)
         if followed is None or followed.place != place or followed.partition is not partition:
             self._unfollow(tip)
             log = FollowedLog(partition, self._logs)
-            followed = self._followed[tip] = _Followed(place, partition, log)
+        else:
+            log = followed.log
+        followed = self._followed[tip] = _Followed(place, partition, log, replica, is_unclean)
         # Who was away may have to give up what a leader without it has replaced; who is in sync never has.
         is_clean = self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED
         remote = partition.unified.remote
@@ -245,6 +244,19 @@ class Replication:
             ),
             is_in_sync=place.is_in_sync,
         )
+
+    def _number_of(self, tip: TopicIdPartition) -> int:
+        """Which of the loops that fetch from its leader."""
+        return (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers
+
+    def spread(self) -> Steps[None]:
+        """There are more or fewer loops for each leader than there were: each has what is its own by now. In
+        steps (µs)."""
+        for tip in tuple(self._followed):
+            yield _PLACE_US
+            followed = self._followed.get(tip)
+            if followed is not None and followed.place.number != self._number_of(tip):
+                self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
 
     def moved_start(self, tip: TopicIdPartition) -> None:
         """The archive's start has moved that of the log, if this node follows: its leader is told."""
@@ -286,10 +298,12 @@ class Replication:
         if partition is not None:
             partition.happened(happened.what)
 
-    # -- throttles
+    # -- settings that change while the node runs
 
-    def limit(self, config: ReplicationConfig) -> bool:
-        """The bounds of what is throttled are these; whether that of the leaders here was another."""
+    def configure(self, config: ReplicationConfig) -> bool:
+        """They are these. Whether the bound of what leaders here send was another; `spread` where the number
+        of loops was."""
+        self._config = config
         if self.follower_throttle.limit(config.follower_replication_throttled_rate):
             for one in self._fetching.values():
                 one.fetcher.throttled()
@@ -421,6 +435,9 @@ class _Followed(NamedTuple):
     place: _Place
     partition: Partition
     log: FollowedLog
+    replica: PartitionImage
+    is_unclean: bool
+    """as `Replication.follow` was told last"""
 
 
 class _Fetching:

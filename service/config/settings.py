@@ -261,9 +261,21 @@ class BrokerConfig:
             changed, cluster=cluster, log_dirs=self.log_dirs, advertised_listeners=self.advertised_listeners
         )
 
-    def check_cleaner_threads(self, threads: int) -> None:
-        """Whether a running node may go to so many (Kafka `LogCleaner.validateReconfiguration`):
-        `ConfigError`."""
+    def check_threads(self, changed: BrokerConfig) -> None:
+        """Whether a running node may go to so many as `changed` says (Kafka
+        `LogCleaner.validateReconfiguration`, `DynamicThreadPool.validateReconfiguration`): `ConfigError`."""
+        self._check_cleaner_threads(changed.log_cleaner_threads)
+        before, fetchers = self.replication.num_replica_fetchers, changed.replication.num_replica_fetchers
+        why = ""
+        if fetchers < before // 2:
+            why = f"value should be at least half the current value {before}"
+        elif fetchers > before * 2:
+            why = f"value should not be greater than double the current value {before}"
+        if why:
+            what = f"Dynamic thread count update validation failed for num.replica.fetchers={fetchers}"
+            raise ConfigError(f"{what}, {why}")
+
+    def _check_cleaner_threads(self, threads: int) -> None:
         before = self.log_cleaner_threads
         if threads == before:
             return

@@ -80,6 +80,7 @@ def test_settings_for_all_brokers_are_set_and_taken_back(broker: Broker) -> None
         ("log.dirs=/elsewhere", "Cannot update these configs dynamically"),
         ("log.retention.ms=soon", "Not a number of type LONG"),
         ("log.cleaner.threads=99", "cannot be increased to more than double"),
+        ("num.replica.fetchers=5", "should not be greater than double the current value 1"),
         ("node.id=7", "Cannot update these configs dynamically"),
     ],
 )

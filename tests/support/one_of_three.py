@@ -194,7 +194,7 @@ class _Unfollowed:
     def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         return []
 
-    def limit(self, config: ReplicationConfig) -> bool:
+    def configure(self, config: ReplicationConfig) -> bool:
         return self.leader_throttle.limit(config.leader_replication_throttled_rate)
 
     def throttle(self, topic: TopicImage, leaders: Collection[str], followers: Collection[str]) -> bool:

@@ -30,7 +30,7 @@ REPLICATION: Final = (
     key(
         "num.replica.fetchers", INT, 1,
         "Loops that fetch from each leader; a partition is always in the same one.",
-        at_least=1, at_most=64,
+        at_least=1, at_most=64, dynamic=True,
     ),
     key(
         "replica.fetch.max.bytes", INT, MIB,
@@ -77,6 +77,7 @@ REPLICATION: Final = (
         "follower.fetch.last.tiered.offset.enable", BOOLEAN, False,
         "An empty replica of a tiered topic begins where its archive ends, and not with the local log of the "
         "leader.",
+        dynamic=True,
     ),
     key(
         "leader.replication.throttled.rate", LONG, LONG_MAX,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from service.base.clock import SystemClock
 from service.base.purgatory import Purgatory
+from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.broker.replication import Replication
 from service.config.settings import BrokerConfig, LogConfig
@@ -20,7 +22,7 @@ from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, Pa
 from service.partition.partition import Partition
 from service.wire.api import ApiKey, RequestHeader, encode_request
 from service.wire.fetch import FetchPartitionResult, encode_fetch_response, parse_fetch
-from tests.support.peers import peer, sound
+from tests.support.peers import Peer, peer, sound
 from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.partition.following import NoFiles
@@ -57,39 +59,77 @@ def image_of(isr: tuple[int, ...]) -> PartitionImage:
     return PartitionImage((ME, LEADER), isr, LEADER, EPOCH, len(isr), (UUID(int=1), UUID(int=1)))
 
 
-def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> None:
-    config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(tmp_path)}).replication
+class Following:
+    """What one broker fetches of a leader."""
+
+    def __init__(self, folder: Path, node: Peer, bugs: list[str]) -> None:
+        self.folder = folder
+        self.config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(folder)})
+        self.replication = Replication(
+            ME, self.config.replication, "PLAINTEXT", lambda: 100, cast("Any", None), SystemClock(),
+            Bucket({}), cast("Any", NoFiles()), lambda _: None,
+            lambda name, error: bugs.append(f"{name}: {error}"), random.Random(1).random,
+        )  # fmt: skip
+        place = EndpointImage("PLAINTEXT", node.address.host, node.address.port, 0)
+        leader = BrokerImage(LEADER, 102, UUID(int=9), (place,), (), None, False, False, ())
+        self.replication.brokers(MetadataImage(brokers={LEADER: leader}), [LEADER])
+
+    def partition(self, number: int) -> Partition:
+        tip = TopicIdPartition(UUID(int=number), f"t{number}", 0)
+        log = LocalLog.open(self.folder / f"{tip}", tip, LogConfig(), world=make_world())
+        return Partition(tip, log, None, EPOCH, 1, 1 << 20, Purgatory(0), is_leader=False)
+
+
+def observe(folder: Path, scenario: Callable[[Following, Leading], Awaitable[None]]) -> None:
     bugs: list[str] = []
 
-    async def scenario() -> None:
+    async def whole() -> None:
         leading = Leading()
         async with peer(leading.behave) as node:
-            replication = Replication(
-                ME, config, "PLAINTEXT", lambda: 100, cast("Any", None), SystemClock(), Bucket({}),
-                cast("Any", NoFiles()), lambda _: None, lambda name, error: bugs.append(f"{name}: {error}"),
-                random.Random(1).random,
-            )  # fmt: skip
-            place = EndpointImage("PLAINTEXT", node.address.host, node.address.port, 0)
-            leader = BrokerImage(LEADER, 102, UUID(int=9), (place,), (), None, False, False, ())
-            replication.brokers(MetadataImage(brokers={LEADER: leader}), [LEADER])
-            partitions = []
-            for number in (1, 2):
-                tip = TopicIdPartition(UUID(int=number), f"t{number}", 0)
-                log = LocalLog.open(tmp_path / f"{tip}", tip, LogConfig(), world=make_world())
-                partition = Partition(tip, log, None, EPOCH, 1, 1 << 20, Purgatory(0), is_leader=False)
-                partitions.append(partition)
-            synced, behind = partitions
-            replication.follow(synced, image_of((ME, LEADER)), is_unclean=False)
-            replication.follow(behind, image_of((LEADER,)), is_unclean=False)
-            name, late = "broker-1-fetcher-0", "broker-1-fetcher-0-behind"
-            ids = [one.tip.topic_id for one in partitions]
-            await until(lambda: leading.sessions == {name: {ids[0]}, late: {ids[1]}})
-            replication.follow(behind, image_of((ME, LEADER)), is_unclean=False)
-            await until(lambda: leading.sessions[name] == set(ids))
-            assert len(replication._fetching) == 1, "nobody is behind: that loop has ended"
-            replication.follow(synced, image_of((LEADER,)), is_unclean=False)
-            await until(lambda: leading.sessions == {name: {ids[1]}, late: {ids[0]}})
-            await replication.close()
+            following = Following(folder, node, bugs)
+            await scenario(following, leading)
+            await following.replication.close()
 
-    asyncio.run(scenario())
+    asyncio.run(whole())
     assert bugs == []
+
+
+def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> None:
+    async def scenario(following: Following, leading: Leading) -> None:
+        replication = following.replication
+        synced, behind = following.partition(1), following.partition(2)
+        replication.follow(synced, image_of((ME, LEADER)), is_unclean=False)
+        replication.follow(behind, image_of((LEADER,)), is_unclean=False)
+        name, late = "broker-1-fetcher-0", "broker-1-fetcher-0-behind"
+        ids = [one.tip.topic_id for one in (synced, behind)]
+        await until(lambda: leading.sessions == {name: {ids[0]}, late: {ids[1]}})
+        replication.follow(behind, image_of((ME, LEADER)), is_unclean=False)
+        await until(lambda: leading.sessions[name] == set(ids))
+        assert len(replication._fetching) == 1, "nobody is behind: that loop has ended"
+        replication.follow(synced, image_of((LEADER,)), is_unclean=False)
+        await until(lambda: leading.sessions == {name: {ids[1]}, late: {ids[0]}})
+
+    observe(tmp_path, scenario)
+
+
+def test_partitions_are_spread_anew_when_the_number_of_fetchers_changes(tmp_path: Path) -> None:
+    async def scenario(following: Following, leading: Leading) -> None:
+        replication = following.replication
+        partitions = [following.partition(number) for number in range(4)]
+        for one in partitions:
+            replication.follow(one, image_of((ME, LEADER)), is_unclean=False)
+        ids = [one.tip.topic_id for one in partitions]
+        first, second = "broker-1-fetcher-0", "broker-1-fetcher-1"
+        await until(lambda: leading.sessions == {first: set(ids)})
+        for count, spread in (
+            (2, {first: {ids[0], ids[2]}, second: {ids[1], ids[3]}}),
+            (1, {first: set(ids)}),
+        ):
+            changed = following.config.with_dynamic({"num.replica.fetchers": str(count)}, {})
+            assert not replication.configure(changed.replication), "of throttles it says nothing"
+            await Slice().go_on(replication.spread())
+            leading.sessions.pop(second, None)
+            await until(lambda spread=spread: leading.sessions == spread)  # type: ignore[misc]
+            assert len(replication._fetching) == count
+
+    observe(tmp_path, scenario)

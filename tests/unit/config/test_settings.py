@@ -570,3 +570,32 @@ def test_a_throttle_s_rate_is_set_while_the_node_runs_alone() -> None:
         node.with_dynamic({key: "-1"}, {})
     with pytest.raises(ConfigError, match="dynamically"):
         node.with_dynamic({"replication.quota.window.num": "3"}, {})
+
+
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (1, "value should be at least half the current value 4"),
+        (9, "value should not be greater than double the current value 4"),
+        (2, ""),
+        (8, ""),
+    ],
+)
+def test_loops_that_fetch_are_halved_or_doubled_at_most_while_the_node_runs(count: int, why: str) -> None:
+    running = BrokerConfig.from_properties({"num.replica.fetchers": "4"})
+    changed = running.with_dynamic({"num.replica.fetchers": str(count)}, {})
+    assert changed.replication.num_replica_fetchers == count
+    if not why:
+        running.check_threads(changed)
+        return
+    with pytest.raises(ConfigError) as refused:
+        running.check_threads(changed)
+    assert str(refused.value) == (
+        f"Dynamic thread count update validation failed for num.replica.fetchers={count}, {why}"
+    )
+
+
+def test_where_new_replicas_of_tiered_topics_begin_may_change_while_the_node_runs() -> None:
+    key = "follower.fetch.last.tiered.offset.enable"
+    changed = BrokerConfig.from_properties({}).with_dynamic({}, {key: "true"})
+    assert changed.replication.follower_fetch_last_tiered_offset_enable
