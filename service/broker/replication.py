@@ -91,6 +91,8 @@ class Replication:
         self._led: dict[TopicIdPartition, Partition] = {}
         self._short: dict[TopicIdPartition, Partition] = {}
         """those of them with replicas that are not in sync"""
+        self._moving: dict[TopicIdPartition, int] = {}
+        """how many replicas of those a reassignment adds: they are not missed until it is done"""
         self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
         """partitions that are led here, by whoever else has them"""
         self._followed: dict[TopicIdPartition, _Followed] = {}
@@ -198,6 +200,8 @@ class Replication:
         self._mark(partition)
         if len(replica.isr) < len(replica.replicas):
             self._short[tip] = partition
+            if replica.adding_replicas:
+                self._moving[tip] = len(replica.adding_replicas)
         for one in replica.replicas:
             if one != self._me:
                 self._by_follower.setdefault(one, {})[tip] = None
@@ -275,6 +279,7 @@ class Replication:
         if self._led.pop(tip, None) is None:
             return
         self._short.pop(tip, None)
+        self._moving.pop(tip, None)
         for broker_id, tips in list(self._by_follower.items()):
             if tips.pop(tip, tip) is None and not tips:
                 del self._by_follower[broker_id]
@@ -374,8 +379,14 @@ class Replication:
 
     def standing(self) -> ReplicaCounts:
         """How many there are of each kind."""
-        under = sum(one.leading is not None and one.leading.is_under_min_isr for one in self._short.values())
-        return ReplicaCounts(len(self._led), len(self._followed), len(self._short), under)
+        lacking = under = 0
+        for tip, partition in self._short.items():
+            leading = partition.leading
+            if leading is not None:
+                shape = leading.shape
+                lacking += len(shape.isr) < len(shape.replicas) - self._moving.get(tip, 0)
+                under += leading.is_under_min_isr
+        return ReplicaCounts(len(self._led), len(self._followed), lacking, under)
 
     # -- life
 

@@ -133,3 +133,27 @@ def test_partitions_are_spread_anew_when_the_number_of_fetchers_changes(tmp_path
             assert len(replication._fetching) == count
 
     observe(tmp_path, scenario)
+
+
+def test_replicas_that_a_reassignment_adds_are_not_missed_until_it_is_done(tmp_path: Path) -> None:
+    """As of Kafka's ``UnderReplicatedPartitions``, and by what ``kafka-topics`` lists."""
+
+    async def scenario(following: Following, leading: Leading) -> None:
+        def counted(isr: tuple[int, ...], **moving: tuple[int, ...]) -> tuple[int, int]:
+            nonlocal epoch
+            epoch += 1
+            replica = PartitionImage(
+                replicas=(ME, LEADER, 3), isr=isr, leader=ME, leader_epoch=EPOCH, partition_epoch=epoch,
+                directories=(UUID(int=1),) * 3, **moving,
+            )  # fmt: skip
+            following.replication.lead(partition, replica)
+            found = following.replication.standing()
+            return found.led, found.under_replicated
+
+        epoch, partition = 0, following.partition(1)
+        assert counted((ME, LEADER), adding_replicas=(3,)) == (1, 0)
+        assert counted((ME,), adding_replicas=(3,)) == (1, 1), "one that is not added is missed"
+        assert counted((ME, LEADER)) == (1, 1), "now it should be there"
+        assert counted((ME, LEADER, 3)) == (1, 0)
+
+    observe(tmp_path, scenario)
