@@ -130,8 +130,9 @@ def _broker_synonyms(name: str, broker: BrokerConfig) -> list[ConfigSynonym]:
     )
     found = [ConfigSynonym(n, level[n], source) for level, source in levels for n in names if n in level]
     for candidate in names:
-        default = to_text(BROKER_KEYS[candidate].default)
-        if default is not None:
+        key = BROKER_KEYS[candidate]
+        default = to_text(key.default)
+        if key.static and default is not None:  # what is set in the metadata alone has no default to Kafka
             found.append(ConfigSynonym(candidate, default, ConfigSource.DEFAULT_CONFIG))
     while found and found[0].name != name:
         del found[0]
