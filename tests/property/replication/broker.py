@@ -18,6 +18,7 @@ from service.replication.follower import (
     Effect,
     Fetch,
     FetchAnswer,
+    Flush,
     Follow,
     FollowerMachine,
     FollowerSettings,
@@ -404,6 +405,7 @@ class Broker:
             elif isinstance(effect, BuildLocalStart):
                 self.later(50 * world.random.random(), partial(self._build, leader_id, effect))
             else:
+                assert not isinstance(effect, Flush), "no topic here asks for flushes"
                 self._cut(effect)
                 self._do(leader_id, fetcher.done(effect.number, Done.DONE, self.now_ms), {})
 
