@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -121,16 +122,16 @@ def test_partitions_are_spread_anew_when_the_number_of_fetchers_changes(tmp_path
         ids = [one.tip.topic_id for one in partitions]
         first, second = "broker-1-fetcher-0", "broker-1-fetcher-1"
         await until(lambda: leading.sessions == {first: set(ids)})
-        for count, spread in (
+        for loops, spread in (
             (2, {first: {ids[0], ids[2]}, second: {ids[1], ids[3]}}),
             (1, {first: set(ids)}),
         ):
-            changed = following.config.with_dynamic({"num.replica.fetchers": str(count)}, {})
+            changed = following.config.with_dynamic({"num.replica.fetchers": str(loops)}, {})
             assert not replication.configure(changed.replication), "of throttles it says nothing"
             await Slice().go_on(replication.spread())
             leading.sessions.pop(second, None)
             await until(lambda spread=spread: leading.sessions == spread)  # type: ignore[misc]
-            assert len(replication._fetching) == count
+            assert len(replication._fetching) == loops
 
     observe(tmp_path, scenario)
 
@@ -139,21 +140,20 @@ def test_replicas_that_a_reassignment_adds_are_not_missed_until_it_is_done(tmp_p
     """As of Kafka's ``UnderReplicatedPartitions``, and by what ``kafka-topics`` lists."""
 
     async def scenario(following: Following, leading: Leading) -> None:
-        def counted(isr: tuple[int, ...], **moving: tuple[int, ...]) -> tuple[int, int]:
-            nonlocal epoch
-            epoch += 1
+        def counted(*isr: int, adding: tuple[int, ...] = ()) -> tuple[int, int]:
             replica = PartitionImage(
-                replicas=(ME, LEADER, 3), isr=isr, leader=ME, leader_epoch=EPOCH, partition_epoch=epoch,
-                directories=(UUID(int=1),) * 3, **moving,
+                replicas=(ME, LEADER, 3), isr=isr, leader=ME, leader_epoch=EPOCH,
+                partition_epoch=next(epochs),
+                directories=(UUID(int=1),) * 3, adding_replicas=adding,
             )  # fmt: skip
             following.replication.lead(partition, replica)
             found = following.replication.standing()
             return found.led, found.under_replicated
 
-        epoch, partition = 0, following.partition(1)
-        assert counted((ME, LEADER), adding_replicas=(3,)) == (1, 0)
-        assert counted((ME,), adding_replicas=(3,)) == (1, 1), "one that is not added is missed"
-        assert counted((ME, LEADER)) == (1, 1), "now it should be there"
-        assert counted((ME, LEADER, 3)) == (1, 0)
+        epochs, partition = count(1), following.partition(1)
+        assert counted(ME, LEADER, adding=(3,)) == (1, 0)
+        assert counted(ME, adding=(3,)) == (1, 1), "one that is not added is missed"
+        assert counted(ME, LEADER) == (1, 1), "now it should be there"
+        assert counted(ME, LEADER, 3) == (1, 0)
 
     observe(tmp_path, scenario)
