@@ -172,6 +172,21 @@ def test_what_may_not_be_is_refused_and_nothing_of_it_is_noted(
     run(tmp_path, scenario)
 
 
+def test_any_leader_epoch_below_zero_says_none_to_replicas_and_consumers(tmp_path: Path) -> None:
+    """As in Kafka, whose ``FetchRequest`` takes those for none."""
+
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        await append(one, 3)
+        answer = await one.fetch(epoch=-5, offset=3)
+        assert (answer.error_code, one.of(OTHER).end_offset) == (NONE, 3)
+        assert (await one.fetch(replica=9, epoch=-5)).error_code == NOT_LEADER
+        answer = (await node.fetch(0, current_leader_epoch=-5)).responses[0].partitions[0]
+        assert answer.error_code == NONE
+
+    run(tmp_path, scenario)
+
+
 def test_a_broker_epoch_that_is_not_said_or_is_newer_than_ours_counts(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
