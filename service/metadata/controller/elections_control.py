@@ -6,7 +6,7 @@ Source: Apache Kafka ``ReplicationControlManager``: ``generateLeaderAndIsrUpdate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -83,6 +83,8 @@ class Elections:
         }
         self._rules: dict[UUID, ElectionRules] = {}
         self._state: PartitionImage | None = None
+        self._moved: Mapping[int, UUID] = {}
+        """where replicas of it lie from this change on"""
 
     def rules(self, topic: TopicImage) -> ElectionRules:
         """What holds for the topic's partitions."""
@@ -132,7 +134,7 @@ class Elections:
             if not self._gone.isdisjoint(isr):
                 isr = tuple(one for one in isr if one not in self._gone)
             wanted = Wanted(isr=isr, unclean=self._unclean)
-        self._state = state
+        self._state, self._moved = state, wanted.directories or {}
         return change_partition(
             topic.id,
             partition_id,
@@ -150,6 +152,8 @@ class Elections:
             return False
         if not self._settings.checks_directories or broker_id not in state.replicas:
             return True
+        if broker_id in self._moved:
+            return is_online(broker, self._moved[broker_id])
         at = state.replicas.index(broker_id)
         return at >= len(state.directories) or is_online(broker, state.directories[at])
 

@@ -264,6 +264,19 @@ def test_brokers_tell_where_their_replicas_lie() -> None:
     assert (state_of(moved).leader, state_of(moved).isr) == (2, (2,))
 
 
+def test_who_tells_that_its_replica_lies_on_a_new_disk_leads_what_nobody_else_may() -> None:
+    before = UUID(int=77_777)  # of the disk that was lost; the broker has registered without it
+    image = image_of(
+        *THREE,
+        partition(0, (1,), (1,), -1, directories=(before,)),
+        partition(1, (1, 2), (1,), -1, directories=(before, directory(2))),
+    )
+    asked = [AssignReplica(directory(1), TOPIC_ID, number) for number in (0, 1)]
+    after, _ = applied(image, assign_replicas(image, 1, 10, asked, SETTINGS))
+    assert [state_of(after, number).leader for number in (0, 1)] == [1, 1]
+    assert [state_of(after, number).isr for number in (0, 1)] == [(1,), (1,)]
+
+
 def test_eligible_leaders_need_one_number_that_all_go_by() -> None:
     own = ConfigRecord(resource_type=4, resource_name="2", name="min.insync.replicas", value="1")
     image = image_of(*THREE, partition(0, (1,), (1,), 1), own, elr=False)
