@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from simulator import group_acts, pasts
 from simulator.client import NoAnswer
-from simulator.durable import segment_bases
 from simulator.faults import (
     DISK_KINDS,
     LITTLE_ROOM,
@@ -32,7 +31,7 @@ from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
 from simulator.sending import send, send_idempotent, values_of
-from simulator.topics import TOPIC_KINDS, create
+from simulator.topics import TOPIC_KINDS, create, delete_up_to, offset_to_delete
 from simulator.world import SimWorld
 
 
@@ -107,12 +106,8 @@ async def delete_records(world: SimWorld, random: Random) -> None:
         return
     topic, partition = random.choice(there)
     await world.settle()
-    end = max(partition.end_offset, partition.log_start)
-    machine = world.machine
-    borders = segment_bases(machine.platter, machine.log_dirs, topic.name, partition.index) or [0]
-    anywhere, border = random.randint(0, end), random.choice(borders)
-    offset = random.choice((-1, anywhere, anywhere, border, border, end, end + 100))
-    await delete_up_to(world, topic, partition, offset)
+    offset = offset_to_delete(random, world.machine, topic, partition)
+    await delete_up_to(world.client, world.tell, topic, partition, offset)
     ending = random.random()
     if ending < 0.3:
         world.tell("kill -9 after a deletion")
@@ -122,17 +117,6 @@ async def delete_records(world: SimWorld, random: Random) -> None:
         world.troubled = True
         await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.ANY)))
         await _again(world, random)
-
-
-async def delete_up_to(world: SimWorld, topic: TopicModel, partition: PartitionModel, offset: int) -> None:
-    """DeleteRecords, and what the model is to know of it."""
-    partition.delete_asked(offset)
-    try:
-        error, low_watermark = await world.client.delete_records(topic.name, partition.index, offset)
-    except NoAnswer:
-        error, low_watermark = ErrorCode.request_timed_out, -1
-    world.tell(f"delete {partition} up to {offset}: {error.name}, {low_watermark}")
-    partition.delete_answered(offset, error, low_watermark)
 
 
 async def alter_topic(world: SimWorld, random: Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import FirnError
@@ -20,11 +21,22 @@ from service.remote.format.keys import (
     head_key,
     parse_key,
 )
-from service.remote.format.manifest import Page, PageRef, live_segments
+from service.remote.format.manifest import Page, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import decode_head, decode_topics
-from service.remote.reading.object_reader import open_page, open_published
+from service.remote.reading.object_reader import Chain, open_chain, open_page, open_published
 from service.remote.stores.memory_store import MemoryStore
 from simulator.store import Bucket
+
+
+class Live(NamedTuple):
+    """What a manifest stands for: the keys of all that it needs, its segments, the first offset behind."""
+
+    keys: frozenset[str]
+    segments: tuple[SegmentEntry, ...]
+    end_offset: int
+
+
+NOTHING: Final = Live(frozenset(), (), 0)
 
 
 class Archive:
@@ -33,6 +45,7 @@ class Archive:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._live: dict[tuple[UUID, int], tuple[str, frozenset[str], int]] = {}
+        self._named: dict[str, Live] = {}
 
     def live(self, topic_id: UUID, partition: int) -> tuple[frozenset[str], int]:
         """Keys of all that HEAD stands for, and the first offset behind it; nothing where HEAD says
@@ -43,23 +56,29 @@ class Archive:
         known = self._live.get((topic_id, partition))
         if known is not None and known[0] == head.tag:
             return known[1], known[2]
-        keys: set[str] = {head_key(topic_id, partition)}
         store = self._store(f"data/{topic_id}/{partition}/")
         try:
             chain = open_published(store, HeadKey(topic_id, partition))
             assert chain is not None
-            keys.add(chain.key)
-
-            def load(ref: PageRef) -> Page:
-                keys.add(ref.key)
-                return open_page(store, ref, chain.manifest)
-
-            keys.update(entry.key for entry in live_segments(chain.manifest, load))
-            end = chain.manifest.end_offset
+            live = _live(store, chain)
         except FirnError:
             return frozenset(), 0  # damaged by an act; fsck names it
-        self._live[topic_id, partition] = head.tag, frozenset(keys), end
-        return frozenset(keys), end
+        keys = live.keys | {head_key(topic_id, partition)}
+        self._live[topic_id, partition] = head.tag, keys, live.end_offset
+        return keys, live.end_offset
+
+    def named(self, manifest_key: str) -> Live:
+        """What the manifest under this key stands for. `FirnError` where it, or a page, is not there."""
+        known = self._named.get(manifest_key)
+        if known is None:
+            store = self._store(manifest_key.rpartition("/")[0].rpartition("/")[0] + "/")
+            known = self._named[manifest_key] = _live(store, open_chain(store, manifest_key))
+        return known
+
+    def object(self, key: str) -> bytes | None:
+        """The bytes that lie there."""
+        found = self._bucket.objects.get(key)
+        return None if found is None else found.data
 
     def is_live(self, key: str) -> bool:
         """Whether a HEAD, or the cluster, needs the object."""
@@ -144,6 +163,18 @@ class Archive:
             if key.startswith(prefix):
                 store.put(key, found.data)
         return store
+
+
+def _live(store: MemoryStore, chain: Chain) -> Live:
+    keys = {chain.key}
+
+    def load(ref: PageRef) -> Page:
+        keys.add(ref.key)
+        return open_page(store, ref, chain.manifest)
+
+    segments = tuple(live_segments(chain.manifest, load))
+    keys.update(entry.key for entry in segments)
+    return Live(frozenset(keys), segments, chain.manifest.end_offset)
 
 
 def _topic_ids(topics: bytes) -> frozenset[UUID]:

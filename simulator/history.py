@@ -69,6 +69,8 @@ class Plan:
     seed: int
     log_dirs: int
     acts: tuple[Act, ...]
+    tiered: bool = False
+    """of several nodes: whether they have a bucket"""
 
 
 @dataclass

@@ -74,8 +74,10 @@ class Machine:
         faults: DiskFaults,
         store_faults: StoreFaults,
         *,
+        metadata_dir: Path | None = None,
         most_descriptors: int = 1 << 30,
     ) -> None:
+        """`metadata_dir`: where the metadata log is, if that is none of `log_dirs`."""
         self.name = name
         self.loop = loop
         self.random = random
@@ -86,8 +88,11 @@ class Machine:
         self.store_faults = store_faults
         self.most_descriptors = most_descriptors
         self.clock = SimClock(loop)
+        self.store_ms: Callable[[], int] = self.clock.now_ms
+        """the bucket's clock"""
+        self.metadata_dir = metadata_dir or log_dirs[0]
         self.platter = Platter()
-        for path in log_dirs:
+        for path in dict.fromkeys((*log_dirs, self.metadata_dir)):
             self.platter.make_root(path)
         self.run: Run | None = None
         self.boots = 1
@@ -129,6 +134,17 @@ class Machine:
         self.platter.lose_power(self.random, loss)
         self.boots += 1
 
+    def lose_disk(self) -> None:
+        """The process is gone, and all directories; but the metadata log's, where that has one of its own."""
+        self.kill()
+        if self.metadata_dir in self.log_dirs:
+            self.platter = Platter()
+            self.boots += 1
+        for path in self.log_dirs:
+            if self.metadata_dir not in self.log_dirs:
+                self.platter.forget(path)
+            self.platter.make_root(path)
+
 
 class Run:
     """One process of a node, from its start to its end."""
@@ -167,7 +183,7 @@ class Run:
         machine = self._machine
         return SimStore(
             machine.bucket, machine.loop, self.process, self.threads, self._random, machine.store_faults,
-            self._trace, machine.clock.now_ms,
+            self._trace, machine.store_ms,
         )  # fmt: skip
 
     @property

@@ -129,13 +129,15 @@ class PartitionModel:
     def delete_answered(self, offset: int, error: ErrorCode, low_watermark: int) -> None:
         """What became of `delete_asked`. Raises `Violation`."""
         if error is ErrorCode.none:
-            least = self.answered_end if offset < 0 else offset
+            committed = 0 if self.is_replicated else self.answered_end  # as far as its leader knew
+            least = committed if offset < 0 else offset
             if low_watermark < least:
                 raise Violation(f"{self}: deleted up to {least}, and the low watermark is {low_watermark}")
             self.deleted_below = max(self.deleted_below, low_watermark if offset < 0 else offset)
             self.asked_start = max(self._asked_before, self.deleted_below)
         elif error is ErrorCode.offset_out_of_range:
-            if offset <= self.end_offset and not self.excused:
+            # A new leader may not know yet how far its records are committed.
+            if offset <= self.end_offset and not self.excused and not self.is_replicated:
                 raise Violation(f"{self}: {offset} is out of range, and its end was {self.end_offset} before")
             self.asked_start = self._asked_before
 
@@ -143,7 +145,7 @@ class PartitionModel:
         """What expired may be there again: where a log begins is noted some time after it has moved. What was
         deleted on demand is gone, if that was acknowledged."""
         self.log_start = 0
-        self.is_deletion_doubtful = True
+        self.is_deletion_doubtful = not self.is_replicated  # else another replica may have done it
 
     def past_returns(self) -> None:
         """What was gone may be there again: the disk is one of before it went."""

@@ -12,7 +12,7 @@ from simulator import acts, group_acts
 from simulator.client import NoAnswer
 from simulator.model import PartitionModel, TopicModel
 from simulator.sending import send, send_idempotent
-from simulator.topics import COMPACTED
+from simulator.topics import COMPACTED, delete_up_to
 from simulator.world import SETTINGS, SimWorld
 
 SETTINGS_OF_SWEEP: Final = {
@@ -74,7 +74,7 @@ async def _delete_records(world: SimWorld, name: str, offset: int) -> None:
     if await world.ensure_running():
         for topic, partition in list(world.partitions()):
             if topic.name == name:
-                await acts.delete_up_to(world, topic, partition, offset)
+                await delete_up_to(world.client, world.tell, topic, partition, offset)
 
 
 async def _restart(world: SimWorld) -> None:

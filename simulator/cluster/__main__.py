@@ -21,6 +21,8 @@ _TOLD: Final = {
     "answered": "answered changes",
     "elections": "elections",
     "cuts": "truncations",
+    "commits": "archive commits",
+    "handovers": "chains handed over",
     "acknowledged": "records acknowledged",
     "consumed": "consumed",
 }

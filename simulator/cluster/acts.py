@@ -9,27 +9,41 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from simulator.acts import Act
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
+from simulator.cluster import process_acts as processes
+from simulator.cluster import tier_acts
 from simulator.cluster.examining import examine_all
+from simulator.cluster.process_acts import somebody
 from simulator.cluster.world import CLIENT, ClusterWorld, is_ready
 from simulator.faults import DISK_KINDS, FULL, SLOW_FSYNC, SLOW_METADATA
-from simulator.machine import Machine, State
+from simulator.machine import Machine
 from simulator.model import PartitionModel, TopicModel, Violation
-from simulator.platter import Loss
+from simulator.topics import NOBODY, configs_of, retention_ms_of
 
-NOBODY: Final = UUID(int=0)
 _DISK: Final = (*(kind for kind in DISK_KINDS if kind != FULL), SLOW_FSYNC, SLOW_METADATA)
-_LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
+KINDS: Final = ("plain", "plain", "flushed", "flushed", "expiring")
+TIERED_KINDS: Final = (
+    *KINDS,
+    "tiered",
+    "tiered",
+    "tiered and flushed",
+    "tiered and flushed",
+    "tiered and expiring",
+)
 _KEYS: Final = (
     ("segment.bytes", ("1048576", "2097152", None)),
     ("max.message.bytes", ("100000", "200000", None)),
     ("retention.bytes", ("100000000", None)),
+    ("internal.segment.bytes", ("600", "2500", "9000")),
+)
+_TIERED_KEYS: Final = (
+    ("local.retention.bytes", ("1", "2000", "8000")),
+    ("local.retention.ms", ("1", "5000", "-2")),
 )
 
 
@@ -44,20 +58,25 @@ async def perform(world: ClusterWorld, act: Act) -> None:
 async def create_topic(world: ClusterWorld, random: Random) -> None:
     if sum(not topic.deleted for topic in world.topics) >= 8:
         return
-    name, flushed = f"t{len(world.topics)}", random.random() < 0.5
-    topic = TopicModel(name, NOBODY, [], False, flushed, -1, deleted=True)
+    name, kind = f"t{len(world.topics)}", random.choice(TIERED_KINDS if world.tiered else KINDS)
+    retention_ms = retention_ms_of(kind)
+    topic = TopicModel(name, NOBODY, [], "tiered" in kind, "flushed" in kind, retention_ms, deleted=True)
     world.topics.append(topic)  # the name may be taken from now on
     machine, count = random.choice(world.machines), random.randint(1, 3)
     factor, least = random.choice((1, 2, 3, 3, 3)), random.choice((1, 2, 2))
-    await _maybe_in_background(world, random, _create(world, machine, topic, count, factor, least))
+    configs = {**configs_of(random, kind), "min.insync.replicas": str(least)}
+    await _maybe_in_background(world, random, _create(world, machine, topic, count, factor, configs))
 
 
 async def _create(
-    world: ClusterWorld, machine: Machine, topic: TopicModel, count: int, factor: int, least: int
+    world: ClusterWorld,
+    machine: Machine,
+    topic: TopicModel,
+    count: int,
+    factor: int,
+    configs: dict[str, str],
 ) -> None:
     client = Client(machine.address)
-    configs = {"flush.messages": "1"} if topic.flushed else {}
-    configs["min.insync.replicas"] = str(least)
     before, calm = world.oracle.end, world.is_calm
     try:
         error, topic_id = await client.create_topic(topic.name, count, configs, factor)
@@ -65,10 +84,8 @@ async def _create(
         error, topic_id = ErrorCode.request_timed_out, None
     finally:
         client.close()
-    world.tell(
-        f"create {topic.name} by {machine.name}: {count} partitions on {factor} of which {least} in sync: "
-        f"{error.name}"
-    )
+    said = ", ".join(f"{key}={value}" for key, value in configs.items())
+    world.tell(f"create {topic.name} by {machine.name}: {count} on {factor}: {said}: {error.name}")
     if error is not ErrorCode.none or topic_id is None:
         return
     world.answered += 1
@@ -78,6 +95,7 @@ async def _create(
     if offset < before:
         raise Violation(f"A2: {topic.name} was made at {offset}, and asked for when {before} was committed")
     topic.topic_id, topic.deleted = topic_id, False
+    world.configs.update({(topic.name, key): (value,) for key, value in configs.items()})
     topic.partitions = [PartitionModel(topic.name, index, is_replicated=True) for index in range(count)]
     _is_known(world, machine, calm, offset, f"{topic.name} is made")
 
@@ -131,7 +149,7 @@ async def alter_topic(world: ClusterWorld, random: Random) -> None:
     if not there:
         return
     topic, machine = random.choice(there), random.choice(world.machines)
-    key, values = random.choice(_KEYS)
+    key, values = random.choice((*_KEYS, *_TIERED_KEYS) if topic.tiered else _KEYS)
     await world.settle()
     await _maybe_in_background(world, random, _alter(world, machine, topic, key, random.choice(values)))
 
@@ -178,8 +196,9 @@ async def _produce(world: ClusterWorld, random: Random, *, idempotent: bool) -> 
     if not there:
         return
     topic, partition = random.choice(there)
+    sizes = (90, 400) if topic.tiered else (10, 90)
     batches = [
-        clients.values_of(world, random.choice((1, 2, 7)), random.choice((10, 90)))
+        clients.values_of(world, random.choice((1, 2, 7)), random.choice(sizes))
         for _ in range(random.choice((1, 2, 5)))
     ]
     own = Random(random.getrandbits(48))
@@ -193,7 +212,8 @@ async def stream(world: ClusterWorld, random: Random) -> None:
     there = list(world.partitions())
     for topic, partition in random.sample(there, min(len(there), 2)):
         own, idempotent = Random(random.getrandbits(48)), random.random() < 0.5
-        batches = [clients.values_of(world, own.choice((1, 2, 7)), 10) for _ in range(own.choice((5, 20)))]
+        size = own.choice((90, 400)) if topic.tiered else 10
+        batches = [clients.values_of(world, own.choice((1, 2, 7)), size) for _ in range(own.choice((5, 20)))]
         acks = 1 if not idempotent and random.random() < 0.3 else clients.ALL
         world.spawn(
             clients.produce(
@@ -276,105 +296,12 @@ async def wait(world: ClusterWorld, random: Random) -> None:
     await asyncio.sleep(seconds)
 
 
-# Processes
-
-
-def _somebody(world: ClusterWorld, random: Random) -> Machine:
-    """The active controller more often than by chance."""
-    leaders = [
-        one for one in world.alive
-        if one.run and one.run.node and one.run.node.metadata and one.run.node.metadata.quorum.is_leader
-    ]  # fmt: skip
-    return random.choice(leaders) if leaders and random.random() < 0.4 else random.choice(world.machines)
-
-
-async def kill(world: ClusterWorld, random: Random) -> None:
-    """One node, now and then two or all; they come back soon, or when `start` comes."""
-    count = random.choice((1, 1, 1, 1, 2, len(world.machines)))
-    chosen = {_somebody(world, random).name for _ in range(count)}
-    if count == len(world.machines):
-        chosen = {one.name for one in world.machines}
-    for name in sorted(chosen):
-        if not _is_down(world.machine(name)):
-            world.kill(world.machine(name))
-            await asyncio.sleep(random.random() * 0.02)
-    if random.random() < 0.6:
-        await asyncio.sleep(random.choice((0.0, 0.1, 1.0, 4.0)))
-        for name in sorted(chosen):
-            await _again(world, random, world.machine(name))
-
-
-async def start(world: ClusterWorld, random: Random) -> None:
-    """Whoever is down."""
-    for machine in world.machines:
-        if _is_down(machine):
-            await _again(world, random, machine)
-
-
-async def _again(world: ClusterWorld, random: Random, machine: Machine) -> None:
-    world.ended_for_reasons()
-    if not _is_down(machine):
-        return
-    if world.dark(machine.name):
-        world.network.heal(world.links_of(machine.name))
-        world.darkness.discard(machine.name)
-    world.tell(f"start {machine.name}")
-    world.start(machine)
-    if random.random() < 0.5:
-        await world.until_ready(machine, random.choice((0.1, 2.0, 10.0)))
-
-
-def _is_down(machine: Machine) -> bool:
-    return machine.run is None or machine.run.ended
-
-
-async def stop(world: ClusterWorld, random: Random) -> None:
-    machine = _somebody(world, random)
-    if machine.run is None or machine.run.state is not State.READY:
-        return
-    await world.stop(machine)
-    world.ended_for_reasons()
-    if random.random() < 0.7:
-        await _again(world, random, machine)
-
-
-async def lose_power(world: ClusterWorld, random: Random) -> None:
-    machine = _somebody(world, random)
-    if _is_down(machine):
-        return
-    await asyncio.sleep(0.05)
-    await world.lose_power(machine, random.choice(_LOSSES))
-    if random.random() < 0.6:
-        await asyncio.sleep(random.choice((0.1, 2.0, 12.0)))
-        await _again(world, random, machine)
-
-
-async def pause(world: ClusterWorld, random: Random) -> None:
-    machine = _somebody(world, random)
-    run = machine.run
-    if run is None or run.ended:
-        return
-    seconds = random.choice((0.5, 3.0, 12.0))
-    world.tell(f"SIGSTOP {machine.name} for {seconds} s")
-    world.disturbed()
-    run.process.stop()
-    await asyncio.sleep(seconds)
-    run.process.resume()
-    world.disturbed()
-
-
-async def jump_clock(world: ClusterWorld, random: Random) -> None:
-    machine, seconds = random.choice(world.machines), random.choice((-3600, -30, -5, 5))
-    world.tell(f"the wall clock of {machine.name} jumps by {seconds} s")
-    machine.clock.ahead_ms += seconds * 1000
-
-
 # Links
 
 
 async def partition(world: ClusterWorld, random: Random) -> None:
     """A node is cut off, in both directions or one, or from one other alone."""
-    machine, names = _somebody(world, random), [one.name for one in world.machines]
+    machine, names = somebody(world, random), [one.name for one in world.machines]
     others = [name for name in names if name != machine.name]
     how = random.choice(("whole", "with the clients", "deaf", "mute", "one link", "one way"))
     one = random.choice(others)
@@ -416,7 +343,7 @@ async def reset_connections(world: ClusterWorld, random: Random) -> None:
 
 
 async def slow_links(world: ClusterWorld, random: Random) -> None:
-    machine, slow_s = _somebody(world, random), random.choice((0.05, 0.3, 1.0, 3.0))
+    machine, slow_s = somebody(world, random), random.choice((0.05, 0.3, 1.0, 3.0))
     world.disturbed()
     links = world.links_of(machine.name)
     world.network.links.slow_s.update(dict.fromkeys(sorted(links), slow_s))
@@ -446,8 +373,10 @@ ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
         create_topic, delete_topic, alter_topic, produce, produce_idempotent, stream, consume, elect,
-        reassign, examine, wait, kill, start, stop, lose_power, pause, jump_clock, partition, heal,
-        reset_connections, slow_links, disk_faults, disk_heals,
+        reassign, examine, wait, processes.kill, processes.start, processes.stop, processes.lose_power,
+        processes.pause, processes.jump_clock, processes.wipe_disk, partition, heal, reset_connections,
+        slow_links, disk_faults, disk_heals, tier_acts.delete_records,
+        tier_acts.store_faults, tier_acts.store_heals, tier_acts.settle_down,
     )
 }  # fmt: skip
 

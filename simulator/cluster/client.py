@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
-from simulator.client import Client, NoAnswer
+from simulator.client import EARLIEST, Client, NoAnswer
 from simulator.cluster.replicas import Key
 from simulator.cluster.world import CLIENT, ClusterWorld
 from simulator.model import PartitionModel, TopicModel, Violation, brief
@@ -100,15 +100,23 @@ async def produce(
             producer_epoch=producer[1],
             base_sequence=sequence if idempotent else -1,
         )
+        made_ms = world.real_ms()
         for value in values:
-            builder.add(world.real_ms(), None, value)
-        batch = bytes(builder.build())
-        is_there = await _send(world, random, topic, partition, batch, values, again=idempotent, acks=acks)
+            builder.add(made_ms, None, value)
+        batch = _Batch(bytes(builder.build()), values, made_ms)
+        is_there = await _send(world, random, topic, partition, batch, again=idempotent, acks=acks)
         if idempotent and not is_there:
             return
         sequence += len(values)
         if pause_s:
             await asyncio.sleep(random.random() * pause_s)
+
+
+class _Batch(NamedTuple):
+    data: bytes
+    values: list[bytes]
+    made_ms: int
+    """what its records say"""
 
 
 async def _producer(world: ClusterWorld, random: Random) -> tuple[int, int] | None:
@@ -130,13 +138,13 @@ async def _send(
     random: Random,
     topic: TopicModel,
     partition: PartitionModel,
-    batch: bytes,
-    values: list[bytes],
+    batch: _Batch,
     *,
     again: bool,
     acks: int,
 ) -> bool:
     """Whether it is there, surely. What was refused for sure is sent again by anybody."""
+    values = batch.values
     partition.unknown.update(values)
     partition.sent.update(values)
     key = topic.topic_id, partition.index
@@ -148,9 +156,9 @@ async def _send(
             await asyncio.sleep(_PAUSE_S)
             continue
         client = Client(world.machine(host).address)
-        now_ms, losses = world.real_ms(), partition.losses
+        losses = partition.losses
         try:
-            answer = await client.produce(topic.topic_id, partition.index, batch, acks)
+            answer = await client.produce(topic.topic_id, partition.index, batch.data, acks)
         except NoAnswer:
             world.trace.tell(CLIENT, f"{span} at {host}: no answer")
             doubtful = True
@@ -167,7 +175,7 @@ async def _send(
                     _is_held(world, partition, key, answer.base_offset + len(values))
                 partition.unknown.difference_update(values)
                 world.acknowledged += len(values)
-                partition.acknowledge(answer.base_offset, values, now_ms)
+                partition.acknowledge(answer.base_offset, values, batch.made_ms)
             return True
         if answer.error not in NOT_NOW:
             if not doubtful:
@@ -195,11 +203,13 @@ def _is_held(world: ClusterWorld, partition: PartitionModel, key: Key, end: int)
 async def consume(
     world: ClusterWorld, random: Random, topic: TopicModel, partition: PartitionModel, fetches: int
 ) -> None:
-    """Read on from somewhere, at whoever leads, as often as `fetches`. Raises `Violation` (P9)."""
+    """Read on from somewhere, as often as `fetches`, at whoever leads or has a replica. Raises `Violation`
+    (P9)."""
     key = topic.topic_id, partition.index
     at = random.randint(0, partition.end_offset)
     for _ in range(fetches):
-        host = await find_leader(world, random, *key)
+        at_replica = random.random() < 0.3
+        host = _replica(world, random, key) if at_replica else await find_leader(world, random, *key)
         if host is None:
             await asyncio.sleep(_PAUSE_S)
             continue
@@ -207,8 +217,8 @@ async def consume(
         try:
             for _ in range(random.randint(1, 5)):
                 found = await client.fetch(*key, at, max_bytes=random.choice((200, 1 << 20)), max_wait_ms=300)
-                if found.error is ErrorCode.offset_out_of_range and partition.losses:
-                    at = 0
+                if found.error is ErrorCode.offset_out_of_range:
+                    at = await _beginning(client, topic, partition, at)
                 if found.error is not ErrorCode.none:
                     break
                 if losses != partition.losses or topic.deleted:
@@ -221,3 +231,15 @@ async def consume(
         if topic.deleted:
             return
         await asyncio.sleep(random.random() * _PAUSE_S)
+
+
+def _replica(world: ClusterWorld, random: Random, key: Key) -> str:
+    return f"n{random.choice(world.oracle.replicas.placed[key].replicas)}"
+
+
+async def _beginning(client: Client, topic: TopicModel, partition: PartitionModel, at: int) -> int:
+    """Where somebody goes on to read who was told that the log does not have `at`. `NoAnswer`."""
+    error, start, _ = await client.offset(topic.name, partition.index, EARLIEST)
+    if error is not ErrorCode.none:
+        return at
+    return 0 if start <= at and partition.losses else max(at, start)

@@ -17,6 +17,8 @@ from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel, Violation
 
 _AGAIN_S: Final = 0.5
+_COLD_S: Final = 5.0
+"""so long bytes of the bucket may be on their way, while the loop goes on asking"""
 
 
 async def examine_all(world: ClusterWorld, random: Random) -> str:
@@ -34,7 +36,15 @@ async def examine_all(world: ClusterWorld, random: Random) -> str:
             world.trace.note("oracle", f"{partition}: {why}")
             missing = missing or f"{partition}: {why}"
     world.ended_for_reasons()
+    check_archive(world)
     return missing
+
+
+def check_archive(world: ClusterWorld) -> None:
+    """T10: at any moment `firn fsck` finds nothing wrong."""
+    if world.tiered:
+        for problem in world.archive.problems():
+            raise Violation(f"T10: fsck: {problem}")
 
 
 async def _examine(world: ClusterWorld, asked: str, topic: TopicModel, partition: PartitionModel) -> str:
@@ -68,20 +78,60 @@ async def _read(
         # Whoever is cut off may believe for a while that it leads, and does not know what its successor has
         # acknowledged: once all is alive there is none such left.
         return f"{host} leads in epoch {epoch}, after somebody did in {newest}"
+    if epoch > partition.leader_epoch:
+        partition.log_start = 0  # where what expired has moved it another replica need not have heard
     partition.leader_epoch = epoch
     start, end = bounds
+    records = await _records(world, client, topic, partition, start, end)
+    if isinstance(records, str):
+        return records
+    expired = None if topic.retention_ms < 0 else world.wall_ms() - topic.retention_ms
+    partition.judge(start, end, records, expired)
+    return await _epochs(client, topic, partition, epoch, end, records)
+
+
+async def _epochs(
+    client: Client,
+    topic: TopicModel,
+    partition: PartitionModel,
+    current: int,
+    end: int,
+    records: list[Record],
+) -> str:
+    """L6: where the current epoch ends, and each of the records. `NoAnswer`."""
+    for asked in sorted({current, *(one.leader_epoch for one in records)}):
+        error, epoch, offset = await client.end_of_epoch(topic.name, partition.index, asked)
+        if error is not ErrorCode.none:
+            return _refused(partition, client.address[0], error)
+        error, begins, _ = await client.offset(topic.name, partition.index, EARLIEST)
+        if error is not ErrorCode.none:
+            return _refused(partition, client.address[0], error)
+        if records and begins > records[0].offset:
+            return ""  # epochs begin and end elsewhere now
+        partition.judge_epoch(asked, epoch, offset, end, records)
+    return ""
+
+
+async def _records(
+    world: ClusterWorld, client: Client, topic: TopicModel, partition: PartitionModel, start: int, end: int
+) -> list[Record] | str:
+    """All of them, of both tiers; why they cannot be read. `NoAnswer`."""
     records: list[Record] = []
-    at = start
+    at, deadline = start, world.loop.time() + _COLD_S
     while at < end:
         found = await client.fetch(topic.topic_id, partition.index, at, max_wait_ms=500)
+        if found.error is ErrorCode.offset_out_of_range:
+            error, begins, _ = await client.offset(topic.name, partition.index, EARLIEST)
+            if error is not ErrorCode.none or begins > at:
+                return f"{at} went by while it was read"
         if found.error is not ErrorCode.none:
-            return _refused(partition, host, found.error)
+            return _refused(partition, client.address[0], found.error)
         records += found.records
-        if found.next_offset == at:
+        if found.next_offset > at:
+            at, deadline = found.next_offset, world.loop.time() + _COLD_S
+        elif world.loop.time() > deadline:
             return f"nothing comes from {at}"
-        at = found.next_offset
-    partition.judge(start, end, [one for one in records if one.offset < end], None)
-    return ""
+    return [one for one in records if one.offset < end]
 
 
 def _refused(partition: PartitionModel, host: str, error: ErrorCode) -> str:
@@ -96,8 +146,9 @@ def _refused(partition: PartitionModel, host: str, error: ErrorCode) -> str:
 async def revive(world: ClusterWorld, random: Random) -> None:
     """All faults end; within 30 s everything must be there, known to all nodes alike."""
     world.tell("all faults end")
-    for faults in world.faults.values():
-        faults.on.clear()
+    for machine in world.machines:
+        world.faults[machine.name].on.clear()
+        world.store_faults[machine.name].on.clear()
     links = world.network.links
     links.slow_s.clear()
     world.darkness.clear()
@@ -124,6 +175,8 @@ async def revive(world: ClusterWorld, random: Random) -> None:
         await asyncio.sleep(_AGAIN_S)
     if why:
         raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended: {why}")
+    await _followers_have_it(world)
+    await _all_is_copied(world)
     await _changes_work(world, random)
 
 
@@ -188,9 +241,51 @@ def _not_in_sync(world: ClusterWorld) -> str:
                 for number, one in zip(placed.replicas, those, strict=True)
                 if one is not None
             ]
+            # What has expired for one of them, or is in the bucket alone, may be on the disk of another.
+            first = max(one.partition.log.local_log_start_offset for one in those if one is not None)
+            found = [[one for one in batches if one[1] > first] for batches in found]
             if any(one != found[0] for one in found):
                 raise Violation(f"P3: the replicas of {name} on {placed.replicas} differ in the end")
     return ""
+
+
+async def _followers_have_it(world: ClusterWorld) -> None:
+    """P9: whoever has a replica has what the leader has, of both tiers."""
+    for topic, partition in world.partitions():
+        placed = world.oracle.replicas.placed[topic.topic_id, partition.index]
+        clients = [Client(world.machines[number - 1].address) for number in placed.replicas]
+        try:
+            start, end = partition.log_start, partition.end_offset
+            read = [await _records(world, one, topic, partition, start, end) for one in clients]
+            if any(one != read[0] for one in read):
+                why = [one if isinstance(one, str) else len(one) for one in read]
+                raise Violation(
+                    f"P9: the replicas of {partition} on {placed.replicas} read {why} of {start} to {end}"
+                )
+        finally:
+            for one in clients:
+                one.close()
+
+
+async def _all_is_copied(world: ClusterWorld) -> None:
+    """T7, T10, T11: once all is alive, what is sealed gets into the bucket, and HEADs say so."""
+    if not world.tiered:
+        return
+    placed, seen = world.oracle.replicas.placed, world.oracle.replicas.seen
+    deadline = world.loop.time() + ALIVE_S
+    while True:
+        led = [
+            (key, seen[one.leader, key].partition)
+            for key, one in placed.items()
+            if (one.leader, key) in seen and world.image().partition(*key) is not None
+        ]
+        why = world.oracle.tiers.not_copied(led)
+        if not why:
+            break
+        if world.loop.time() > deadline:
+            raise Violation(f"T11: {ALIVE_S:.0f} s after all is alive: {why}")
+        await asyncio.sleep(_AGAIN_S)
+    check_archive(world)
 
 
 def _said(image: MetadataImage) -> tuple[object, ...]:

@@ -33,11 +33,14 @@ from service.metadata.records import (
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoteLogRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
 from service.records.batch import complete_headers
+from simulator.archive import Archive
 from simulator.cluster.replicas import Key, Replicas
+from simulator.cluster.tiers import Tiers
 from simulator.machine import Machine, Run
 from simulator.model import Violation
 from simulator.platter import Directory, File, Platter
@@ -78,8 +81,13 @@ class _Seen:
 class Oracle:
     """Looks at every living node after each turn of the loop; costs what has changed."""
 
-    def __init__(self, allow_loss: Callable[[Key, int], None]) -> None:
+    def __init__(
+        self, archive: Archive, allow_loss: Callable[[Key, int], None], gone: Callable[[], frozenset[UUID]]
+    ) -> None:
+        """`gone`: topics whose deletion somebody asked for."""
         self.replicas = Replicas(allow_loss)
+        self.tiers = Tiers(archive, self.replicas, gone)
+        self.replicas.on_look = self.tiers.look_at
         self.names: dict[str, UUID] = {}
         self.committed: dict[int, tuple[int, bytes]] = {}
         """by base offset: where the next batch begins, and the batch"""
@@ -119,6 +127,7 @@ class Oracle:
                 seen.last = now
                 self._look_at(machine, run, seen)
         self.replicas.look(machines, self.broker_epochs)
+        self.tiers.check()
 
     def _meet(self, run: Run) -> _Seen | None:
         """A process that has opened its metadata."""
@@ -199,6 +208,8 @@ class Oracle:
                     self.names[str(record.name)] = record.topic_id or _NOBODY
                 case PartitionRecord() | PartitionChangeRecord() as record:
                     self.replicas.learn(record, self.broker_epochs)
+                case RemoteLogRecord() as record:
+                    self.tiers.learn(record)
                 case RemoveTopicRecord() as record:
                     self.removed[record.topic_id or _NOBODY] = offset
                 case ConfigRecord() as record:
@@ -233,7 +244,7 @@ class Oracle:
 def batches_of(machine: Machine, offset: int) -> Iterator[tuple[int, int, bytes]]:
     """Base offset, next offset and bytes of the batches of the metadata log from `offset` on, as a process
     would read them; of a log that begins later, from there."""
-    names = _names(machine.platter, machine.log_dirs[0] / CLUSTER_METADATA_DIR)
+    names = _names(machine.platter, machine.metadata_dir / CLUSTER_METADATA_DIR)
     bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
     below = [base for base in bases if base <= offset]
     for base in bases[max(len(below) - 1, 0) :]:

@@ -29,6 +29,7 @@ from service.replication.followed import Followed
 from service.replication.follower import Follow, FollowerMachine
 from service.replication.leader import MOVED, NOTHING, LeaderState
 from simulator.cluster.playing import draw, play_apart, warm_up
+from simulator.cluster.tier_plants import OF_TIERS
 
 Plant = Callable[[], None]
 WITHIN: Final = 60
@@ -322,7 +323,7 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         elects_whoever_is_alive,
     )
 }
-PLANTS |= OF_REPLICAS
+PLANTS |= OF_REPLICAS | OF_TIERS
 SELDOM_SHOWS: Final = ("stale_heartbeats_accepted",)
 """A late heartbeat tells an offset below the new registration, so it unfences nobody."""
 
@@ -347,7 +348,8 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
     warm_up()
 
     def look(name: str) -> tuple[int, str] | None:
-        return find(PLANTS[name], first, WITHIN_OF_REPLICAS if name in OF_REPLICAS else WITHIN)
+        is_assembly = name not in OF_REPLICAS and name not in OF_TIERS
+        return find(PLANTS[name], first, WITHIN if is_assembly else WITHIN_OF_REPLICAS)
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()

@@ -37,9 +37,17 @@ SOMETIMES: Final = {
     "reset_connections": 4,
     "slow_links": 2,
     "disk_faults": 3,
+    "wipe_disk": 3,
 }
 """How often each comes where it exists. A history has about half of them."""
-_WITH: Final = {"partition": ("heal", 4), "slow_links": ("heal", 4), "disk_faults": ("disk_heals", 3)}
+OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "alter_topic": 3, "settle_down": 6, "consume": 4}
+"""Likewise, where there is a bucket."""
+_WITH: Final = {
+    "partition": ("heal", 4),
+    "slow_links": ("heal", 4),
+    "disk_faults": ("disk_heals", 3),
+    "store_faults": ("store_heals", 4),
+}
 
 
 OF_REPLICAS: Final = {"stream": 14, "produce": 4, "consume": 6, "wait": 8, "start": 3, "examine": 2}
@@ -54,6 +62,7 @@ STORM: Final = {
     "elect": 6,
     "reassign": 4,
     "create_topic": 1,
+    "wipe_disk": 4,
 }
 """Likewise, of histories in which much is written to few partitions while this and that goes on."""
 
@@ -62,9 +71,10 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
     """The history of `seed`. `Plan.log_dirs` is how many nodes there are."""
     random = Random(seed)
     number = random.choice(NODES)
-    is_storm = random.random() < 0.7
+    is_storm, is_tiered = random.random() < 0.7, random.random() < 0.5
     odds = dict(OF_REPLICAS if is_storm else ALWAYS)
-    for kind, weight in (STORM if is_storm else SOMETIMES).items():
+    chosen = {**(STORM if is_storm else SOMETIMES), **(OF_TIERS if is_tiered else {})}
+    for kind, weight in chosen.items():
         if random.random() < 0.5:
             odds[kind] = weight
             if kind in _WITH:
@@ -72,7 +82,7 @@ def draw(seed: int, nodes: int | None = None) -> Plan:
                 odds[other] = its_weight
     kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds))
-    return Plan(seed, nodes or number, acts)
+    return Plan(seed, nodes or number, acts, tiered=is_tiered)
 
 
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
@@ -80,7 +90,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
     began = time.process_time()
     if before is not None:
         before()
-    world = ClusterWorld(plan.seed, nodes=plan.log_dirs, keep_all=keep_all)
+    world = ClusterWorld(plan.seed, nodes=plan.log_dirs, tiered=plan.tiered, keep_all=keep_all)
     random = Random(plan.seed ^ 0x5EED)
     problem: str | None = None
 
@@ -118,6 +128,8 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             "acknowledged": world.acknowledged,
             "elections": world.oracle.replicas.elections,
             "cuts": world.oracle.replicas.cuts,
+            "commits": world.oracle.tiers.commits,
+            "handovers": world.oracle.tiers.handovers,
         },
     )
 

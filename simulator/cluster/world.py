@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 from uuid import UUID
 
 from service.base.world import World
-from service.cli.dev_nodes import HOST, format_nodes, lay_out
+from service.cli.dev_nodes import HOST, Plan, format_nodes, lay_out
 from service.metadata.image import MetadataImage
+from simulator.archive import Archive
 from simulator.client import Client, Fetched
 from simulator.cluster.oracle import Oracle
 from simulator.cluster.replicas import Key
@@ -30,6 +32,7 @@ from simulator.threads import SimThreads
 from simulator.trace import Trace
 from simulator.world import SETTINGS
 
+CONTROLLERS: Final = 3
 ALIVE_S: Final = 30.0
 START_S: Final = 60.0
 CALM_S: Final = 1.0
@@ -40,7 +43,8 @@ CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
 _BROKER_PORT: Final = 9092
 _CONTROLLER_PORT: Final = 9093
-_NOT_OURS: Final = ("node.id", "listeners", "advertised.listeners", "firn.remote.url")
+_URL: Final = "firn.remote.url"
+_NOT_OURS: Final = ("node.id", "listeners", "advertised.listeners", _URL)
 _SETTINGS: Final = {
     **{key: value for key, value in SETTINGS.items() if key not in _NOT_OURS},
     "metadata.log.max.record.bytes.between.snapshots": "20000",
@@ -54,7 +58,7 @@ _SETTINGS: Final = {
 class ClusterWorld:
     """Everything of one history. Made and used on its own loop."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, keep_all: bool = False) -> None:
+    def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
         random = Random(seed)
 
         def part() -> Random:
@@ -64,18 +68,40 @@ class ClusterWorld:
         self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
         self.bucket = Bucket()
-        self.oracle = Oracle(self._may_lose)
+        self.tiered = tiered
+        self.archive = Archive(self.bucket)
+        self.oracle = Oracle(self.archive, self._may_lose, self._deleted)
+        self.bucket.on_write = self.oracle.tiers.written
+        self.bucket.on_delete = self.oracle.tiers.deleted
         self.machines: list[Machine] = []
         self.faults: dict[str, DrawnFaults] = {}
+        self.store_faults: dict[str, DrawnStoreFaults] = {}
+        self.latest_wall_ms = 0
+        """the latest that any machine's wall clock ever was before it was set"""
         names = [f"n{number}" for number in range(1, nodes + 1)]
         for number, name in enumerate(names, 1):
             faults = self.faults[name] = DrawnFaults(part(), self.trace)
-            store_faults = DrawnStoreFaults(part(), self.trace)
-            dirs = (_DIRECTORY / f"node-{number}",)
-            machine = Machine(name, self.loop, part(), self.trace, self.bucket, dirs, faults, store_faults)
+            store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
+            dirs, apart = (_DIRECTORY / f"node-{number}",), None
+            if number <= CONTROLLERS and random.random() < 0.5:
+                apart = _DIRECTORY / f"node-{number}-metadata"
+            machine = Machine(
+                name,
+                self.loop,
+                part(),
+                self.trace,
+                self.bucket,
+                dirs,
+                faults,
+                store_faults,
+                metadata_dir=apart,
+            )
             machine.clock.rate = random.choice(RATES)
+            machine.store_ms = self.real_ms
             self.machines.append(machine)
-        self.settings = self._format(part(), nodes)
+        self._plans: dict[str, Plan] = {}
+        """by machine: how its directories are formatted"""
+        self.settings = self._format(part(), nodes, self._drawn_settings(part()))
         self.client_process = Process(CLIENT)
         self.clients = {machine.name: Client(machine.address) for machine in self.machines}
         self.topics: list[TopicModel] = []
@@ -103,20 +129,23 @@ class ClusterWorld:
         logs.propagate = False
         logs.setLevel(logging.WARNING)
 
-    def _format(self, random: Random, nodes: int) -> dict[str, dict[str, str]]:
+    def _drawn_settings(self, random: Random) -> dict[str, str]:
+        if not self.tiered:
+            return _SETTINGS
+        begins_at_end = str(random.random() < 0.5).lower()
+        return {
+            **_SETTINGS,
+            _URL: SETTINGS[_URL],
+            "follower.fetch.last.tiered.offset.enable": begins_at_end,
+        }
+
+    def _format(self, random: Random, nodes: int, chosen: dict[str, str]) -> dict[str, dict[str, str]]:
         """As `firn format --initial-controllers`; the settings of each node."""
-        controllers = min(nodes, 3)
+        controllers = min(nodes, CONTROLLERS)
         # Ports of one host, which stand for hosts of one port each.
         ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
-        process = Process("format")
-        threads = SimThreads(self.loop, process, random)
-        settings = {}
-
-        def world_of(machine: Machine) -> World:
-            disk = SimDisk(machine.platter, process, threads, NoFaults(), self.trace, machine.clock.now_ms)
-            return World(machine.clock, disk, threads, random, boot_id=machine.boot_id)
-
-        plan = lay_out(nodes, controllers, ports, _DIRECTORY, world_of(self.machines[0]), _SETTINGS)
+        with self._formatter(self.machines[0], random) as (world, _):
+            plan = lay_out(nodes, controllers, ports, _DIRECTORY, world, chosen)
 
         def told(text: str) -> str:
             for those, port in zip(ports, (_BROKER_PORT, _CONTROLLER_PORT), strict=True):
@@ -124,16 +153,26 @@ class ClusterWorld:
                     text = text.replace(f"{HOST}:{one}", f"n{number}:{port}")
             return text
 
-        laid = tuple(
-            one._replace(settings={key: told(value) for key, value in one.settings.items()})
-            for one in plan.nodes
-        )
-        plan = plan._replace(nodes=laid, initial_controllers=told(plan.initial_controllers))
-        for machine, node in zip(self.machines, laid, strict=True):
-            process.run(format_nodes, plan._replace(nodes=(node,)), world_of(machine))
-            settings[machine.name] = node.settings
+        plan = plan._replace(initial_controllers=told(plan.initial_controllers))
+        for machine, node in zip(self.machines, plan.nodes, strict=True):
+            settings = {key: told(value) for key, value in node.settings.items()}
+            settings["metadata.log.dir"] = str(machine.metadata_dir)
+            self._plans[machine.name] = plan._replace(nodes=(node._replace(settings=settings),))
+            self._format_node(machine, random)
+        return {name: one.nodes[0].settings for name, one in self._plans.items()}
+
+    def _format_node(self, machine: Machine, random: Random) -> None:
+        with self._formatter(machine, random) as (world, process):
+            process.run(format_nodes, self._plans[machine.name], world)
+
+    @contextmanager
+    def _formatter(self, machine: Machine, random: Random) -> Iterator[tuple[World, Process]]:
+        """A process on the machine that is none of the node's."""
+        process = Process("format")
+        threads = SimThreads(self.loop, process, random)
+        disk = SimDisk(machine.platter, process, threads, NoFaults(), self.trace, machine.clock.now_ms)
+        yield World(machine.clock, disk, threads, random, boot_id=machine.boot_id), process
         process.kill()
-        return settings
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Run `main` as the client's process to its end."""
@@ -180,6 +219,19 @@ class ClusterWorld:
             if number in placed[topic.topic_id, partition.index].replicas
         ]
 
+    def wall_ms(self) -> int:
+        """The latest that any wall clock was until now."""
+        return max(self.latest_wall_ms, self.real_ms(), *(one.clock.now_ms() for one in self.machines))
+
+    def _deleted(self) -> frozenset[UUID]:
+        """Topics whose deletion somebody asked for."""
+        return frozenset(topic.topic_id for topic in self.topics if topic.deleted)
+
+    def archived_end(self, key: Key) -> int:
+        """Behind the last record that the bucket has of a partition, as the committed metadata says."""
+        entry = self.oracle.tiers.entries.get(key)
+        return 0 if entry is None else entry.end_offset
+
     def saw(self, partition: PartitionModel, key: Key, host: str, at: int, found: Fetched) -> int:
         """A consumer got this from `host`; where it goes on."""
         go_on = self.oracle.replicas.saw(key, f"{partition} at {host}", at, found)
@@ -197,7 +249,8 @@ class ClusterWorld:
     def is_calm(self) -> bool:
         """Whether nothing was wrong with anything for a while."""
         links = self.network.links
-        wrong = links.cut or links.slow_s or any(one.on for one in self.faults.values())
+        on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
+        wrong = links.cut or links.slow_s or any(on)
         if wrong or len(self.alive) < len(self.machines):
             self.last_fault_s = self.loop.now_s
         if any(broker.fenced for broker in self.image().brokers.values()):
@@ -256,19 +309,55 @@ class ClusterWorld:
         self.network.links.cut |= self.links_of(machine.name)
         machine.kill()
         self.network.silence(machine.name)
-        number, promised = int(machine.name[1:]), {}
-        self.oracle.replicas.died(number, self.oracle.broker_epochs.get(number, -1))
-        for topic, partition in self.on(machine):
-            at = durable_end(machine.platter, machine.log_dirs, topic.name, partition.index)
-            promised[str(partition)] = at
-            key = topic.topic_id, partition.index
-            if self.oracle.replicas.placed[key].had_many:
-                self.oracle.replicas.lost(number, key, at)
-            else:
-                self.oracle.replicas.shaken.add(key)
-                partition.may_lose_from(max(at, partition.answered_end if topic.flushed else 0))
+
+        def durable(topic: TopicModel, partition: PartitionModel) -> int:
+            return durable_end(machine.platter, machine.log_dirs, topic.name, partition.index)
+
+        promised = self._loses(machine, durable, answered_stays=True)
         self.tell(f"{machine.name} loses its power; {loss.value}; durable: {promised}")
         machine.lose_power(loss)
+
+    def can_lose_disk(self, machine: Machine) -> bool:
+        """Whether no vote is forgotten by that: a voter with an empty metadata log must not be one."""
+        is_voter = int(machine.name[1:]) <= CONTROLLERS
+        return not is_voter or machine.metadata_dir not in machine.log_dirs
+
+    def wipe(self, machine: Machine, random: Random) -> None:
+        """The machine has an empty disk: what the bucket has, and other replicas, is what is left. It is
+        formatted by an operator, or the node does that by itself."""
+        self.disturbed()
+        machine.kill()
+        promised = self._loses(machine, lambda topic, partition: 0, answered_stays=False)
+        self.tell(f"{machine.name} loses its disk; archived: {promised}")
+        machine.lose_disk()
+        if machine.metadata_dir in machine.log_dirs and random.random() < 0.5:
+            self._format_node(machine, random)
+
+    def _loses(
+        self,
+        machine: Machine,
+        durable: Callable[[TopicModel, PartitionModel], int],
+        *,
+        answered_stays: bool,
+    ) -> dict[str, int]:
+        """Of each partition on the machine only what is `durable` there is left, and what the bucket has;
+        where that ends."""
+        number, left = int(machine.name[1:]), {}
+        self.oracle.replicas.died(number, self.oracle.broker_epochs.get(number, -1))
+        for topic, partition in self.on(machine):
+            key = topic.topic_id, partition.index
+            at = left[str(partition)] = max(durable(topic, partition), self.archived_end(key))
+            if self.oracle.replicas.placed[key].had_many:
+                self.oracle.replicas.lost(number, key, at)
+                continue
+            self.oracle.replicas.shaken.add(key)
+            if answered_stays and topic.flushed:
+                at = max(at, partition.answered_end)
+            elif not answered_stays:
+                partition.deleted_below = partition.log_start = 0  # that was noted on the disk
+                partition.archived_below = max(partition.archived_below, at)
+            partition.may_lose_from(at)
+        return left
 
     def links_of(self, name: str) -> set[Link]:
         others = [one.name for one in self.machines if one.name != name] + [CLIENT]

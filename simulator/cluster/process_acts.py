@@ -1,0 +1,119 @@
+"""What befalls the nodes' processes and machines: they are killed, stopped, paused, lose power or a disk."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from simulator.cluster.world import ClusterWorld
+from simulator.machine import Machine, State
+from simulator.platter import Loss
+
+_LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
+
+
+def somebody(world: ClusterWorld, random: Random) -> Machine:
+    """The active controller more often than by chance."""
+    leaders = [
+        one for one in world.alive
+        if one.run and one.run.node and one.run.node.metadata and one.run.node.metadata.quorum.is_leader
+    ]  # fmt: skip
+    return random.choice(leaders) if leaders and random.random() < 0.4 else random.choice(world.machines)
+
+
+async def kill(world: ClusterWorld, random: Random) -> None:
+    """One node, now and then two or all; they come back soon, or when `start` comes."""
+    count = random.choice((1, 1, 1, 1, 2, len(world.machines)))
+    chosen = {somebody(world, random).name for _ in range(count)}
+    if count == len(world.machines):
+        chosen = {one.name for one in world.machines}
+    for name in sorted(chosen):
+        if not is_down(world.machine(name)):
+            world.kill(world.machine(name))
+            await asyncio.sleep(random.random() * 0.02)
+    if random.random() < 0.6:
+        await asyncio.sleep(random.choice((0.0, 0.1, 1.0, 4.0)))
+        for name in sorted(chosen):
+            await _again(world, random, world.machine(name))
+
+
+async def start(world: ClusterWorld, random: Random) -> None:
+    """Whoever is down."""
+    for machine in world.machines:
+        if is_down(machine):
+            await _again(world, random, machine)
+
+
+async def _again(world: ClusterWorld, random: Random, machine: Machine) -> None:
+    world.ended_for_reasons()
+    if not is_down(machine):
+        return
+    if world.dark(machine.name):
+        world.network.heal(world.links_of(machine.name))
+        world.darkness.discard(machine.name)
+    world.tell(f"start {machine.name}")
+    world.start(machine)
+    if random.random() < 0.5:
+        await world.until_ready(machine, random.choice((0.1, 2.0, 10.0)))
+
+
+def is_down(machine: Machine) -> bool:
+    return machine.run is None or machine.run.ended
+
+
+async def stop(world: ClusterWorld, random: Random) -> None:
+    machine = somebody(world, random)
+    if machine.run is None or machine.run.state is not State.READY:
+        return
+    await world.stop(machine)
+    world.ended_for_reasons()
+    if random.random() < 0.7:
+        await _again(world, random, machine)
+
+
+async def lose_power(world: ClusterWorld, random: Random) -> None:
+    machine = somebody(world, random)
+    if is_down(machine):
+        return
+    await asyncio.sleep(0.05)
+    await world.lose_power(machine, random.choice(_LOSSES))
+    if random.random() < 0.6:
+        await asyncio.sleep(random.choice((0.1, 2.0, 12.0)))
+        await _again(world, random, machine)
+
+
+async def pause(world: ClusterWorld, random: Random) -> None:
+    machine = somebody(world, random)
+    run = machine.run
+    if run is None or run.ended:
+        return
+    seconds = random.choice((0.5, 3.0, 12.0))
+    world.tell(f"SIGSTOP {machine.name} for {seconds} s")
+    world.disturbed()
+    run.process.stop()
+    await asyncio.sleep(seconds)
+    run.process.resume()
+    world.disturbed()
+
+
+async def jump_clock(world: ClusterWorld, random: Random) -> None:
+    machine, seconds = random.choice(world.machines), random.choice((-3600, -30, -5, 5))
+    world.tell(f"the wall clock of {machine.name} jumps by {seconds} s")
+    world.latest_wall_ms = world.wall_ms()
+    machine.clock.ahead_ms += seconds * 1000
+
+
+async def wipe_disk(world: ClusterWorld, random: Random) -> None:
+    """A node loses its disk and gets an empty one; of a controller, the disk without its metadata log."""
+    there = [one for one in world.machines if world.can_lose_disk(one)]
+    if not there:
+        return
+    machine = random.choice(there)
+    if random.random() < 0.3:
+        await world.stop(machine)
+        world.ended_for_reasons()
+    world.wipe(machine, Random(random.getrandbits(48)))
+    if random.random() < 0.7:
+        await asyncio.sleep(random.choice((0.0, 0.5, 5.0, 15.0)))
+        await _again(world, random, machine)

@@ -1,0 +1,62 @@
+"""What happens around the bucket: it fails for one node or for all, records are deleted, time goes by."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from simulator.client import Client
+from simulator.cluster.client import find_leader
+from simulator.cluster.world import ClusterWorld
+from simulator.faults import SHARED, SLOW_STORE, STORE_KINDS
+from simulator.topics import delete_up_to, offset_to_delete
+
+_FLIPPED: Final = "flipped bits on the way"
+KINDS: Final = (*(kind for kind in STORE_KINDS if kind not in (SHARED, _FLIPPED)), SLOW_STORE)
+"""What a damaged object makes of an archive is for the world of one node to find out."""
+
+
+async def store_faults(world: ClusterWorld, random: Random) -> None:
+    """The bucket fails one node, or all."""
+    kind, names = random.choice(KINDS), list(world.store_faults)
+    chosen = names if random.random() < 0.4 else [random.choice(names)]
+    is_on = all(kind in world.store_faults[name].on for name in chosen)
+    for name in chosen:
+        on = world.store_faults[name].on
+        (on.discard if is_on else on.add)(kind)
+    world.disturbed()
+    world.tell(f"{', '.join(chosen)}: {'no more' if is_on else 'now'} {kind}")
+
+
+async def store_heals(world: ClusterWorld, random: Random) -> None:
+    for name, faults in world.store_faults.items():
+        if faults.on:
+            faults.on.clear()
+            world.tell(f"the store works for {name}")
+
+
+async def settle_down(world: ClusterWorld, random: Random) -> None:
+    """All that was asked for is answered, and so much time goes by that segments are copied, local ones go,
+    records expire, objects are swept."""
+    await world.settle()
+    seconds = random.choice((4.0, 15.0, 45.0))
+    world.tell(f"{seconds} s go by in peace")
+    await asyncio.sleep(seconds)
+
+
+async def delete_records(world: ClusterWorld, random: Random) -> None:
+    """At whoever leads. Others are down meanwhile, or lead soon after: what was acknowledged stays gone."""
+    there = list(world.partitions())
+    if not there:
+        return
+    topic, partition = random.choice(there)
+    await world.settle()
+    host = await find_leader(world, random, topic.topic_id, partition.index)
+    if host is None or topic.deleted:
+        return
+    machine = world.machine(host)
+    client = Client(machine.address)
+    offset = offset_to_delete(random, machine, topic, partition)
+    await delete_up_to(client, world.tell, topic, partition, offset)
+    client.close()

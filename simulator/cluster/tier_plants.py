@@ -1,0 +1,150 @@
+"""Bugs of the tiers of several nodes, and of nodes that come back without their disk; see `plants.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from service.broker.archive_start import ArchiveOfLeader
+from service.broker.handlers import delete_records
+from service.metadata.controller import catalog_control, cluster_control
+from service.partition.partition import Partition
+from service.tiering import copier, partition_work
+from service.tiering.lifecycle import SegmentState
+from service.tiering.partition_work import PartitionWork
+from service.tiering.sweeper import Sweeper
+from simulator.plant import dropped_objects_go_before_the_commit
+
+Plant = Callable[[], None]
+_ALL: Final = 1 << 62
+
+
+def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def uploads_above_the_high_watermark() -> None:
+    """A segment is copied once it is sealed, committed or not."""
+
+    def make(plan: Any) -> Any:
+        return lambda sealed, **limits: plan(
+            sealed, **{**limits, "high_watermark": _ALL, "last_stable_offset": _ALL}
+        )
+
+    _swap(partition_work, "plan_copies", make)
+    _swap(PartitionWork, "_limit", lambda _: property(lambda self: _ALL))
+
+
+def deposed_leaders_commit() -> None:
+    """Whoever led once writes the archive, and the catalog takes it."""
+
+    def make(decide: Any) -> Any:
+        return lambda current, *, previous_version, entry, leader_epoch: decide(
+            current, previous_version=previous_version, entry=entry, leader_epoch=entry.leader_epoch
+        )
+
+    _swap(catalog_control, "decide_commit", make)
+    _swap(PartitionWork, "_check_led", lambda _: lambda self: None)
+
+
+def epoch_of_the_copier() -> None:
+    """A segment that goes to the bucket is said to be all of the newest epoch in it."""
+
+    def make(epochs: Any) -> Any:
+        def careless(from_offset: int, scanned: Any) -> Any:
+            return ((epochs(from_offset, scanned)[-1][0], from_offset),)
+
+        return careless
+
+    _swap(copier, "_leader_epochs", make)
+
+
+def followers_let_go_before_the_commit() -> None:
+    """A follower's local bytes go by their size, whether or not the bucket has them."""
+    _swap(
+        Partition,
+        "_is_safe_below",
+        lambda _: property(lambda self: self.published_offset if self.is_leader else _ALL),
+    )
+
+
+def begins_with_the_archive_s_end() -> None:
+    """A replica that begins where the archive ends takes that for the beginning of the log."""
+
+    def make(begin: Any) -> Any:
+        return lambda self, partition, entry, start, epochs, producers: begin(
+            self, partition, entry, entry.end_offset, epochs, producers
+        )
+
+    _swap(ArchiveOfLeader, "_begin", make)
+
+
+def begins_without_epochs() -> None:
+    """A replica that begins where the archive ends knows of no epoch before."""
+
+    def make(begin: Any) -> Any:
+        return lambda self, partition, entry, start, epochs, producers: begin(
+            self, partition, entry, start, (), producers
+        )
+
+    _swap(ArchiveOfLeader, "_begin", make)
+
+
+def head_before_the_commit() -> None:
+    """HEAD is written first, and the catalog asked then."""
+
+    def make(settle: Any) -> Any:
+        async def hasty(self: Any, proposal: Any) -> None:
+            if proposal.state is SegmentState.PROPOSED:
+                await self._publish(proposal.commit.entry, proposal.chain)
+            await settle(self, proposal)
+
+        return hasty
+
+    _swap(PartitionWork, "_settle", make)
+
+
+def swept_without_a_barrier() -> None:
+    """What no chain names goes after the grace, whether or not somebody may still commit it."""
+    _swap(
+        Sweeper,
+        "_is_overdue",
+        lambda _: lambda self, orphan, before, now_ms: now_ms - before.first_ms >= self._grace_ms,
+    )
+
+
+def deletion_is_the_leader_s_alone() -> None:
+    """DeleteRecords is answered before other replicas begin there."""
+
+    async def at_once(*_: Any) -> None:
+        return None
+
+    _swap(delete_records, "_replicas_follow", lambda _: at_once)
+
+
+def lost_disks_are_not_noticed() -> None:
+    """A broker that registers without its logs is still in sync, and was not away."""
+
+    def nothing(*_: Any) -> Generator[int, None, list[Any]]:
+        yield from ()
+        return []
+
+    _swap(cluster_control, "_shutdown", lambda _: nothing)
+
+
+OF_TIERS: Final[dict[str, Plant]] = {
+    one.__name__: one
+    for one in (
+        uploads_above_the_high_watermark,
+        deposed_leaders_commit,
+        epoch_of_the_copier,
+        followers_let_go_before_the_commit,
+        begins_with_the_archive_s_end,
+        begins_without_epochs,
+        head_before_the_commit,
+        swept_without_a_barrier,
+        deletion_is_the_leader_s_alone,
+        lost_disks_are_not_noticed,
+        dropped_objects_go_before_the_commit,
+    )
+}
