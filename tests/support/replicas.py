@@ -31,12 +31,12 @@ class State(NamedTuple):
     isr: tuple[int, ...]
 
 
-def states(member: Member, topic: str) -> dict[int, State]:
+def states(member: Member, topic: str, seconds: float = 30.0) -> dict[int, State]:
     """Of all partitions, as this broker knows them; none where it does not know the topic."""
     host, _, port = member.bootstrap.rpartition(":")
     module = request_module(ApiKey.METADATA)
     asked = module.MetadataRequestTopic(topic_id=None, name=topic)
-    with Client(host, int(port), "test") as client:
+    with Client(host, int(port), "test", timeout_s=seconds) as client:
         request = module.MetadataRequest(
             topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
