@@ -121,8 +121,8 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 	@if $(BIN)/python -c 'import pyspark' 2>/dev/null; then set -x; $(PYTEST) tests/spark -m soak -s --timeout=0; \
 	else echo "firn: Spark is not installed, so no job of its is killed; make spark adds it"; fi
 
-STORMS := storms moves harms tiers
-soak-replicas: install ## Storms over nodes that have replicas of each other: kills, moves, links, racks, disks, stores (SECONDS=600 or KILLS=500, NODES=5, SEED=n, STORMS="moves tiers"); stalls by kill -9, rolling restarts
+STORMS := storms moves harms stores
+soak-replicas: install ## Storms over nodes that have replicas of each other: kills, moves, links, racks, disks, stores (SECONDS=600 or KILLS=500, NODES=5, SEED=n, STORMS="moves stores"); stalls by kill -9, rolling restarts
 	env $(if $(SECONDS),SECONDS_OF_STORM=$(SECONDS)) $(PYTEST) $(STORMS:%=tests/cluster/test_replica_%.py) -m soak -s --timeout=0 $(if $(SECONDS)$(KILLS),-k storm_loses)
 
 SEED ?= 1

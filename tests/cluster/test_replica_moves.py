@@ -20,7 +20,7 @@ from tests.support.harms import complaints
 from tests.support.moves import Mover, places, wait_placed
 from tests.support.quorums import Cluster
 from tests.support.replicas import check_equal, states, wait_in_sync
-from tests.support.storms import Storm, Writer, Writers, check_files
+from tests.support.storms import BRISK, Storm, Writer, Writers, check_files
 
 SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
 NODES = int(os.environ.get("NODES", "3"))
@@ -28,12 +28,6 @@ FIRST, MOST_PARTITIONS = 3, 8
 """partitions at first, and later"""
 PACE_S = 0.02
 TOPICS = ("wide", "busy")
-BRISK = {
-    "broker.session.timeout.ms": "4000",
-    "broker.heartbeat.interval.ms": "1000",
-    "replica.lag.time.max.ms": "5000",
-    "log.flush.offset.checkpoint.interval.ms": "1000",
-}
 
 
 @pytest.fixture

@@ -1,16 +1,11 @@
 """Replicas of tiered partitions on real nodes: leaders change, brokers die and lose their disks, the archive
-goes on, and nothing that was acknowledged is missing in it.
-
-`make soak-replicas SECONDS=600 SEED=n` for long ones.
+goes on, and nothing that was acknowledged is missing in it. Storms of that are in test_replica_stores.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -29,7 +24,6 @@ from tests.support.stores import Store, moto_server, new_bucket
 from tests.support.storms import Writers, check_files, read_partition
 from tests.support.tiers import EARLIEST_LOCAL, LATEST_TIERED, offset
 
-SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
 BROKERS = (11, 12, 13)
 TOPIC = "kept"
 PARTITIONS = range(3)
@@ -45,7 +39,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def cluster(tmp_path: Path, store: Store) -> Iterator[Cluster]:
     """Three brokers that hold nothing but their logs, and one controller."""
-    print(f"SEED={SEED}", flush=True)
     made = Cluster.apart(tmp_path / "nodes", (1,), BROKERS, {**BRISK, **store.node_settings})
     ports, _ = agree_on_ports(0, len(BROKERS), 0)
     for broker_id, port in zip(BROKERS, ports, strict=True):
@@ -226,50 +219,3 @@ def test_a_consumer_reads_both_tiers_from_the_replica_of_its_rack_until_that_die
     finally:
         consumer.close()
     assert found == list(range(6000))
-
-
-def blow(cluster: Cluster, store: Store, seconds: float) -> None:
-    source, until_s = random.Random(SEED), time.monotonic() + seconds
-    harms = 0
-    with Writers(cluster, [(TOPIC, index) for index in PARTITIONS], 0.005) as writers:
-        while time.monotonic() < until_s:
-            what = source.choice(
-                ("kill a leader", "kill one", "kill all", "wipe one", "wipe a leader", "leave")
-            )
-            index = source.choice(PARTITIONS)
-            if what.startswith("wipe"):
-                # Who comes back with nothing may be the last one that has everything, if others lag.
-                wait_in_sync(cluster, TOPIC, 120)
-            victims = [cluster.members[source.choice(BROKERS)]]
-            if what.endswith("leader"):
-                victims = [leader(cluster, index)]
-            elif what == "kill all":
-                victims = [cluster.members[one] for one in BROKERS]
-            print(f"{what}: {[one.node_id for one in victims]}", flush=True)
-            harms += 1
-            if what.startswith("wipe"):
-                wipe(victims[0])
-                wait_in_sync(cluster, TOPIC, 120)
-            else:
-                for one in victims:
-                    if what == "leave":
-                        one.leave()
-                    else:
-                        one.kill()
-                time.sleep(source.choice((0.0, 0.5, 2.0)))
-                cluster.start([one.node_id for one in victims], 120)
-            if source.random() < 0.5:
-                wait_in_sync(cluster, TOPIC, 120)
-            time.sleep(source.uniform(0, 3))
-        archived = sum(in_the_archive(cluster, one) for one in PARTITIONS)
-        check(cluster, store, writers)
-    print(f"{harms} harms, {archived} offsets archived", flush=True)
-
-
-def test_a_short_tiered_storm_loses_nothing(cluster: Cluster, store: Store) -> None:
-    blow(cluster, store, 30)
-
-
-@pytest.mark.soak
-def test_a_long_tiered_storm_loses_nothing(cluster: Cluster, store: Store) -> None:
-    blow(cluster, store, float(os.environ.get("SECONDS_OF_STORM", "300")))

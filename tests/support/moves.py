@@ -33,8 +33,6 @@ Place = tuple[str, int]
 _TOPIC, _BROKER = 2, 4
 """what settings are of, in requests"""
 _SET, _DELETE = 0, 1
-LEAST: Final = 2
-"""replicas of a partition: so many must be in sync with acks=all"""
 RATES: Final = (300_000, 1_000_000, 20_000_000)
 """Bytes per second of a throttle: more than is produced, or what moves never catches up."""
 _THROTTLE_S: Final = 15.0
@@ -64,9 +62,18 @@ _NOT_NOW: Final = {
 
 
 class Mover:
-    """Moves replicas of topics among all brokers, from two to `most` of each partition. For a `with`."""
+    """Moves replicas of topics among all brokers, from `least` to `most` of each partition. For a `with`."""
 
-    def __init__(self, cluster: Nodes, topics: Sequence[str], source: random.Random, most: int = 3) -> None:
+    def __init__(
+        self,
+        cluster: Nodes,
+        topics: Sequence[str],
+        source: random.Random,
+        *,
+        least: int = 2,
+        most: int = 3,
+    ) -> None:
+        """`least`: not fewer than must be in sync."""
         self.done: Counter[str] = Counter()
         """what was answered, by what was asked; and what was not"""
         self.wrong: list[str] = []
@@ -75,7 +82,7 @@ class Mover:
         self._brokers = {
             one.node_id: one for one in cluster.members.values() if "broker" in one.settings["process.roles"]
         }
-        self._most = min(most, len(self._brokers))
+        self._least, self._most = least, min(most, len(self._brokers))
         self._throttled_s = 0.0
         """since when there is a throttle; 0: there is none"""
         self._lock = threading.Lock()
@@ -170,7 +177,7 @@ class Mover:
 
     def _placed(self) -> tuple[int, ...]:
         ids = sorted(self._brokers)
-        return tuple(self._source.sample(ids, self._source.randint(LEAST, self._most)))
+        return tuple(self._source.sample(ids, self._source.randint(self._least, self._most)))
 
     def _move(self) -> None:
         self._reassign({place: self._placed() for place in self._some(self._found())}, "moves")
@@ -337,7 +344,11 @@ def _results(answer: Any) -> Iterator[tuple[ErrorCode, object]]:
 
 def places(cluster: Nodes, topics: Iterable[str]) -> dict[Place, tuple[int, ...]]:
     """Replicas by partition, as a broker that runs tells."""
-    member = next(one for one in cluster.members.values() if one.is_running)
+    member = next(
+        one
+        for one in cluster.members.values()
+        if one.is_running and "broker" in one.settings["process.roles"]
+    )
     return {(topic, index): one.replicas for topic in topics for index, one in states(member, topic).items()}
 
 

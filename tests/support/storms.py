@@ -25,7 +25,14 @@ from tests.support.replicas import Nodes, states
 Place = tuple[str, int]
 """topic and partition"""
 VALUE_BYTES = 1000
-
+BRISK: Final = {
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "1000",
+    "replica.lag.time.max.ms": "5000",
+    "replica.socket.timeout.ms": "5000",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
+}
+"""Settings of nodes: where silence is all that tells of a harm, a default is a long time."""
 
 NOWHERE: Final = -1
 """Acknowledged, and the client does not say where: what it sent again had been written before."""
