@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.purgatory import Operation
 from service.broker.broker import Broker
+from service.network.exchange import Answer, Promise
 from service.replication.acks import Waiter
 from service.replication.leader import LeaderState
 from service.wire.produce import TopicKey
@@ -85,6 +86,24 @@ class Commits(Operation):
     def _settle(self) -> None:
         if self._settled is not None:
             self._settled()
+
+
+class OnceCommitted(Promise):
+    """What `answer` makes of it then. What was appended is in its place: what is produced behind it need not wait
+    for other replicas."""
+
+    __slots__ = ("_make", "weight")
+
+    def __init__(self, answer: Callable[[], Answer], weight: int) -> None:
+        super().__init__()
+        self._make = answer
+        self.weight = weight
+
+    def settled(self) -> None:
+        self.set_result(None)
+
+    def result(self) -> Answer:
+        return self._make()
 
 
 class _Commit:

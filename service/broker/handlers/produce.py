@@ -27,10 +27,10 @@ from service.base.slices import SLICE_US, Slice
 from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.broker.broker import Broker
-from service.broker.commits import Commits
+from service.broker.commits import Commits, OnceCommitted
 from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.log import AppendInfo
-from service.network.exchange import Answer, Promise, RequestContext, Response, Throttled
+from service.network.exchange import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, Codec, read_header
 from service.records.validation import (
@@ -400,37 +400,18 @@ def _answer_once_committed(
     owed: Owed,
     commits: Commits,
     failed: bool,
-) -> Answer | Promise:
-    """acks=all: each partition has an outcome of its own, and the answer waits for the last."""
-    answer = _Committing(broker, context.kept(), topics, commits, failed)
-    return answer if commits.begin(owed.timeout_ms, answer.settled) else answer.result()
+) -> Answer | OnceCommitted:
+    """acks=all: each partition has an outcome of its own, and the answer waits for the last. While a disk is
+    filling up so does whatever the connection asks next, as producers are to be slowed down then."""
+    kept = context.kept()
 
+    def answer() -> Response | None:
+        refused = _take_refused(broker, kept, topics, commits)
+        return _answer(broker, kept, ALL, topics, failed or refused)
 
-class _Committing(Promise):
-    """What was appended is in its place: what is produced behind it need not wait for the replicas. It does
-    while a disk is filling up, as producers are to be slowed down then."""
-
-    __slots__ = ("_broker", "_commits", "_context", "_failed", "_topics", "weight")
-
-    def __init__(
-        self,
-        broker: Broker,
-        context: RequestContext,
-        topics: list[AnsweredTopic],
-        commits: Commits,
-        failed: bool,
-    ) -> None:
-        super().__init__()
-        self._broker, self._context, self._topics = broker, context, topics
-        self._commits, self._failed = commits, failed
-        self.weight = 0 if broker.disks.is_pressed else sum([len(answers) for _, answers in topics])
-
-    def settled(self) -> None:
-        self.set_result(None)
-
-    def result(self) -> Answer:
-        refused = _take_refused(self._broker, self._context, self._topics, self._commits)
-        return _answer(self._broker, self._context, ALL, self._topics, self._failed or refused)
+    weight = 0 if broker.disks.is_pressed else sum([len(answers) for _, answers in topics])
+    promise = OnceCommitted(answer, weight)
+    return promise if commits.begin(owed.timeout_ms, promise.settled) else answer()
 
 
 def _take_refused(
