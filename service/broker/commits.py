@@ -84,13 +84,14 @@ class Commits(Operation):
         self._settle()
 
     def _settle(self) -> None:
-        if self._settled is not None:
-            self._settled()
+        settled, self._settled = self._settled, None  # which holds this
+        if settled is not None:
+            settled()
 
 
 class OnceCommitted(Promise):
-    """What `answer` makes of it then. What was appended is in its place: what is produced behind it need not wait
-    for other replicas."""
+    """What `answer` makes of it then. What was appended is in its place: what is produced behind it need not
+    wait for other replicas."""
 
     __slots__ = ("_make", "weight")
 
