@@ -8,6 +8,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.network.exchange import RequestContext
 from service.records.builder import BatchBuilder
 from service.replication.leader import Follower, LeaderSettings, Leadership, LeaderState, Registered
 from service.replication.replica_fetch import ReplicaFetch
@@ -102,18 +103,22 @@ class Followed:
 
 
 async def produced(
-    node: OneOfThree, *numbers: int, acks: int = -1, timeout_ms: int = 60_000, version: int = 13, **batch: Any
+    node: OneOfThree, *numbers: int, version: int = 13, context: RequestContext | None = None, **how: Any
 ) -> list[Any]:
     """Answers to one batch of one record for each of these partitions."""
+    message = produce_message(*numbers, **how)
+    answer = await node.ask(ApiKey.PRODUCE, message, version, context=context)
+    return list(answer.responses[0].partition_responses)
+
+
+def produce_message(*numbers: int, acks: int = -1, timeout_ms: int = 60_000, **batch: Any) -> Any:
     module = request_module(ApiKey.PRODUCE)
     data = []
     for one in numbers:
         builder = BatchBuilder(**batch)
         builder.add(START_MS, None, b"value")
         data.append(module.PartitionProduceData(index=one, records=bytes(builder.build())))
-    answer = await node.call(
-        ApiKey.PRODUCE, "ProduceRequest", version, transactional_id=None, acks=acks,
-        timeout=timedelta(milliseconds=timeout_ms),
+    return module.ProduceRequest(
+        transactional_id=None, acks=acks, timeout=timedelta(milliseconds=timeout_ms),
         topic_data=(module.TopicProduceData(topic_id=TOPIC, partition_data=tuple(data)),),
     )  # fmt: skip
-    return list(answer.responses[0].partition_responses)

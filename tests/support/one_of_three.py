@@ -35,7 +35,7 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from service.network.exchange import RequestContext, Response
+from service.network.exchange import Answer, Later, RequestContext, Response
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
@@ -135,12 +135,26 @@ class OneOfThree:
         self._metadata.image = delta.build(before.offset + len(records), 1, START_MS)
         return self.applier.apply(before, self._metadata.image, delta)
 
-    async def ask(self, key: ApiKey, message: Any, version: int, listener: str = OUTSIDE) -> Any:
-        """The canonical answer to a canonical message."""
-        context = RequestContext(1, "127.0.0.1", 50_000, listener)
-        number = next(self._numbers)
+    def handle(
+        self, key: ApiKey, message: Any, version: int, context: RequestContext | None = None, number: int = 0
+    ) -> Answer | Later:
+        """What the node says to a canonical message at once."""
+        context = context or RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
         frame = memoryview(bytearray(encode_request(key, version, number, "test", message)))[4:]
-        answer: Any = self._dispatcher(context, frame)
+        return self._dispatcher(context, frame)
+
+    async def ask(
+        self,
+        key: ApiKey,
+        message: Any,
+        version: int,
+        listener: str = OUTSIDE,
+        context: RequestContext | None = None,
+    ) -> Any:
+        """The canonical answer to a canonical message. `context`: that of a connection with more requests."""
+        context = context or RequestContext(1, "127.0.0.1", 50_000, listener)
+        number = next(self._numbers)
+        answer: Any = self.handle(key, message, version, context, number)
         response = answer if isinstance(answer, Response) else await answer
         parts = [
             part if isinstance(part, bytes | bytearray | memoryview) else part.read()

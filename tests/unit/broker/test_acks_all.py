@@ -12,9 +12,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.metadata.records import RemoveTopicRecord
+from service.network.exchange import Promise, RequestContext
 from service.replication.leader import Leadership, Registered
-from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produced
-from tests.support.one_of_three import HIDDEN, ME, OTHER, TOPIC, OneOfThree, changed, one_of_three
+from service.wire.api import ApiKey
+from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produce_message, produced
+from tests.support.one_of_three import HIDDEN, ME, OTHER, OUTSIDE, TOPIC, OneOfThree, changed, one_of_three
 
 NONE, NOT_LEADER, TIMED_OUT = ErrorCode.none, ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out
 
@@ -54,6 +56,34 @@ def test_the_answer_waits_until_all_in_sync_have_it(tmp_path: Path) -> None:
         one.has(1, HIDDEN)
         (answer,) = await task
         assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (NONE, 0, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_what_one_connection_asks_meanwhile_is_appended_and_each_answer_is_its_own(tmp_path: Path) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        one, context = Followed(node), RequestContext(1, "127.0.0.1", 50_000, OUTSIDE)
+        tasks = [await begun(node, 0, context=context, version=version) for version in (13, 13, 13)]
+        assert one.partition.log.log_end_offset == 3
+        one.has(2)
+        await settle()
+        assert [task.done() for task in tasks] == [True, True, False]
+        one.partition.follow(EPOCH + 1)
+        answers = [(await task)[0] for task in tasks]  # whose correlation ids are looked at
+        assert [answer.base_offset for answer in answers] == [0, 1, 2]
+        assert codes(answers) == [NONE, NONE, NOT_LEADER]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_pressed", [False, True])
+def test_the_next_one_waits_where_a_disk_fills_up(tmp_path: Path, is_pressed: bool) -> None:
+    async def scenario(node: OneOfThree) -> None:
+        Followed(node), Followed(node, 1)
+        node.broker.disks.is_pressed = is_pressed
+        answer = node.handle(ApiKey.PRODUCE, produce_message(0, 1), 13)
+        assert isinstance(answer, Promise)
+        assert answer.weight == (0 if is_pressed else 2)
 
     run(tmp_path, scenario)
 
@@ -180,7 +210,7 @@ def test_what_was_committed_by_too_few_is_said_so(tmp_path: Path) -> None:
 def test_a_duplicate_waits_for_the_original(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
-        how = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+        how: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
         first = await begun(node, 0, **how)
         for sequence in (1, 2):
             await produced(node, 0, acks=1, **{**how, "base_sequence": sequence})
