@@ -294,7 +294,8 @@ METADATA: Final = (
     ),
     _gauge("replicas_followed", "Partitions of several replicas that this node fetches from their leaders."),
     _gauge(
-        "replicas_under_replicated", "Partitions led here with replicas that are not in sync.",
+        "replicas_under_replicated",
+        "Partitions led here with replicas that are not in sync, but for those that a reassignment adds.",
         kafka="kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions",
     ),
     _gauge(
