@@ -28,12 +28,8 @@ from simulator.topics import NOBODY, configs_of, retention_ms_of
 _DISK: Final = (*(kind for kind in DISK_KINDS if kind != FULL), SLOW_FSYNC, SLOW_METADATA)
 KINDS: Final = ("plain", "plain", "flushed", "flushed", "expiring")
 TIERED_KINDS: Final = (
-    *KINDS,
-    "tiered",
-    "tiered",
-    "tiered and flushed",
-    "tiered and flushed",
-    "tiered and expiring",
+    *("tiered", "tiered and flushed") * 3,
+    *("tiered and expiring", "tiered and expiring and flushed"),
 )
 _KEYS: Final = (
     ("segment.bytes", ("1048576", "2097152", None)),
@@ -58,7 +54,8 @@ async def perform(world: ClusterWorld, act: Act) -> None:
 async def create_topic(world: ClusterWorld, random: Random) -> None:
     if sum(not topic.deleted for topic in world.topics) >= 8:
         return
-    name, kind = f"t{len(world.topics)}", random.choice(TIERED_KINDS if world.tiered else KINDS)
+    others = KINDS if world.topics or not world.tiered else ()
+    name, kind = f"t{len(world.topics)}", random.choice((*others, *(TIERED_KINDS if world.tiered else ())))
     retention_ms = retention_ms_of(kind)
     topic = TopicModel(name, NOBODY, [], "tiered" in kind, "flushed" in kind, retention_ms, deleted=True)
     world.topics.append(topic)  # the name may be taken from now on
@@ -212,7 +209,7 @@ async def stream(world: ClusterWorld, random: Random) -> None:
     there = list(world.partitions())
     for topic, partition in random.sample(there, min(len(there), 2)):
         own, idempotent = Random(random.getrandbits(48)), random.random() < 0.5
-        size = own.choice((90, 400)) if topic.tiered else 10
+        size = own.choice((90, 400, 400)) if topic.tiered else 10
         batches = [clients.values_of(world, own.choice((1, 2, 7)), size) for _ in range(own.choice((5, 20)))]
         acks = 1 if not idempotent and random.random() < 0.3 else clients.ALL
         world.spawn(

@@ -328,16 +328,18 @@ SELDOM_SHOWS: Final = ("stale_heartbeats_accepted",)
 """A late heartbeat tells an offset below the new registration, so it unfences nobody."""
 
 
-def find(plant: Plant, first: int = 1, within: int = WITHIN) -> tuple[int, str] | None:
+def find(
+    plant: Plant, first: int = 1, within: int = WITHIN, *, tiered: bool = False
+) -> tuple[int, str] | None:
     """How many histories it took until one failed that is clean without the bug, and how it failed."""
     for count, seed in enumerate(range(first, first + within), 1):
-        problem = play_apart(draw(seed), before=plant).problem
+        problem = play_apart(draw(seed, tiered=tiered), before=plant).problem
         if problem is None:
             continue
         line = problem.splitlines()[0]
         if any(sign in problem for sign in _OURS):
             return count, f"NOT PLANTED WELL: {line}"
-        if play_apart(draw(seed)).problem is None:
+        if play_apart(draw(seed, tiered=tiered)).problem is None:
             return count, line
     return None
 
@@ -349,7 +351,8 @@ def tell_plants(names: Sequence[str], first: int, jobs: int | None = None) -> bo
 
     def look(name: str) -> tuple[int, str] | None:
         is_assembly = name not in OF_REPLICAS and name not in OF_TIERS
-        return find(PLANTS[name], first, WITHIN if is_assembly else WITHIN_OF_REPLICAS)
+        within = WITHIN if is_assembly else WITHIN_OF_REPLICAS
+        return find(PLANTS[name], first, within, tiered=name in OF_TIERS)
 
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         began = time.monotonic()

@@ -40,7 +40,8 @@ SOMETIMES: Final = {
     "wipe_disk": 3,
 }
 """How often each comes where it exists. A history has about half of them."""
-OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "alter_topic": 3, "settle_down": 6, "consume": 4}
+OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "alter_topic": 3, "consume": 4}
+ALWAYS_OF_TIERS: Final = {"create_topic": 2, "stream": 14, "settle_down": 6}
 """Likewise, where there is a bucket."""
 _WITH: Final = {
     "partition": ("heal", 4),
@@ -67,12 +68,15 @@ STORM: Final = {
 """Likewise, of histories in which much is written to few partitions while this and that goes on."""
 
 
-def draw(seed: int, nodes: int | None = None) -> Plan:
-    """The history of `seed`. `Plan.log_dirs` is how many nodes there are."""
+def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
+    """The history of `seed`, with a bucket if it is to be `tiered`. `Plan.log_dirs` is how many nodes there
+    are."""
     random = Random(seed)
     number = random.choice(NODES)
-    is_storm, is_tiered = random.random() < 0.7, random.random() < 0.5
+    is_storm, is_tiered = random.random() < 0.7, random.random() < 0.5 or tiered
     odds = dict(OF_REPLICAS if is_storm else ALWAYS)
+    if is_tiered:
+        odds |= {kind: max(weight, odds.get(kind, 0)) for kind, weight in ALWAYS_OF_TIERS.items()}
     chosen = {**(STORM if is_storm else SOMETIMES), **(OF_TIERS if is_tiered else {})}
     for kind, weight in chosen.items():
         if random.random() < 0.5:

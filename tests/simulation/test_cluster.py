@@ -15,6 +15,7 @@ import pytest
 from simulator.apart import apart
 from simulator.cluster.plants import PLANTS, find
 from simulator.cluster.playing import draw, play_apart, play_many
+from simulator.cluster.tier_plants import OF_TIERS
 from simulator.cluster.world import START_S, ClusterWorld
 from simulator.loop import Loop
 from simulator.network import Network
@@ -25,7 +26,12 @@ from simulator.trace import Trace
 ROOT = Path(__file__).resolve().parents[2]
 HISTORIES = 24
 PER_TEST = 8
-FOUND_SOON = "told_before_it_is_applied"
+FOUND_SOON = {
+    "told_before_it_is_applied": "B2",
+    "head_before_the_commit": "T7",
+    "followers_let_go_before_the_commit": "T5",
+    "epoch_of_the_copier": "T9",
+}
 
 
 @pytest.mark.parametrize("first", range(1, HISTORIES + 1, PER_TEST))
@@ -61,10 +67,33 @@ def test_a_bug_can_be_planted(name: str) -> None:
     apart(PLANTS[name])
 
 
-def test_a_planted_bug_is_found() -> None:
-    found = find(PLANTS[FOUND_SOON], within=5)
+@pytest.mark.parametrize("name", FOUND_SOON)
+def test_a_planted_bug_is_found(name: str) -> None:
+    found = find(PLANTS[name], within=5, tiered=name in OF_TIERS)
     assert found is not None
-    assert found[1].startswith("B2")
+    assert found[1].startswith(FOUND_SOON[name])
+
+
+def test_a_broker_alone_and_a_controller_that_keeps_its_metadata_come_back_from_an_empty_disk() -> None:
+    def play() -> None:
+        world = ClusterWorld(1, nodes=5)
+        broker, controller = world.machines[4], world.machines[0]
+        assert world.can_lose_disk(controller), "its metadata log is elsewhere"
+
+        async def main() -> None:
+            for machine in world.machines:
+                world.start(machine)
+            for machine in world.machines:
+                assert await world.until_ready(machine, START_S), machine.run and machine.run.reason
+            for machine in (broker, controller):
+                world.wipe(machine, Random(1))
+                world.start(machine)
+            for machine in (broker, controller):
+                assert await world.until_ready(machine, START_S), machine.run and machine.run.reason
+
+        world.run(main())
+
+    apart(play)
 
 
 def test_a_pure_broker_with_an_empty_disk_learns_from_the_quorum_which_cluster_is_its_own() -> None:
