@@ -401,9 +401,12 @@ class Applier:
         else."""
         if len(replica.replicas) == 1:
             return None
-        noted = self._logs.high_watermark(tip)
-        archived = 0 if remote is None or remote.is_given_up else remote.end_offset
-        least = max(noted or 0, archived, local.log_start_offset)
+        least = max(self._logs.high_watermark(tip) or 0, local.log_start_offset)
+        # A log that knows of no leader as late as the archive's may end with what that one has replaced.
+        if remote is not None and (
+            self.config.node_id in replica.isr or local.epochs.newest >= remote.leader_epoch
+        ):
+            least = max(least, remote.end_offset)
         return min(least, local.log_end_offset)
 
     async def _delete(self, topics: Iterable[TopicImage]) -> None:
