@@ -50,11 +50,18 @@ def complaints(cluster: Cluster, *but: str) -> list[str]:
 
 
 def goes_on_without(
-    cluster: Cluster, writers: Writers, topic: str, victims: Collection[int], seconds: float = 60
+    cluster: Cluster,
+    writers: Writers,
+    topic: str,
+    victims: Collection[int],
+    seconds: float = 60,
+    *,
+    moves: bool = False,
 ) -> None:
     """The others have elected leaders wherever one of these led, and what those lead is written to.
 
-    Those of whom a client takes one for a leader that is none, as it says so itself, have no part in it.
+    Those of whom a client takes one for a leader that is none, as it says so itself, have no part in it. That
+    may be any of them where leaders move meanwhile.
     """
     witness = next(one for one in cluster.members.values() if one.node_id not in victims and one.is_running)
     led: set[int] = set()
@@ -67,6 +74,8 @@ def goes_on_without(
 
     before = {index: one.leader for index, one in states(witness, topic).items()}
     wait_until(f"leaders of {topic} beside {tuple(victims)}", are_elected, seconds)
+    if moves:
+        return
     stayed = {index for index, leader in before.items() if leader not in victims} & led
     now_s = time.monotonic()
     wait_until(
@@ -86,6 +95,8 @@ class HarmStorm(Storm):
     def __init__(self, cluster: Cluster, topic: str, source: random.Random, writers: Writers) -> None:
         super().__init__(cluster, topic, source)
         self._writers = writers
+        self.moves = False
+        """whether replicas and leaders move meanwhile"""
 
     @property
     def own(self) -> Sequence[Kind]:
@@ -102,7 +113,7 @@ class HarmStorm(Storm):
                 self.do(what, do)
 
     def _goes_on_without(self, victims: Collection[int]) -> None:
-        goes_on_without(self._cluster, self._writers, self._topic, victims)
+        goes_on_without(self._cluster, self._writers, self._topic, victims, moves=self.moves)
 
     def _pause(self, least_s: float, most_s: float) -> None:
         time.sleep(self._source.uniform(least_s, most_s))

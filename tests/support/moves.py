@@ -148,11 +148,9 @@ class Mover:
         weights = [weight for weight, _ in kinds]
         while not self._over.wait(self._source.uniform(0.1, 1)):
             with self._lock:
-                if self._throttled_s and (
-                    time.monotonic() > self._throttled_s + _THROTTLE_S or self._source.random() < 0.3
-                ):
-                    self._unthrottle()
-                else:
+                is_due = time.monotonic() > self._throttled_s + _THROTTLE_S or self._source.random() < 0.3
+                # a broker that cannot be asked keeps its throttle, and nothing else waits for that
+                if not self._throttled_s or not is_due or not self._unthrottle():
                     ((_, do),) = self._source.choices(kinds, weights)
                     do()
 
