@@ -471,6 +471,8 @@ class Fetcher:
                         is_flushed = False
                         await replica.flush()
                         is_flushed = True
+                        if not self._machine.is_wanted(effect.number):
+                            return Done.NOT_NOW
                     if found.taken < run.batches:
                         self._warn(
                             f"{effect.tip}: the leader sends {found.why or 'what is not wanted any more'}"

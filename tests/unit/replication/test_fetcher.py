@@ -505,6 +505,28 @@ async def test_a_disk_that_was_full_is_tried_again_and_a_log_that_is_offline_is_
     assert pair.warnings == ["t0-0: events-0 is offline: torn"]
 
 
+@at_once
+async def test_a_partition_that_goes_while_it_is_flushed_gets_nothing_more(tmp_path: Path) -> None:
+    """It may lead by then: what its leader of before had sent would come behind the beginning of its epoch."""
+    pair = Pair(tmp_path, flush_messages=1)
+    pair.write(5)
+    fetcher, flushes = pair.fetcher(), pair.replica.flush
+
+    async def flush() -> None:
+        await flushes()
+        fetcher.remove(pair.tip)
+
+    pair.replica.flush = flush  # type: ignore[method-assign]
+    running = asyncio.create_task(fetcher.run())
+    async with asyncio.timeout(10):
+        while len(fetcher) or not pair.replica.appended:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+    running.cancel()
+    await asyncio.wait({running})
+    assert pair.replica.log_end_offset == 3
+
+
 class Unflushed:
     """The device takes nothing for good until `has_room`; what is asked of it is counted."""
 
