@@ -10,7 +10,14 @@ import pytest
 from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.remote.stores import conditional
-from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from service.remote.stores.errors import (
+    AccessRefused,
+    CredentialsMissing,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreRefused,
+    StoreUnavailable,
+)
 from service.remote.stores.memory_store import MemoryStore
 from tests.contract.backends import Backend
 
@@ -87,6 +94,27 @@ def test_the_probe_finds_a_store_out_that_ignores_conditions(ignored: str) -> No
     store = Careless(ignored)
     assert "replaces an object" in (conditional.probe(store, UUID(int=1)) or "")
     assert list(store.list("")) == []
+
+
+class Refusing(MemoryStore):
+    """Lets objects be made, and none be replaced."""
+
+    def __init__(self, error: StoreRefused) -> None:
+        super().__init__(SystemThreads())
+        self._error = error
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        raise self._error
+
+
+def test_a_refusal_tells_of_the_store_unless_it_is_of_who_asks() -> None:
+    found = conditional.probe(Refusing(StoreRefused("501 NotImplemented")), UUID(int=1))
+    assert found == "it refuses them: 501 NotImplemented"
+    for passing in (AccessRefused("403 AccessDenied"), CredentialsMissing("no role yet")):
+        store = Refusing(passing)
+        with pytest.raises(type(passing)):
+            conditional.probe(store, UUID(int=1))
+        assert list(store.list("")) == []
 
 
 class Lossy(MemoryStore):

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from service.base.errors import StorageError
 from service.remote.stores.errors import (
+    AccessRefused,
     CredentialsExpired,
     CredentialsMissing,
     ObjectNotFound,
@@ -64,6 +65,16 @@ _HINTS: Final = {
     "AccountProblem": "the account has a problem",
 }
 """Codes of refusals, and what they mean for who has to act."""
+_OF_WHO_ASKS: Final = (
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidToken",
+    "AccessDenied",
+    "RequestTimeTooSkewed",
+    "AllAccessDisabled",
+    "AccountProblem",
+)
+"""Those that say nothing of what the store can do."""
 _MAX_SHOWN: Final = 300
 
 
@@ -117,10 +128,13 @@ def store_error(
     if answer.status in (429, 503):
         return StoreThrottled(said)
     if answer.code in _HINTS:
-        return StoreRefused(
+        kind = AccessRefused if answer.code in _OF_WHO_ASKS else StoreRefused
+        return kind(
             f"{key}: the store {place} refuses: {_HINTS[answer.code]} ({answer.status} {answer.code})"
         )
-    if is_refusal or not_found or answer.status in (401, 403, 405, 501):
+    if answer.status in (401, 403):
+        return AccessRefused(said)
+    if is_refusal or not_found or answer.status in (405, 501):
         return StoreRefused(said if answer.status else f"{key}: {place}: {_first_line(text)}")
     return StoreUnavailable(said if answer.status else f"{key}: {place}: {_no_answer(text)}")
 

@@ -12,7 +12,14 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, StoreRefused, StoreUnavailable
+from service.remote.stores.errors import (
+    AccessRefused,
+    CredentialsMissing,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreRefused,
+    StoreUnavailable,
+)
 from service.remote.stores.store import ObjectStore, Tagged
 
 PROBE_PREFIX: Final = "probe"
@@ -69,11 +76,14 @@ def probe(store: ObjectStore, new_id: UUID) -> str | None:
     """Why conditional writes of `store` cannot be relied on; None when they can.
 
     Writes, and removes, one small object under a name that nobody else uses. A store that knows no such
-    writes may refuse them or, worse, write: both are told. Raises what a store raises that does not answer.
+    writes may refuse them or, worse, write: both are told. Raises what a store raises that does not answer,
+    or does not let these credentials write at all.
     """
     key = f"{PROBE_PREFIX}/{new_id}"
     try:
         return broken_promise(store, key)
+    except (AccessRefused, CredentialsMissing):
+        raise
     except StoreRefused as e:
         return f"it refuses them: {e}"
     finally:

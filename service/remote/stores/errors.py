@@ -4,8 +4,9 @@
 - `StoreUnavailable`: timeouts, refused connections, 5xx; retry later, with backoff. Two kinds of it say more:
   `StoreThrottled`, so that all who ask this store ask less, and `CredentialsExpired`, where newer ones are
   fetched.
-- `StoreRefused`: credentials, permissions, a bucket that does not exist; an operator has to act.
-  `CredentialsMissing` is the kind of it that no store has answered: there is nothing to sign with.
+- `StoreRefused`: credentials, permissions, a bucket that does not exist; an operator has to act. Two kinds of
+  it say nothing of what the store can do: `AccessRefused`, where these credentials may not do that, and
+  `CredentialsMissing`, which no store has answered: there is nothing to sign with.
 - `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
 - `PreconditionFailed`: the object is not the one that the write was to replace; somebody else was there.
 - `ReaderClosed`: the reader was closed while the read was under way.
@@ -41,6 +42,10 @@ class CredentialsExpired(StoreUnavailable):
 
 class StoreRefused(StorageError):
     """The store answered, and said no: credentials, permissions, no such bucket. Not retryable."""
+
+
+class AccessRefused(StoreRefused):
+    """The store answered that who asks may not do that, or that it does not know who asks."""
 
 
 class CredentialsMissing(StoreRefused):

@@ -12,6 +12,7 @@ from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.broker import cold
 from service.config.settings import BrokerConfig
+from service.remote.stores.errors import AccessRefused
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.processes import PYTHON, REPOSITORY
 from tests.support.world import make_world
@@ -27,8 +28,18 @@ class Careless(MemoryStore):
         return True
 
 
-def claim(**settings: str) -> Careless:
-    store = Careless(SystemThreads())
+class Closed(MemoryStore):
+    """Lets nobody replace an object just now, as while keys are being changed."""
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        raise AccessRefused(f"{key}: these credentials do not permit it (403 AccessDenied)")
+
+    def verifies_uploads(self) -> bool:
+        return True
+
+
+def claim(kind: type[Careless | Closed], **settings: str) -> MemoryStore:
+    store = kind(SystemThreads())
     config = BrokerConfig.from_properties({"firn.remote.url": "s3://any/prefix", **settings})
 
     async def scenario() -> None:
@@ -44,12 +55,17 @@ def claim(**settings: str) -> Careless:
 
 def test_a_store_that_ignores_conditions_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"firn\.remote\.unfenced\.allow=true"):
-        claim()
+        claim(Careless)
 
 
 def test_and_used_when_the_operator_says_so() -> None:
-    store = claim(**{"firn.remote.unfenced.allow": "true"})
+    store = claim(Careless, **{"firn.remote.unfenced.allow": "true"})
     assert [info.key for info in store.list("")] == ["cluster.json"]
+
+
+def test_a_store_that_does_not_know_who_asks_is_one_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    claim(Closed)
+    assert "object storage does not say whose prefix this is: " in caplog.text
 
 
 def test_a_node_without_a_store_does_not_load_the_code_of_one() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from service.base.errors import FirnError
 from service.remote.stores.answers import may_be_past_the_end, store_error
 from service.remote.stores.errors import (
+    AccessRefused,
     CredentialsExpired,
     CredentialsMissing,
     ObjectNotFound,
@@ -55,10 +56,10 @@ def error(code: str, more: str = "") -> str:
             CredentialsExpired,
             "have expired",
         ),
-        (answered("403 Forbidden", error("AccessDenied")), StoreRefused, "do not permit it"),
-        (answered("403 Forbidden", error("InvalidAccessKeyId")), StoreRefused, "know this access key"),
-        (answered("403 Forbidden", error("SignatureDoesNotMatch")), StoreRefused, "secret access key"),
-        (answered("403 Forbidden", ""), StoreRefused, "answered 403"),
+        (answered("403 Forbidden", error("AccessDenied")), AccessRefused, "do not permit it"),
+        (answered("403 Forbidden", error("InvalidAccessKeyId")), AccessRefused, "know this access key"),
+        (answered("403 Forbidden", error("SignatureDoesNotMatch")), AccessRefused, "secret access key"),
+        (answered("403 Forbidden", ""), AccessRefused, "answered 403"),
         (answered("404 Not Found", error("NoSuchBucket")), StoreRefused, "there is no such bucket"),
         (
             answered("400 Bad Request", error("AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>")),
