@@ -507,7 +507,7 @@ async def test_a_disk_that_was_full_is_tried_again_and_a_log_that_is_offline_is_
 
 @at_once
 async def test_a_partition_that_goes_while_it_is_flushed_gets_nothing_more(tmp_path: Path) -> None:
-    """It may lead by then: what its leader of before had sent would come behind the beginning of its epoch."""
+    """It may lead by then: what its old leader had sent would come behind the beginning of its epoch."""
     pair = Pair(tmp_path, flush_messages=1)
     pair.write(5)
     fetcher, flushes = pair.fetcher(), pair.replica.flush
