@@ -211,7 +211,7 @@ async def stream(world: ClusterWorld, random: Random) -> None:
         own, idempotent = Random(random.getrandbits(48)), random.random() < 0.5
         size = own.choice((90, 400, 400)) if topic.tiered else 10
         batches = [clients.values_of(world, own.choice((1, 2, 7)), size) for _ in range(own.choice((5, 20)))]
-        acks = 1 if not idempotent and random.random() < 0.3 else clients.ALL
+        acks = 1 if not idempotent and random.random() < (0.6 if topic.tiered else 0.3) else clients.ALL
         world.spawn(
             clients.produce(
                 world, own, topic, partition, batches, idempotent=idempotent, acks=acks, pause_s=0.2
@@ -373,7 +373,7 @@ ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
         reassign, examine, wait, processes.kill, processes.start, processes.stop, processes.lose_power,
         processes.pause, processes.jump_clock, processes.wipe_disk, partition, heal, reset_connections,
         slow_links, disk_faults, disk_heals, tier_acts.delete_records,
-        tier_acts.store_faults, tier_acts.store_heals, tier_acts.settle_down,
+        tier_acts.store_faults, tier_acts.store_heals, tier_acts.settle_down, tier_acts.lag_behind,
     )
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from simulator.client import Client
-from simulator.cluster.client import find_leader
+from simulator.cluster.client import find_leader, produce, values_of
 from simulator.cluster.world import ClusterWorld
 from simulator.faults import SHARED, SLOW_STORE, STORE_KINDS
 from simulator.topics import delete_up_to, offset_to_delete
@@ -43,6 +43,34 @@ async def settle_down(world: ClusterWorld, random: Random) -> None:
     seconds = random.choice((4.0, 15.0, 45.0))
     world.tell(f"{seconds} s go by in peace")
     await asyncio.sleep(seconds)
+
+
+async def lag_behind(world: ClusterWorld, random: Random) -> None:
+    """Segments are sealed whose records are not committed: a follower in sync stands still meanwhile."""
+    placed = world.oracle.replicas.placed
+    there = [
+        (topic, partition)
+        for topic, partition in world.partitions()
+        if topic.tiered and len(placed[topic.topic_id, partition.index].isr) > 1
+    ]
+    if not there:
+        return
+    topic, partition = random.choice(there)
+    state = placed[topic.topic_id, partition.index]
+    follower = world.of_broker(random.choice([one for one in state.isr if one != state.leader]))
+    run = None if follower is None else follower.run
+    if follower is None or run is None or run.ended:
+        return
+    seconds = random.choice((1.0, 3.0, 6.0))
+    world.tell(f"SIGSTOP {follower.name}, which follows {partition}, for {seconds} s")
+    world.disturbed()
+    run.process.stop()
+    batches = [values_of(world, 1, 400) for _ in range(20)]
+    own = Random(random.getrandbits(48))
+    world.spawn(produce(world, own, topic, partition, batches, idempotent=False, acks=1, pause_s=0.05))
+    await asyncio.sleep(seconds)
+    run.process.resume()
+    world.disturbed()
 
 
 async def delete_records(world: ClusterWorld, random: Random) -> None:
