@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.support.processes import wait_until
 from tests.support.quorums import Cluster, Member
@@ -224,7 +224,11 @@ def read_partition(bootstrap: str, place: Place, seconds: float = 120) -> dict[i
 
         def ends() -> bool:
             nonlocal end
-            end = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)[1]
+            try:
+                end = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)[1]
+            except KafkaException as e:
+                if not e.args[0].retriable():  # its leader has moved
+                    raise
             return bool(end >= 0)
 
         wait_until(f"the end of {place}", ends, seconds)
