@@ -145,6 +145,7 @@ class ControllerNode:
             NodeConfigRules(config),
             probe=prober(options.inter_broker_listener),
             on_news=self._wind,
+            counts=self.publisher.published,  # who asks for clients waits for the broker that they asked
         )
         self.side = ControllerSide(
             config,
@@ -251,7 +252,7 @@ class ControllerNode:
         )
 
     async def _claim(self, epoch: int, offset: int) -> None:
-        await self.publisher.committed(offset)
+        await self.publisher.published(offset)  # what the broker in this process does is its own affair
         quorum, node_id = self.publisher.quorum, self._options.controller.node_id
         while not self._stopping and quorum.epoch == epoch and quorum.is_leader:
             _log.info("node %d is the active controller of epoch %d", node_id, epoch)

@@ -8,10 +8,12 @@ never seen by anybody but who proposed it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from service.base.awaiting import waits_in
 from service.base.errors import CorruptionError, InvariantError, StorageError
 from service.base.slices import Slice
 from service.metadata.batches import MetadataBatch, decode_batches
@@ -22,6 +24,9 @@ from service.metadata.raft.control import NO_VOTERS_SAID, voters_said
 from service.metadata.raft.log import MetadataLog
 from service.records.batch import iter_headers
 
+_log = logging.getLogger(__name__)
+LATE_S: Final = 30.0
+"""What follows from a change is done long before; somebody should know where it is not."""
 _SLICE_BYTES: Final = 64 * 1024
 """Log that is applied at a time, batches being whole: some milliseconds of the event loop."""
 
@@ -37,6 +42,10 @@ class _Proposal(NamedTuple):
     image: MetadataImage
     delta: MetadataDelta
     size: int
+
+
+_Waiting = deque[tuple[int, asyncio.Future[None]]]
+"""By offset."""
 
 
 class Publication:
@@ -66,9 +75,12 @@ class Publication:
         self._proposals: deque[_Proposal] = deque()
         self._snapshot: MetadataImage | None = None
         self._catching_up: asyncio.Task[None] | None = None
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._readers: _Waiting = deque()
+        """who waits for the image alone"""
+        self._waiters: _Waiting = deque()
         self._failure: StorageError | None = None
-        self._works: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._works: _Waiting = deque()
+        self._look: asyncio.TimerHandle | None = None
 
     def proposed(self, base_offset: int, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
         """A batch of `size` bytes was written at `base_offset`; `image` holds once it is committed, `delta`
@@ -104,12 +116,19 @@ class Publication:
 
         Raises `StorageError` where it never will.
         """
-        if offset <= self._done_offset:
-            return
+        if offset > self._done_offset:
+            await self._wait(self._waiters, offset)
+
+    async def published(self, offset: int) -> None:
+        """As `reached`, whatever listeners still do."""
+        if offset > self.image.offset:
+            await self._wait(self._readers, offset)
+
+    async def _wait(self, waiting: _Waiting, offset: int) -> None:
         if self._failure is not None:
             raise StorageError(str(self._failure))
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, waiter))
+        waiting.append((offset, waiter))
         await waiter
 
     def fail(self, failure: StorageError) -> None:
@@ -123,6 +142,8 @@ class Publication:
             await self._catching_up
         await asyncio.gather(*(work for _, work in self._works), return_exceptions=True)
         self.fail(StorageError("the node stops"))
+        if self._look is not None:
+            self._look.cancel()
 
     def _begin_catching_up(self) -> None:
         if self._catching_up is None:
@@ -195,6 +216,7 @@ class Publication:
                 future = asyncio.ensure_future(work)
                 self._works.append((image.offset, future))
                 future.add_done_callback(self._work_done)
+                self._look_later()
         self._on_published(size)
 
     def _work_done(self, work: asyncio.Future[None]) -> None:
@@ -204,6 +226,25 @@ class Publication:
             self._works.popleft()
         self._wake()
 
+    def _look_later(self) -> None:
+        if self._look is None and self._works:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(LATE_S, self._look_at, self._works[0])
+
+    def _look_at(self, oldest: tuple[int, asyncio.Future[None]]) -> None:
+        """Say where work stands that was the oldest a while ago."""
+        self._look = None
+        if self._works and self._works[0] is oldest:
+            offset, work = oldest
+            where = waits_in(work.get_coro()) if isinstance(work, asyncio.Task) else repr(work)
+            _log.warning(
+                "what the metadata asks of this node up to offset %d is not done after %d s: %s",
+                offset,
+                LATE_S,
+                where,
+            )
+        self._look_later()
+
     @property
     def _done_offset(self) -> int:
         """Up to where everything is published, and done."""
@@ -211,9 +252,12 @@ class Publication:
 
     def _wake(self) -> None:
         """Tell those whose offset is published; where nothing more will be, all others, too."""
-        done_offset = self._done_offset if self._failure is None else self.image.offset
-        while self._waiters and (self._failure is not None or self._waiters[0][0] <= done_offset):
-            offset, waiter = self._waiters.popleft()
+        self._tell(self._readers, self.image.offset)
+        self._tell(self._waiters, self._done_offset if self._failure is None else self.image.offset)
+
+    def _tell(self, waiting: _Waiting, done_offset: int) -> None:
+        while waiting and (self._failure is not None or waiting[0][0] <= done_offset):
+            offset, waiter = waiting.popleft()
             if waiter.done():
                 continue
             if offset <= done_offset:

@@ -376,8 +376,13 @@ class Publisher:
         return self._quorum
 
     async def committed(self, offset: int) -> None:
-        """Return once the image holds `offset`. Raises `StorageError` where it never will."""
+        """Return once the image holds `offset`, and this node is what it says. Raises `StorageError` where it
+        never will."""
         await self._opened().reached(offset)
+
+    async def published(self, offset: int) -> None:
+        """As `committed`, whatever this node still has to do for it."""
+        await self._opened().published(offset)
 
     def _opened(self) -> Publication:
         if self._publication is None:

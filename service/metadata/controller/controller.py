@@ -75,7 +75,7 @@ from service.metadata.controller.requests import (
     RegisterController,
     TopicDefaults,
 )
-from service.metadata.controller.turns import Decide, Turns, not_controller
+from service.metadata.controller.turns import Counts, Decide, Turns, not_controller
 from service.metadata.features import bootstrap_records, controller_frame, supported_features
 from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.partition_index import leads
@@ -129,15 +129,19 @@ class Controller:
         *,
         probe: ProbeBroker | None = None,
         on_news: Callable[[], None] = lambda: None,
+        counts: Counts | None = None,
     ) -> None:
-        """`on_news`: `next_deadline_ms` may have come nearer."""
+        """`on_news`: `next_deadline_ms` may have come nearer. `counts(offset)` returns once what was decided
+        up to there may be told; None: that is once this node is what it says."""
         self._options = options
         self._publisher = publisher
         self._clock = world.clock
         self._new_uuid = world.new_uuid
         self._rules = config_rules
         self._incarnation_id = options.incarnation_id
-        self._turns = Turns(publisher, self._clock, lambda: self._overseer.wrote())
+        self._turns = Turns(
+            publisher, self._clock, lambda: self._overseer.wrote(), counts or publisher.committed
+        )
         self._overseer = Overseer(
             self._turns,
             self._clock,

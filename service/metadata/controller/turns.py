@@ -8,8 +8,8 @@ of leading decided and nobody committed is forgotten with it, and who waited for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -24,6 +24,7 @@ from service.metadata.publisher import Overtaken, Publisher
 from service.metadata.raft.requests import ChangeAnswer, UpgradeAsked
 
 R = TypeVar("R")
+Counts = Callable[[int], Coroutine[Any, Any, None]]
 Decide = Callable[[MetadataImage], "Decision[R] | Steps[Decision[R]]"]
 
 
@@ -40,10 +41,18 @@ class _Lead:
 
 
 class Turns:
-    """Whose decision is being made. `on_wrote()` hears of each batch."""
+    """Whose decision is being made. `on_wrote()` hears of each batch; `counts(offset)` returns once what was
+    decided up to there may be told."""
 
-    def __init__(self, publisher: Publisher, clock: Clock, on_wrote: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        clock: Clock,
+        on_wrote: Callable[[], None],
+        counts: Counts,
+    ) -> None:
         self._publisher = publisher
+        self._counts = counts
         self._clock = clock
         self._on_wrote = on_wrote
         self._turn = asyncio.Lock()
@@ -157,7 +166,7 @@ class Turns:
     async def _reached(self, lead: _Lead, offset: int) -> None:
         if lead.is_lost:
             raise not_controller()
-        task = asyncio.get_running_loop().create_task(self._publisher.committed(offset))
+        task = asyncio.get_running_loop().create_task(self._counts(offset))
         lead.waiting[task] = None
         try:
             await task

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from service.base.errors import InvariantError
+from service.base.errors import InvariantError, StorageError
 from service.metadata.batches import encode_batch
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.publication import Publication
 from service.metadata.records import TopicRecord
+from tests.support.waiting import until
 
 MANY = 20_000
 
@@ -117,3 +120,47 @@ def test_of_two_snapshots_that_come_at_once_the_later_is_the_image() -> None:
         await one.stop()
 
     asyncio.run(scenario())
+
+
+def test_who_wants_the_image_does_not_wait_for_what_others_do_about_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        over = asyncio.Event()
+
+        async def takes_long() -> None:
+            await over.wait()
+
+        def heard(before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> Awaitable[None]:
+            return asyncio.get_running_loop().create_task(takes_long())
+
+        def refuse(*what: object) -> None:
+            raise AssertionError(what)
+
+        one = Publication(
+            OneBatch(0),  # type: ignore[arg-type]
+            MetadataImage(),
+            [heard],
+            on_published=lambda size: None,
+            on_broken=refuse,
+            on_bug=refuse,
+        )
+        reached, published = asyncio.create_task(one.reached(50)), asyncio.create_task(one.published(50))
+        later = asyncio.create_task(one.published(70))
+        await asyncio.sleep(0)
+        one.jump(topics(0, 3, MetadataImage(), 50))
+        await published
+        await one.published(20)
+        assert not reached.done()
+        await until(lambda: "takes_long (test_publication.py:" in caplog.text)
+        assert "up to offset 50 is not done after" in caplog.text
+        over.set()
+        await reached
+        stopping = asyncio.create_task(one.stop())
+        with pytest.raises(StorageError):
+            await later
+        await stopping
+
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr("service.metadata.publication.LATE_S", 0.02)
+        asyncio.run(scenario())
