@@ -128,10 +128,10 @@ class Machine:
         if self.run is not None:
             self.run.end(State.KILLED)
 
-    def lose_power(self, loss: Loss) -> None:
-        """The process is gone, and what the disk had not flushed with it."""
+    def lose_power(self, loss: Loss, unholed: str = "") -> None:
+        """The process is gone, and what the disk had not flushed with it (`Platter.lose_power`)."""
         self.kill()
-        self.platter.lose_power(self.random, loss)
+        self.platter.lose_power(self.random, loss, unholed)
         self.boots += 1
 
     def lose_disk(self) -> None:

@@ -225,8 +225,9 @@ class Platter:
 
     # What happens to disks
 
-    def lose_power(self, random: Random, mode: Loss) -> None:
-        """What is not durable is lost, torn or kept; nobody holds a lock any more."""
+    def lose_power(self, random: Random, mode: Loss, unholed: str = "") -> None:
+        """What is not durable is lost, torn or kept; nobody holds a lock any more. Files in directories of
+        the name `unholed` are torn where others would have holes."""
         numbers: list[int] = []
         for node in self._nodes():
             numbers += (entry[0] for entry in node.pending)
@@ -241,23 +242,26 @@ class Platter:
         for_all = until(numbers)
         seen: set[int] = set()
 
-        def visit(node: Node, name: str = "") -> None:
+        def visit(node: Node, name: str = "", inside: str = "") -> None:
             if id(node) in seen:
                 return
             seen.add(id(node))
             own = for_all
+            is_unholed = mode is Loss.HOLES and bool(inside) and inside == unholed
             if mode is Loss.ANY:
                 own = until([entry[0] for entry in node.pending])
+            elif is_unholed and isinstance(node, File):
+                own = random.choice([*(entry[0] for entry in node.pending), never])
             elif mode is Loss.SHORT and isinstance(node, File) and node.pending:
                 own = node.pending[-1][0]
             if isinstance(node, File):
-                if mode is Loss.HOLES:
+                if mode is Loss.HOLES and not is_unholed:
                     node.forget_some(random)
                 node.lose_power(random, own)
                 return
             node.lose_power(own)
-            for name in sorted(node.names):
-                visit(node.names[name], name)
+            for child in sorted(node.names):
+                visit(node.names[child], child, name)
 
         visit(self.root)
         self.locks.clear()

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from service.base.world import World
 from service.cli.dev_nodes import HOST, Plan, format_nodes, lay_out
+from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.image import MetadataImage
 from simulator.archive import Archive
 from simulator.client import Client, Fetched
@@ -315,7 +316,8 @@ class ClusterWorld:
 
         promised = self._loses(machine, durable, answered_stays=True)
         self.tell(f"{machine.name} loses its power; {loss.value}; durable: {promised}")
-        machine.lose_power(loss)
+        # A gap in the metadata log refuses the start, until an operator has looked at it.
+        machine.lose_power(loss, unholed=CLUSTER_METADATA_DIR)
 
     def can_lose_disk(self, machine: Machine) -> bool:
         """Whether no vote is forgotten by that: a voter with an empty metadata log must not be one."""
