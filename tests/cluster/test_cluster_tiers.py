@@ -94,7 +94,7 @@ def test_brokers_share_a_bucket_and_the_death_of_who_keeps_house(cluster: Cluste
     settled(cluster, admin)
     assert read(cluster, 3000) == set(range(3000))
     cluster.members[1].kill()  # the lowest id, which keeps house
-    admin.create("later", PARTITIONS, **TIERED)
+    Admin(cluster.members[2].bootstrap).create("later", PARTITIONS, **TIERED)
     topics = store.read("topics.json")
     wait_until("another one to write topics.json", lambda: store.read("topics.json") != topics, 60)
     cluster.members[1].start()

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from service.broker.tables import CONTROLLER_KEYS
 from service.metadata.batches import decode_batches
@@ -299,7 +300,9 @@ def judge(cluster: Cluster) -> None:
     with Changes(places, 50, SEED) as changes:
         changes.wait_for_next(time.monotonic())
         changes.stop()
-        assert not changes.refusals
+        # On a busy machine another one may lead meanwhile, by whose log it was done (`changes.judge`).
+        done = {str(ErrorCode.topic_already_exists), str(ErrorCode.unknown_topic_or_partition)}
+        assert {code for _, code in changes.refusals} <= done, changes.refusals
     end = cluster.members[cluster.leader()].quorum().high_watermark
     for one in members:
         wait_until(f"node {one.node_id} to have it", lambda one=one: len(one.committed(end)) > 0)  # type: ignore[misc]
