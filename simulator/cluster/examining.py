@@ -19,6 +19,7 @@ from simulator.model import PartitionModel, TopicModel, Violation
 _AGAIN_S: Final = 0.5
 _COLD_S: Final = 5.0
 """so long bytes of the bucket may be on their way, while the loop goes on asking"""
+_WENT_BY: Final = "what is read first is gone by then"
 
 
 _COPIED_S: Final = 90.0
@@ -127,7 +128,7 @@ async def _records(
         if found.error is ErrorCode.offset_out_of_range:
             error, begins, _ = await client.offset(topic.name, partition.index, EARLIEST)
             if error is not ErrorCode.none or begins > at:
-                return f"{at} went by while it was read"
+                return _WENT_BY
         if found.error is not ErrorCode.none:
             return _refused(partition, client.address[0], found.error)
         records += found.records
@@ -261,10 +262,17 @@ async def _followers_have_it(world: ClusterWorld) -> None:
         try:
             start, end = partition.log_start, partition.end_offset
             read = [await _records(world, one, topic, partition, start, end) for one in clients]
-            if any(one != read[0] for one in read):
+            begins, deadline = [start], world.loop.time() + _COLD_S
+            while (_WENT_BY in read or len({*begins}) > 1) and world.loop.time() < deadline:
+                # Records have expired: the leader's log begins later, and then its followers' do.
+                await asyncio.sleep(0.5)
+                begins = [(await one.offset(topic.name, partition.index, EARLIEST))[1] for one in clients]
+                start = max(start, *begins)
+                read = [await _records(world, one, topic, partition, start, end) for one in clients]
+            if any(one != read[0] for one in read) or len({*begins}) > 1:
                 why = [one if isinstance(one, str) else len(one) for one in read]
                 raise Violation(
-                    f"P9: the replicas of {partition} on {placed.replicas} read {why} of {start} to {end}"
+                    f"P9: the replicas of {partition} on {placed.replicas} read {why} of {begins} to {end}"
                 )
         finally:
             for one in clients:
