@@ -578,8 +578,10 @@ class Peer(asyncio.BufferedProtocol):
         if self._mute is not None:
             self._mute.cancel()
             self._unmute()
-        elif (self._connection.state is READING and not self._owed and not self._sender.busy) or long_poll:
+        elif long_poll:
             self._transport.close()
+        elif self._connection.state is READING:
+            self._close_where_over()
 
     def abort(self) -> None:
         if self._pending is not None:
