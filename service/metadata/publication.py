@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from service.base.awaiting import waits_in
@@ -44,8 +46,10 @@ class _Proposal(NamedTuple):
     size: int
 
 
-_Waiting = deque[tuple[int, asyncio.Future[None]]]
-"""By offset."""
+_Work = tuple[int, asyncio.Future[None]]
+"""what belongs to an offset, and ends"""
+_Waiting = list[_Work]
+"""By offset, whenever they came: a leader that lost what it wrote may wait again for an earlier one."""
 
 
 class Publication:
@@ -75,11 +79,11 @@ class Publication:
         self._proposals: deque[_Proposal] = deque()
         self._snapshot: MetadataImage | None = None
         self._catching_up: asyncio.Task[None] | None = None
-        self._readers: _Waiting = deque()
+        self._readers: _Waiting = []
         """who waits for the image alone"""
-        self._waiters: _Waiting = deque()
+        self._waiters: _Waiting = []
         self._failure: StorageError | None = None
-        self._works: _Waiting = deque()
+        self._works: deque[_Work] = deque()
         self._look: asyncio.TimerHandle | None = None
 
     def proposed(self, base_offset: int, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
@@ -128,8 +132,13 @@ class Publication:
         if self._failure is not None:
             raise StorageError(str(self._failure))
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append((offset, waiter))
-        await waiter
+        insort(waiting, (offset, waiter), key=_offset_of)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # it was told, and cancelled before it heard of that
+                waiting.remove((offset, waiter))
+            raise
 
     def fail(self, failure: StorageError) -> None:
         """Nothing will be committed any more: whoever waits is told."""
@@ -256,14 +265,22 @@ class Publication:
         self._tell(self._waiters, self._done_offset if self._failure is None else self.image.offset)
 
     def _tell(self, waiting: _Waiting, done_offset: int) -> None:
-        while waiting and (self._failure is not None or waiting[0][0] <= done_offset):
-            offset, waiter = waiting.popleft()
+        count = len(waiting)
+        if self._failure is None:
+            count = bisect_right(waiting, done_offset, key=_offset_of)
+        told = waiting[:count]
+        del waiting[:count]
+        for offset, waiter in told:
             if waiter.done():
                 continue
             if offset <= done_offset:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(StorageError(str(self._failure)))
+
+
+def _offset_of(work: _Work) -> int:
+    return work[0]
 
 
 def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataImage, MetadataDelta]:

@@ -164,3 +164,46 @@ def test_who_wants_the_image_does_not_wait_for_what_others_do_about_it(
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr("service.metadata.publication.LATE_S", 0.02)
         asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("gives_up", [True, False], ids=["who gave up", "who still waits"])
+def test_whom_a_leader_lost_with_what_it_wrote_is_in_nobodys_way(gives_up: bool) -> None:
+    """It waits for an offset that was never committed; the same node leads again, at an earlier one."""
+
+    async def scenario() -> None:
+        one = publication(OneBatch(0), Heard(), MetadataImage())
+        waits = [
+            asyncio.create_task(wait(offset)) for wait in (one.reached, one.published) for offset in (90, 80)
+        ]
+        await asyncio.sleep(0)
+        if gives_up:
+            for task in waits:
+                task.cancel()
+            await asyncio.wait(waits)
+        earlier = [asyncio.create_task(wait(50)) for wait in (one.reached, one.published)]
+        await asyncio.sleep(0)
+        one.jump(topics(0, 3, MetadataImage(), 50))
+        async with asyncio.timeout(60):
+            await asyncio.gather(*earlier)
+        assert all(task.done() for task in waits) == gives_up
+        one.jump(topics(0, 4, MetadataImage(), 90))
+        await asyncio.gather(*(task for task in waits if not gives_up))
+        await one.stop()
+
+    asyncio.run(scenario())
+
+
+def test_who_is_told_and_cancelled_at_once_disturbs_nobody() -> None:
+    async def scenario() -> None:
+        one = publication(OneBatch(0), Heard(), MetadataImage())
+        cancelled, other = (asyncio.create_task(one.published(0)) for _ in range(2))
+        await asyncio.sleep(0)
+        one.image = topics(0, 3, MetadataImage(), 0)
+        one._wake()
+        cancelled.cancel()
+        await other
+        await asyncio.wait([cancelled])
+        assert cancelled.cancelled()
+        await one.stop()
+
+    asyncio.run(scenario())
