@@ -1,15 +1,22 @@
-"""The active controller is cut off from the others, both ways or one: it resigns, and is heard no more."""
+"""The active controller is cut off from the others, both ways or one: it resigns, and is heard no more, until
+it leads again."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from service.network.client import Client
 from service.records.batch import complete_headers
+from service.wire.api import ApiKey, request_module
 from tests.support.changes import Changer, Changes, judge
+from tests.support.clients import Admin
 from tests.support.links import Linked
 from tests.support.processes import wait_until
 from tests.support.quorums import Member
@@ -20,6 +27,8 @@ RESIGNS_S = 3.0
 LATE_S = 0.5
 """How long a busy machine may keep anybody waiting"""
 CUT_S = 7.0
+MANY = 2000
+"""so many records are lost that no log grows by as many while the test lasts"""
 
 
 def epoch_began(member: Member, epoch: int) -> float:
@@ -93,3 +102,50 @@ def test_a_leader_that_is_cut_off_resigns_and_answers_nothing_after_its_successo
         for one in members.values():
             one.kill()
         assert len({one.committed(end) for one in members.values()}) == 1
+
+
+def ask_for_many(controller: str) -> ErrorCode:
+    """Of a controller itself, once: who is refused by it asks nobody else."""
+    host, _, port = controller.rpartition(":")
+    module = request_module(ApiKey.CREATE_TOPICS)
+    topic = module.CreatableTopic(
+        name="lost", num_partitions=MANY, replication_factor=1, assignments=(), configs=()
+    )
+    request = module.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=60))
+    with Client(host, int(port), "test", timeout_s=60) as client:
+        answer: ErrorCode = client.request(ApiKey.CREATE_TOPICS, request).topics[0].error_code
+        return answer
+
+
+@pytest.mark.timeout(300)
+def test_who_led_and_lost_what_it_had_written_leads_again(tmp_path: Path) -> None:
+    with Linked(tmp_path) as cluster:
+        members = cluster.start().members
+        old = members[cluster.leader()]
+        others = [node_id for node_id in members if node_id != old.node_id]
+        cluster.links.cut([old.node_id], others)
+        cluster.links.cut(others, [old.node_id])
+        # it writes that, tells nobody, and resigns
+        assert ask_for_many(cluster.controllers[old.node_id]) is ErrorCode.not_controller
+        wait_until("a successor", lambda: members[others[0]].quorum().leader in others)
+        lost_end = sum(path.stat().st_size for path in old.metadata_log.glob("*.log"))
+        assert lost_end > 50 * MANY
+        cluster.links.mend()
+        leader = cluster.leader()
+        while leader != old.node_id:
+            wait_until("it to follow", lambda: old.quorum().leader == cluster.leader())
+            # Whose vote it gets has only just begun to wait for somebody to stand.
+            asleep = members[next(one for one in others if one != leader)].process
+            assert asleep is not None
+            asleep.send_signal(signal.SIGSTOP)
+            try:
+                members[leader].kill()
+                members[leader].start()
+            finally:
+                asleep.send_signal(signal.SIGCONT)
+            leader = cluster.leader()
+            print(f"node {leader} leads", flush=True)
+        admin = Admin(old.bootstrap)
+        admin.create("kept")
+        assert "lost" not in admin.topics()
+        wait_until("all know it", lambda: all("kept" in one.topics() for one in members.values()))
