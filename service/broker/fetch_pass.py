@@ -200,7 +200,7 @@ class Pass:
         says = ReplicaFetch(
             fetch.replica_id,
             fetch.replica_epoch,
-            max(asked.current_leader_epoch, NO_LEADER_EPOCH),
+            _leader_epoch(asked),
             asked.fetch_offset,
             asked.last_fetched_epoch,
             asked.log_start_offset,
@@ -277,7 +277,7 @@ class Pass:
 
     def _sent_away(self, partition: Partition, asked: FetchPartition, preferred: int) -> FetchPartitionResult:
         """The consumer gets nothing here, and is told at once where to go."""
-        partition.check_epoch(max(asked.current_leader_epoch, NO_LEADER_EPOCH))
+        partition.check_epoch(_leader_epoch(asked))
         self.is_final = True
         self.partitions.append(partition)
         return FetchPartitionResult(
@@ -292,8 +292,7 @@ class Pass:
     def _diverging(self, partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
         """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
         needs_leader = self._version < FIRST_VERSION_WITH_RACKS
-        # Of a fetch any epoch below zero says none (Kafka `FetchRequest.optionalEpoch`).
-        partition.check_epoch(max(asked.current_leader_epoch, NO_LEADER_EPOCH), needs_leader=needs_leader)
+        partition.check_epoch(_leader_epoch(asked), needs_leader=needs_leader)
         if asked.last_fetched_epoch <= NO_LEADER_EPOCH:
             return None
         epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
@@ -364,3 +363,8 @@ class InHand:
             self._broker.metrics.error("FETCH", code)
             return FetchPartitionResult(answer.partition, code)
         return answer._replace(records=parts)
+
+
+def _leader_epoch(asked: FetchPartition) -> int:
+    """Of a fetch any epoch below zero says none (Kafka `FetchRequest.optionalEpoch`)."""
+    return max(asked.current_leader_epoch, NO_LEADER_EPOCH)

@@ -130,7 +130,7 @@ class LeaderEpochs:
 
         (-1, -1) if nothing is known. An epoch older than all known ones ends where the first of those begins.
         """
-        if epoch < 0:
+        if epoch == NO_LEADER_EPOCH:
             return UNDEFINED
         if self._epochs and epoch == self._epochs[-1]:
             return epoch, log_end_offset

@@ -5,15 +5,18 @@ A bug is a patch of a history's own process, made here and nowhere else; what it
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import StorageError
 from service.broker.cluster_plane import ClusterPlane
 from service.broker.lifecycle import Heartbeat, Lifecycle
 from service.broker.replication import Replication
@@ -86,6 +89,28 @@ def published_before_the_commit() -> None:
         return eager
 
     _swap(Publication, "proposed", make)
+
+
+def waiters_in_the_order_of_their_coming() -> None:
+    """Who waits for an offset that was lost with its leader stands before all that wait for less."""
+
+    async def wait(self: Any, waiting: list[Any], offset: int) -> None:
+        if self._failure is not None:
+            raise StorageError(str(self._failure))
+        waiter = asyncio.get_running_loop().create_future()
+        waiting.append((offset, waiter))
+        await waiter
+
+    def make(tell: Any) -> Any:
+        def in_order(self: Any, waiting: list[Any], done_offset: int) -> None:
+            in_front = list(takewhile(lambda one: self._failure or one[0] <= done_offset, waiting))
+            del waiting[: len(in_front)]
+            tell(self, in_front, done_offset)
+
+        return in_order
+
+    _swap(Publication, "_wait", lambda _: wait)
+    _swap(Publication, "_tell", make)
 
 
 def stale_heartbeats_accepted() -> None:
@@ -299,6 +324,7 @@ PLANTS: dict[str, Plant] = {
         answered_before_the_commit,
         published_before_the_commit,
         unfenced_before_it_has_recovered,
+        waiters_in_the_order_of_their_coming,
         stale_heartbeats_accepted,
         metadata_not_flushed,
     )

@@ -50,6 +50,7 @@ def test_an_epoch_without_records_is_replaced(tmp_path: Path) -> None:
 def test_end_offsets_answer_as_offset_for_leader_epoch_does(tmp_path: Path) -> None:
     made = epochs(tmp_path, (2, 10), (4, 20), (7, 30))
     asked = {
+        -5: (-5, 10),
         -1: (-1, -1),
         0: (0, 10),
         2: (2, 20),
