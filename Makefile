@@ -37,7 +37,7 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 test: install ## Every test: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation
-	$(PYTEST) $(ANYWHERE) tests/cluster tests/clients tests/process tests/contract tests/node tests/mixed -m "not soak"
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node -m "not soak"
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-unit: install ## Unit and golden tests (half a minute)
