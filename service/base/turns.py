@@ -2,10 +2,10 @@
 
 A turn is what the loop does between two times that it asks for events. Whoever drives the loop
 (`broker/loop.py`) tells when turns begin and end; in a world without such a driver nothing is ever told, and
-nothing counted. Whoever had the loop for long says so with `held`; what nobody claims is seen by `sampled`,
-from beside the loop.
+nothing counted. Whoever had the loop for long says so with `held`; what nobody claims is told by `sampled`,
+by whoever interrupts it.
 
-Times are in seconds of the loop's clock. Owned by the loop, but for `sampled`.
+Times are in seconds of the loop's clock. Owned by the loop.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Turns:
             self._held_s, self._held = took_s, who
 
     def sampled(self, sample: Sample) -> None:
-        """From another thread: what the loop does in the turn that began when `sample` says."""
+        """What the loop does in the turn that began when `sample` says."""
         self._sample = sample
 
     def ended(self, took_s: float, now_s: float) -> None:

@@ -1,8 +1,11 @@
 """The event loop of a node's process, and the watch over how long its turns take.
 
 Turns are measured where the loop asks for events, between two calls of `select`: 0.4 µs each. A thread beside
-the loop looks at it 40 times a second, so that a long turn that no request claims has a name too: task,
-function and line.
+the loop looks at the clock 40 times a second, and has a turn that takes long interrupted by a signal, so that
+one that no request claims has a name too: task, function and line.
+
+The loop's thread looks at its own stack. Another one must not: while it walks the frames, a collection that
+it sets off may let the loop go on and take them apart, which ends the process by a segmentation fault.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import selectors
-import sys
+import signal
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -28,6 +31,8 @@ _LOOK_S: Final = LONG_S / 2
 _PACKAGE: Final = str(Path(__file__).parents[1])
 MOST_EVENTS: Final = 32
 """Sockets that have their turn in one turn of the loop."""
+_SIGNAL: Final = signal.SIGURG
+"""Ignored where nobody handles it: it may come too late, when the watch is over."""
 _DEPTH: Final = 3
 """Functions of ours that a long turn is named by, the innermost first."""
 
@@ -94,7 +99,8 @@ class LoopWatch:
     def __init__(
         self, turns: Turns, threads: Threads, thread_id: int, name_of: Callable[[asyncio.Task[Any]], str]
     ) -> None:
-        """`thread_id` is the loop's thread; `name_of` says in words what a task is for."""
+        """`thread_id` is the loop's, the process's main one: signals interrupt no other. `name_of` says in
+        words what a task is for."""
         self._turns = turns
         self._threads = threads
         self._loop = asyncio.get_running_loop()
@@ -103,9 +109,12 @@ class LoopWatch:
         self._warnings = RateLimitedLog(_log, now=self._loop.time)
         self._stopped = False
         self._name_of = name_of
+        self._handler: Any = signal.SIG_DFL
+        """who had the signal before"""
 
     def start(self) -> None:
         self._turns.on_long = self._long
+        self._handler = signal.signal(_SIGNAL, self._look)
         self._pool = self._threads.pool("loop-watch", 1)
         self._pool.submit(self._watch)
 
@@ -114,6 +123,7 @@ class LoopWatch:
         self._turns.on_long = None
         if self._pool is not None:
             self._pool.shutdown(wait=False)
+            signal.signal(_SIGNAL, self._handler)
 
     def _long(self, turn: LongTurn) -> None:
         self._warnings.warning(
@@ -128,17 +138,20 @@ class LoopWatch:
             began = turns.began
             if began != seen and self._loop.time() - began > _LOOK_S:
                 seen = began
-                self._look(began)
+                signal.pthread_kill(self._thread_id, _SIGNAL)
 
-    def _look(self, began: float) -> None:
-        where = ", called by ".join(_functions(sys._current_frames().get(self._thread_id)))
+    def _look(self, _: int, frame: FrameType | None) -> None:
+        """In the middle of whatever the loop does."""
+        began = self._turns.began
+        if self._loop.time() - began <= _LOOK_S:
+            return  # that turn is over
+        where = ", called by ".join(_functions(frame))
         task = asyncio.current_task(self._loop)
 
         def who() -> str:
             return f"{'a callback' if task is None else self._name_of(task)} in {where}"
 
-        if self._turns.began == began:
-            self._turns.sampled(Sample(began, who))
+        self._turns.sampled(Sample(began, who))
 
 
 def _functions(frame: FrameType | None) -> Iterable[str]:

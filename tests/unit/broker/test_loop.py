@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import threading
 import time
+from collections.abc import Iterable
+from types import FrameType
 
 import pytest
 
 from service.base.threads import SystemThreads
 from service.base.turns import Turns
+from service.broker import loop
 from service.broker.loop import MOST_EVENTS, LoopWatch, new_loop
 
 
@@ -43,6 +47,23 @@ def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.L
     assert "_holds_the_loop" in longest.who
     assert turns.histogram.snapshot().total >= 0.3
     assert any("<chore>" in line.getMessage() for line in caplog.records)
+
+
+def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    functions = loop._functions
+
+    def look(frame: FrameType | None) -> Iterable[str]:
+        looked.append(threading.get_ident())
+        return functions(frame)
+
+    monkeypatch.setattr(loop, "_functions", look)
+    before = signal.getsignal(signal.SIGURG)
+    turns = Turns()
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+        runner.run(_with_watch(turns, 0.3))
+    assert set(looked) == {threading.get_ident()}
+    assert signal.getsignal(signal.SIGURG) is before
 
 
 def test_waiting_for_events_is_no_turn() -> None:
