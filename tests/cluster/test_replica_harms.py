@@ -25,7 +25,7 @@ from tests.support.other_clients import READERS, JavaProducer, PythonWriter, Wat
 from tests.support.processes import wait_until
 from tests.support.quorums import Cluster
 from tests.support.replicas import check_equal, wait_in_sync
-from tests.support.storms import BRISK, Storm, Writers, check_files
+from tests.support.storms import BRISK, LONG_SLEEP_S, Storm, Writers, check_files
 
 SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
 SECONDS = float(os.environ.get("SECONDS_OF_STORM", "300"))
@@ -138,6 +138,7 @@ class Clients:
 
 
 def blow(clients: Clients, storm: Storm, source: random.Random, seconds: float) -> None:
+    storm.longest_sleep_s = LONG_SLEEP_S
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         storm.next()

@@ -20,7 +20,7 @@ from tests.support.harms import complaints
 from tests.support.moves import Mover, places, wait_placed
 from tests.support.quorums import Cluster
 from tests.support.replicas import check_equal, states, wait_in_sync
-from tests.support.storms import BRISK, Storm, Writer, Writers, check_files
+from tests.support.storms import BRISK, LONG_SLEEP_S, Storm, Writer, Writers, check_files
 
 SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
 NODES = int(os.environ.get("NODES", "3"))
@@ -86,11 +86,12 @@ def check(cluster: Cluster, writers: Writers) -> None:
     assert (found := complaints(cluster, "not a replica in use")) == [], "\n".join(found[:20])
 
 
-def blow(cluster: Cluster, seconds: float) -> None:
+def blow(cluster: Cluster, seconds: float, longest_sleep_s: float) -> None:
     source, until_s = random.Random(SEED), time.monotonic() + seconds
     mover = Mover(cluster, TOPICS, random.Random(SEED + 1), most=4)
     with Writers(cluster, create(cluster), PACE_S) as writers, mover:
         storm = Storm(cluster, TOPICS[0], source)
+        storm.longest_sleep_s = longest_sleep_s
         while time.monotonic() < until_s:
             storm.next()
             if source.random() < 0.4:
@@ -107,9 +108,9 @@ def blow(cluster: Cluster, seconds: float) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_short_storm_of_moves_loses_nothing(cluster: Cluster) -> None:
-    blow(cluster, 20)
+    blow(cluster, 20, 10)
 
 
 @pytest.mark.soak
 def test_a_long_storm_loses_nothing_while_replicas_move(cluster: Cluster) -> None:
-    blow(cluster, float(os.environ.get("SECONDS_OF_STORM", "300")))
+    blow(cluster, float(os.environ.get("SECONDS_OF_STORM", "300")), LONG_SLEEP_S)

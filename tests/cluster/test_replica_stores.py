@@ -139,6 +139,7 @@ def blow(cluster: Cluster, store: Store, proxy: FaultProxy, seconds: float, long
         wait_for_archive(cluster)
         stack.enter_context(mover)
         storm = TierStorm(cluster, TOPIC, source, writers, mover, proxy, longest_s)
+        storm.longest_sleep_s = 2 * longest_s
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
             storm.next()

@@ -17,7 +17,7 @@ import pytest
 from tests.support.clients import Admin
 from tests.support.quorums import Cluster
 from tests.support.replicas import check_equal, wait_in_sync
-from tests.support.storms import Storm, Writers, active_controller, check_files
+from tests.support.storms import LONG_SLEEP_S, Storm, Writers, active_controller, check_files
 
 SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
 NODES = int(os.environ.get("NODES", "3"))
@@ -53,10 +53,11 @@ def check(cluster: Cluster, writers: Writers) -> None:
     check_files(cluster, SAFE, range(PARTITIONS))
 
 
-def blow(cluster: Cluster, is_over: Callable[[Storm], bool]) -> None:
+def blow(cluster: Cluster, is_over: Callable[[Storm], bool], longest_sleep_s: float = 10) -> None:
     source = random.Random(SEED)
     with Writers(cluster, create(cluster)) as writers:
         storm = Storm(cluster, SAFE, source)
+        storm.longest_sleep_s = longest_sleep_s
         while not is_over(storm):
             storm.next()
             if source.random() < 0.4:
@@ -75,7 +76,8 @@ def test_a_short_storm_loses_nothing(cluster: Cluster) -> None:
 def test_a_long_storm_loses_nothing(cluster: Cluster) -> None:
     kills = int(os.environ.get("KILLS", "0"))
     until_s = time.monotonic() + float(os.environ.get("SECONDS_OF_STORM", "300"))
-    blow(cluster, lambda storm: storm.kills >= kills if kills else time.monotonic() > until_s)
+    is_over = (lambda storm: storm.kills >= kills) if kills else (lambda _: time.monotonic() > until_s)
+    blow(cluster, is_over, LONG_SLEEP_S)
 
 
 @pytest.mark.soak

@@ -33,6 +33,8 @@ MOVED = (
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
 """So a broker answers that a leader has just left, or come to; to librdkafka some of them are final."""
+LONG_SLEEP_S: Final = 30.0
+"""of a node, in a long storm"""
 BRISK: Final = {
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "1000",
@@ -275,6 +277,7 @@ class Storm:
     def __init__(self, cluster: Cluster, topic: str, source: random.Random) -> None:
         self._cluster, self._topic, self._source = cluster, topic, source
         self.kills = 0
+        self.longest_sleep_s = 10.0
         self.done: list[Harm] = []
         self._began_s = time.monotonic()
 
@@ -347,7 +350,7 @@ class Storm:
         sleeper, other = self._source.sample(self._ids, 2)
         process = self._cluster.members[sleeper].process
         assert process is not None
-        seconds = self._source.uniform(1, 10)
+        seconds = self._source.uniform(1, self.longest_sleep_s)
         os.kill(process.pid, signal.SIGSTOP)
         try:
             if kills_another:
