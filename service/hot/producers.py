@@ -71,8 +71,21 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
+    def next_sequence(self) -> int:
+        return (self.last_sequence + 1) & _SEQUENCE_MASK
+
+    @property
     def last_offset(self) -> int:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def original(self, header: BatchHeader) -> BatchMemory | None:
+        """The batch that one of the same epoch repeats."""
+        first = header.base_sequence
+        last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+        for batch in self.batches:
+            if batch[0] == first and batch[1] == last:
+                return batch
+        return None
 
     @property
     def last_offset_delta(self) -> int:
@@ -133,6 +146,11 @@ class ProducerStates:
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
+
+    def original(self, header: BatchHeader) -> BatchMemory | None:
+        """The batch that this one repeats, None where it does not."""
+        entry = self._entries.get(header.producer_id)
+        return None if entry is None or entry.epoch != header.producer_epoch else entry.original(header)
 
     def check(self, header: BatchHeader, offset: int, has_sequence: bool = True) -> BatchMemory | None:
         """What a batch may do, were it appended at `offset`: the original of a duplicate, else None.
@@ -215,13 +233,10 @@ def _in_sequence(entry: ProducerEntry, header: BatchHeader, offset: int) -> Batc
         if first != 0:
             raise _out_of_order(header, offset, f"a new epoch after {entry.epoch} begins at 0")
         return None
-    last = (first + header.last_offset_delta) & _SEQUENCE_MASK
-    for batch in entry.batches:
-        if batch[0] == first and batch[1] == last:
-            return batch
-    if first != (entry.last_sequence + 1) & _SEQUENCE_MASK:
+    original = entry.original(header)
+    if original is None and first != entry.next_sequence:
         raise _out_of_order(header, offset, f"the sequence before it is {entry.last_sequence}")
-    return None
+    return original
 
 
 def _out_of_order(header: BatchHeader, offset: int, why: str) -> RequestError:

@@ -18,10 +18,11 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.purgatory import Purgatory
-from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
+from service.base.types import NO_LEADER_EPOCH, Buffer, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
 from service.hot.retention import limits_of
+from service.partition.refused import Refused
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
@@ -81,6 +82,7 @@ class Partition:
         """a key of the purgatory, once somebody has waited for `low_watermark` to rise"""
         self.marks: dict[Partition, None] | None = None
         """where it is noted that the high watermark has moved"""
+        self._refused = Refused(local)
         self._unseen: list[tuple[int, int]] = []
         """appends that are not committed: base offset and bytes, the last maybe of several"""
         self._clock = local.state.world.clock
@@ -122,6 +124,7 @@ class Partition:
         """
         if leader_epoch != self._leader_epoch or not self.is_leader:
             self._purgatory.happened(self.growth)
+            self._refused.forget()
         before, self.leading = self.leading, leading
         self._is_shared = leading is not None
         self.is_leader = True
@@ -404,8 +407,11 @@ class Partition:
         code = ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch
         raise RequestError(code, f"leader epoch of {self.tip} is {epoch}, not {current_leader_epoch}")
 
-    def check_replicas(self) -> None:
+    def check_replicas(self, records: Buffer | None = None) -> None:
         """Whether a batch with acks=all may be appended, asked before the batch is looked at, as in Kafka.
+
+        `records`: of a producer. One that repeats what is in the log may, and one that follows what was
+        refused may not (`Refused`).
 
         `RequestError` NOT_ENOUGH_REPLICAS when fewer replicas are in sync than ``min.insync.replicas``, which
         counts as the number of replicas where it is greater (Kafka `Partition.effectiveMinIsr`).
@@ -413,16 +419,21 @@ class Partition:
         leading = self.leading
         if leading is None:
             in_sync, least = self.isr_size, min(self.config.min_insync_replicas, self.replica_count)
-            if in_sync >= least:
-                return
+            are_enough = in_sync >= least
         else:
             in_sync, least = len(leading.in_sync), leading.min_isr
-            if leading.check_replicas() is ErrorCode.none:
-                return
-        raise RequestError(
-            ErrorCode.not_enough_replicas,
-            f"{in_sync} in-sync replicas of {self.tip}, there must be {least}",
-        )
+            are_enough = leading.check_replicas() is ErrorCode.none
+        if are_enough and not self._refused:
+            return
+        is_admitted = are_enough
+        if records is not None:
+            is_admitted = self._refused.admits(records, are_enough=are_enough)
+        if not is_admitted:
+            before = ", and a batch before this one was refused" if are_enough else ""
+            raise RequestError(
+                ErrorCode.not_enough_replicas,
+                f"{in_sync} in-sync replicas of {self.tip}, there must be {least}{before}",
+            )
 
     def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
         """Append one validated batch as leader and let waiting fetches know.

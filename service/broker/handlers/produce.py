@@ -555,7 +555,7 @@ def _partition(
     if not partition.is_leader and acks in VALID_ACKS:
         partition.check_leads()
     if acks == ALL:
-        partition.check_replicas()
+        partition.check_replicas(records)
     elif acks not in VALID_ACKS:
         check_frame(records)
         raise RequestError(ErrorCode.invalid_required_acks)
