@@ -142,21 +142,29 @@ class Snapshotter:
             await loop.run_in_executor(self._log_io, log.flush_up_to, snapshot.end_offset)
         held = await loop.run_in_executor(self._log_io, self._write_image, image, snapshot, said)
         self._metrics.snapshot_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
+        leftovers = [log.directory / snapshot.file_name]
         async with log.changing:
-            # What lies below the log's start is of a log that there was before.
-            stale = [one.id for one in held if one.id.end_offset < log.start_offset]
-            held = [one for one in held if one.id not in stale]
-            gone = expendable(
-                held, log.size, self._retention_bytes, self._retention_ms, now_ms=self._clock.now_ms()
-            )
-            stays = [one.id for one in held][gone:]
-            log.has_snapshots(stays)
-            leftovers: list[Path] = []
-            if len(stays) >= SNAPSHOTS_KEPT:
-                leftovers = log.forget_before(stays[0].end_offset, self._clock.now_ms())
-            files = [*stale, *(one.id for one in held[:gone])]
-            leftovers += [log.directory / one.file_name for one in files]
+            # If not, the log has begun anew meanwhile, and what it begins at may not be among `held`.
+            if snapshot.end_offset >= log.start_offset:
+                leftovers = self._let_go(held)
         await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
+
+    def _let_go(self, held: list[Held]) -> list[Path]:
+        """Cut off the log what need not stay of it; returns the files that may go, snapshots among them."""
+        log = self._log
+        # What lies below the log's start is of a log that there was before.
+        stale = [one.id for one in held if one.id.end_offset < log.start_offset]
+        held = [one for one in held if one.id not in stale]
+        gone = expendable(
+            held, log.size, self._retention_bytes, self._retention_ms, now_ms=self._clock.now_ms()
+        )
+        stays = [one.id for one in held][gone:]
+        log.has_snapshots(stays)
+        leftovers: list[Path] = []
+        if len(stays) >= SNAPSHOTS_KEPT:
+            leftovers = log.forget_before(stays[0].end_offset, self._clock.now_ms())
+        files = [*stale, *(one.id for one in held[:gone])]
+        return leftovers + [log.directory / one.file_name for one in files]
 
     def _write_image(self, image: MetadataImage, snapshot: SnapshotId, said: VotersSaid) -> list[Held]:
         """Write it; returns the snapshots that there are then, oldest first."""
