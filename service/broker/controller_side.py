@@ -73,6 +73,8 @@ class ControllerSide:
         )
         self._heartbeats: dict[int, tuple[int, int]] = {}
         """by broker: the connection by which it told of itself last, and its epoch"""
+        self._tellers: set[int] = set()
+        """connections by which heartbeats come, until they end"""
 
     @property
     def config(self) -> BrokerConfig:
@@ -119,12 +121,19 @@ class ControllerSide:
 
     # -- heartbeats and their connections
 
+    def hears(self, connection_id: int) -> None:
+        """A heartbeat came by that connection; `heard` once it is decided."""
+        self._tellers.add(connection_id)
+
     def heard(self, connection_id: int, broker_id: int, broker_epoch: int) -> None:
-        """The broker process told of itself by that connection."""
+        """The broker process told of itself by that connection, which may have ended meanwhile."""
         self._heartbeats[broker_id] = (connection_id, broker_epoch)
+        if connection_id not in self._tellers:
+            self.gone(connection_id)
 
     def gone(self, connection_id: int) -> None:
         """The connection ended. Where a broker told of itself by it last, the controller looks after it."""
+        self._tellers.discard(connection_id)
         lost = [(one, epoch) for one, (by, epoch) in self._heartbeats.items() if by == connection_id]
         for broker_id, broker_epoch in lost:
             del self._heartbeats[broker_id]

@@ -57,6 +57,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
     """BrokerHeartbeat: decided within half an interval, or not at all. The connection is remembered: when it
     breaks, the broker may be dead."""
     connection_id = context.connection_id
+    side.hears(connection_id)
     try:
         if request.cordoned_log_dirs:
             raise RequestError(ErrorCode.invalid_request, "Cordoned log directories are not known here.")

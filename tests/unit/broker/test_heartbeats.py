@@ -1,0 +1,60 @@
+"""Heartbeats as a controller's listener takes them: by which connection a broker told of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import ManualClock
+from service.broker import controller_calls
+from service.broker.controller_handlers import brokers
+from service.broker.controller_side import ControllerSide
+from service.broker.lifecycle import Heartbeat
+from service.config.settings import BrokerConfig
+from service.metadata.controller.broker_sessions import ProbeOutcome
+from service.metadata.image import BrokerImage
+from service.network.exchange import RequestContext
+from tests.support.world import make_world
+from tests.unit.metadata.controllers import CLUSTER_ID, registration, running
+from tests.unit.metadata.test_controller import HeldExecutor
+from tests.unit.metadata.test_leadership import ticking
+
+
+async def refusing(broker: BrokerImage) -> ProbeOutcome:
+    return ProbeOutcome.REFUSED
+
+
+@pytest.mark.parametrize("ends", ["before it is decided", "after"])
+def test_a_broker_whose_heartbeats_connection_ends_is_looked_after(tmp_path: Path, ends: str) -> None:
+    """Long before its session ends, also where the connection ended while its heartbeat was decided."""
+
+    async def scenario() -> None:
+        clock, executor = ManualClock(), HeldExecutor()
+        config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(tmp_path)})
+        async with running(tmp_path, log_io=executor, world=make_world(clock)) as controller:
+            controller._overseer._probe = refusing
+            side = ControllerSide(lambda: config, clock, 1, CLUSTER_ID, controller.publisher, controller)
+            epoch = await controller.register_broker(registration(2))
+            executor.held = []
+            context = RequestContext(7, "127.0.0.1", 9, "CONTROLLER")
+            says = Heartbeat(epoch, epoch, want_fence=False, want_shut_down=False)
+            unfencing = asyncio.create_task(
+                brokers.heartbeat(side, context, controller_calls.heartbeat(2, says))
+            )
+            while not executor.held:
+                await asyncio.sleep(0)
+            if ends != "after":
+                side.gone(7)
+            executor.release()
+            assert (await unfencing).error_code is ErrorCode.none
+            if ends == "after":
+                side.gone(7)
+            assert not controller.image.brokers[2].fenced
+            await ticking(controller, clock, clock.monotonic_ms() + 3_000)
+            assert controller.image.brokers[2].fenced
+        executor.shutdown()
+
+    asyncio.run(scenario())
