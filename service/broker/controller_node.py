@@ -92,7 +92,7 @@ async def knock(place: Reachable) -> ProbeOutcome:
             _, writer = await asyncio.open_connection(place.host, place.port)
     except ConnectionRefusedError:
         return ProbeOutcome.REFUSED
-    except OSError:  # a time-out is one
+    except (OSError, ValueError):  # a time-out is the one, a name that no host can have the other
         return ProbeOutcome.UNKNOWN
     writer.close()
     return ProbeOutcome.OPEN

@@ -241,7 +241,7 @@ class Channel:
                 await self._loop.create_connection(lambda: link, self._address.host, self._address.port)
                 self.metrics.connected += 1
                 self._versions = await self._negotiated(link)
-        except (OSError, WireError) as e:
+        except (OSError, WireError, ValueError) as e:
             error = self._why(e)
             link.end(error)
             self._failed(error)
@@ -265,6 +265,8 @@ class Channel:
             return TimeoutError(f"no connection to {self.name} in time")
         if isinstance(error, OSError):
             return error
+        if isinstance(error, ValueError):  # what asyncio makes of a label that is too long, or of a zero byte
+            return ConnectionError(f"no host has the name of {printable(self.name)}: {error}")
         return PeerFailed(f"{self.name}: {error}")
 
     async def _negotiated(self, link: Link) -> Versions:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from service.network.channel import Channel, ChannelOptions, Channels, PeerFailed, _is_refused
+from service.broker.controller_node import knock
+from service.metadata.controller.broker_sessions import ProbeOutcome
+from service.network.channel import Channel, ChannelOptions, Channels, PeerFailed, _is_refused, was_sent
 from service.wire.api import ApiKey, RequestHeader, request_module, response_frame, response_module
 from service.wire.errors import UnsupportedVersion
 from service.wire.frames import frame
@@ -261,6 +263,21 @@ def test_nobody_listening_is_told_from_everything_else() -> None:
                 await channel.call(KEY, 0, ask(1))
         assert (channel.metrics.refused, channel.metrics.connected) == (3, 0)
         await channel.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("host", ["no..host", "x" * 64, "a\0b"])
+def test_a_name_that_no_host_can_have_is_not_reached(host: str) -> None:
+    """A broker registers with whatever name it likes; who follows it, or looks after it, goes on."""
+
+    async def scenario() -> None:
+        channel = Channel(Address(host, 9), BRISK)
+        with pytest.raises(ConnectionError, match="no host has the name") as refused:
+            await channel.call(KEY, 0, ask(1))
+        assert not was_sent(refused.value)
+        await channel.close()
+        assert await knock(Address(host, 9)) is ProbeOutcome.UNKNOWN
 
     run(scenario())
 
