@@ -106,7 +106,7 @@ class Turns:
             lead, piece = self._lead, Slice()
             if lead is None or (lead.image is None and not activating):
                 raise not_controller()
-            image = None
+            image, given_up = None, None
             while image is None:
                 if deadline_ms is not None and self._clock.monotonic_ms() >= deadline_ms:
                     raise RequestError(ErrorCode.request_timed_out, "It was not decided in time.")
@@ -118,7 +118,7 @@ class Turns:
                     await self._level(decision.quorum_level)
                 elif decision.frames and self._publisher.next_offset != offset:
                     continue  # what was decided may name the offset at which it was to stand
-                image = await self._proposed(lead, decision, before, piece)
+                image, given_up = await self._proposed(lead, decision, before, piece)
             last_offset = image.offset
             if (
                 decision.quorum_level is not None
@@ -128,32 +128,45 @@ class Turns:
                 lead.image = image
             if decided is not None and not lead.is_lost:
                 decided(decision.response, last_offset)
+            if given_up is not None:
+                raise given_up
         await self._reached(lead, last_offset)
         return decision.response, last_offset
 
     async def _proposed(
         self, lead: _Lead, decision: Decision[R], image: MetadataImage, piece: Slice
-    ) -> MetadataImage | None:
+    ) -> tuple[MetadataImage | None, asyncio.CancelledError | None]:
         """The image with all of it written; None where nothing is, as the log went on meanwhile.
 
-        What was decided may name the offset at which it was to stand. What follows its first batch does not.
+        What was decided may name the offset at which it was to stand. What follows its first batch does not,
+        and is written whether anybody still waits for it or not: the first may say what nobody would decide
+        again, as that a broker is unfenced, and the others what comes of it.
         """
-        frames, at = decision.frames, 0
+        frames, at, given_up = decision.frames, 0, None
         step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
+        steps: Steps[MetadataImage] | None = None
         while at < len(frames):
             if lead.is_lost or self._publisher.epoch != lead.epoch:
                 raise not_controller()
+            if steps is None:
+                steps = self._publisher.propose(frames[at : at + step], image)
             try:
-                image = await piece.go_on(self._publisher.propose(frames[at : at + step], image))
+                image, steps = await piece.go_on(steps), None
+            except asyncio.CancelledError as e:
+                if not at:
+                    raise
+                given_up = e
+                continue
             except Overtaken:
                 if not at:
-                    return None
+                    return None, None
+                steps = None
                 continue
             at += step
             self._on_wrote()
             if self._lead is lead:  # the controller has not stopped meanwhile
                 lead.image = image
-        return image
+        return image, given_up
 
     async def _level(self, wanted: QuorumLevel) -> None:
         """Have the quorum at that level: written, and so committed, before what is proposed next."""

@@ -14,13 +14,20 @@ from service.base.clock import ManualClock
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.decision import Decision
-from service.metadata.controller.requests import CreateTopic
+from service.metadata.controller.requests import BrokerHeartbeat, CreateTopic
 from service.metadata.frames import Frame, newest
 from service.metadata.image import MetadataImage
 from service.metadata.raft.events import AppendControl, LeaderChange
 from service.metadata.records import NoOpRecord
 from tests.support.world import make_world
-from tests.unit.metadata.controllers import LoneController, join, make_controller, registration, running
+from tests.unit.metadata.controllers import (
+    LoneController,
+    create,
+    join,
+    make_controller,
+    registration,
+    running,
+)
 
 
 def write_control(controller: LoneController) -> None:
@@ -127,5 +134,36 @@ def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
         assert error.value.code is ErrorCode.not_controller
         assert overtaken.count == 1
         await controller.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker in this process waits for its heartbeat no longer, while it is unfenced by several batches: it
+    counts as unfenced from the first one on, and nobody would elect for it what is in the others."""
+    monkeypatch.setattr("service.metadata.controller.turns.MAX_RECORDS_PER_OPERATION", 300)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            epoch = await join(controller, 2)
+            topic_id = await create(controller, "t", 1000)
+            await controller.fence_broker(2, epoch)
+
+            def leaders() -> set[int]:
+                return {one.leader for one in controller.image.topics_by_id[topic_id].partitions.values()}
+
+            assert leaders() == {-1}
+            beat = BrokerHeartbeat(2, epoch, epoch)
+            asking = asyncio.create_task(controller.heartbeat(beat))
+            overtaken = Overtaking(controller, 2, by=lambda one: asking.cancel())
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+            assert overtaken.count == 4
+            reply = await controller.heartbeat(beat)
+            assert not reply.is_fenced
+            assert leaders() == {2}
+            assert controller._overseer._sessions._sessions[2].is_unfenced
 
     asyncio.run(scenario())
