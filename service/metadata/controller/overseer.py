@@ -150,17 +150,23 @@ class Overseer:
     async def _expire(self, effect: Expired) -> None:
         """Fence a broker that is not heard of; whoever was heard of while this waited for its turn stays."""
         broker_id, epoch = effect
+        fences = False
 
         def decide(image: MetadataImage) -> Decision[None] | Steps[Decision[None]]:
+            nonlocal fences
             broker = image.brokers.get(broker_id)
             is_over = broker is None or broker.epoch != epoch or broker.fenced
-            if is_over or self.is_alive(broker_id, epoch):
+            fences = not (is_over or self.is_alive(broker_id, epoch))
+            if not fences:
                 return Decision((), None)
-            _logger.warning("broker %d of epoch %d is fenced: nothing is heard of it", broker_id, epoch)
-            self.tell(Fencing(broker_id, epoch, False))
             return fence_broker(image, broker_id, epoch, settings=self._elections)
 
-        await self._turns.run(decide)
+        def decided(_: None, offset: int) -> None:
+            if fences:
+                _logger.warning("broker %d of epoch %d is fenced: nothing is heard of it", broker_id, epoch)
+                self.tell(Fencing(broker_id, epoch, False))
+
+        await self._turns.run(decide, decided=decided)
 
     # -- time
 

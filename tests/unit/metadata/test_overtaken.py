@@ -13,10 +13,11 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import RequestError
 from service.base.steps import Steps
+from service.metadata.controller.broker_sessions import ProbeOutcome, Tick
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.requests import BrokerHeartbeat, CreateTopic
 from service.metadata.frames import Frame, newest
-from service.metadata.image import MetadataImage
+from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.raft.events import AppendControl, LeaderChange
 from service.metadata.records import NoOpRecord
 from tests.support.world import make_world
@@ -165,5 +166,39 @@ def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
             assert not reply.is_fenced
             assert leaders() == {2}
             assert controller._overseer._sessions._sessions[2].is_unfenced
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_as_before(
+    tmp_path: Path,
+) -> None:
+    """It is decided anew, and stays."""
+    probed: list[int] = []
+
+    async def probe(broker: BrokerImage) -> ProbeOutcome:
+        probed.append(broker.id)
+        return ProbeOutcome.OPEN
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, world=make_world(clock)) as controller:
+            controller._overseer._probe = probe
+            epoch = await join(controller, 2)
+            await create(controller, "t", 1000)
+            clock.advance(10_000)
+            begin = controller.publisher.next_offset
+            controller._overseer.act(Tick())
+            (fencing,) = controller._overseer._works
+            while not controller._turns._turn.locked():
+                await asyncio.sleep(0)
+            write_control(controller)
+            await controller.heartbeat(BrokerHeartbeat(2, epoch, begin))
+            await asyncio.wait([fencing])
+            assert controller.publisher.next_offset == begin + 1, "what the quorum wrote, and no more"
+            assert not controller.image.brokers[2].fenced
+            controller.connection_lost(2, epoch)
+            await asyncio.wait(controller._overseer._works)
+            assert probed == [2]
 
     asyncio.run(scenario())
