@@ -425,6 +425,9 @@ class Quorum:
         except (CorruptionError, StorageError) as e:
             is_good = False
             _logger.error("the fetched snapshot %s is thrown away: %s", snapshot.file_name, e)
+        except Exception as e:  # a bug; nothing else is fetched before this is known
+            self._fail(e)
+            return
         self._tell(SnapshotReady(snapshot, is_good))
 
     async def _run_flush(self, end_offset: int, turn: int) -> None:

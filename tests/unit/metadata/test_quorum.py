@@ -264,6 +264,33 @@ def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_a_bug_in_what_proves_a_snapshot_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait for the proof, and ask for nothing more, for as long as its leader lives."""
+    fatal: list[tuple[str, BaseException]] = []
+
+    def prove(publisher: Publisher, snapshot: SnapshotId) -> None:
+        raise RuntimeError("a bug")
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2):
+            await cluster.start(node_id, snapshot_max_bytes=1)
+        for i in range(4):
+            await write(cluster, f"topic-{i}")
+        leader = await until(cluster.leader)
+        await until(lambda: leader.quorum.machine.core.log.start_offset > 0)
+        monkeypatch.setattr(Publisher, "_prove", prove)
+        monkeypatch.setattr("tests.unit.metadata.test_quorum._refuse", lambda *given: fatal.append(given))
+        await cluster.start(3)
+        await until(lambda: fatal)
+        assert [(what, str(error)) for what, error in fatal] == [("metadata log", "a bug")]
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
 def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> None:
     """kraft.version 1: the voters come with the bootstrap snapshot, then from the log."""
     places = {node_id: Endpoint("CONTROLLER", f"n{node_id}", 9093) for node_id in (1, 2)}
