@@ -48,7 +48,8 @@ class OffsetTable:
     def __init__(self) -> None:
         self._said: dict[LogDir, DirOffsets] = {}
         self._changed: dict[LocalLog, LogDir] = {}
-        self._most: dict[LocalLog, int] = {}
+        self._most: dict[LocalLog, list[int]] = {}
+        """of those that are to be cut, once for each who is about to"""
         self._taken = itertools.count()
         self.is_changed = False
         """whether anything has changed since `take`"""
@@ -63,12 +64,17 @@ class OffsetTable:
         self.is_changed = True
 
     def hold(self, log: LocalLog, home: LogDir, offset: int) -> None:
-        """Its recovery point is told as `offset` at most from now on, until `let_go`: it is to be cut."""
-        self._most[log] = offset
+        """Its recovery point is told as `offset` at most from now on, until `let_go`: it is to be cut. Who
+        began that for another leader may not have let go yet."""
+        self._most.setdefault(log, []).append(offset)
         self.note(log, home)
 
-    def let_go(self, log: LocalLog, home: LogDir) -> None:
-        del self._most[log]
+    def let_go(self, log: LocalLog, home: LogDir, offset: int) -> None:
+        """As it was before `hold`."""
+        held = self._most[log]
+        held.remove(offset)
+        if not held:
+            del self._most[log]
         self.note(log, home)
 
     def keep(self, name: Name, home: LogDir, known: tuple[Offsets, Offsets, Offsets]) -> None:
@@ -99,7 +105,7 @@ class OffsetTable:
         """A log's start is told wherever it may not be plain from the files: those before it go later."""
         name = log.tip.topic, log.tip.partition
         point = log.recovery_point
-        said.recovery_points[name] = min(point, self._most.get(log, point))
+        said.recovery_points[name] = min([point, *self._most.get(log, ())])
         if log.state.cleaned_offset >= 0:
             said.cleaned[name] = log.state.cleaned_offset
         if log.config.remote_storage_enable or log.log_start_offset:
@@ -236,4 +242,4 @@ class Cuts:
                 await self._rounds.next()
             yield self._checkpoints.durable_point(name, home) <= offset
         finally:
-            self._table.let_go(log, home)
+            self._table.let_go(log, home, offset)

@@ -221,6 +221,27 @@ async def test_a_disk_that_takes_no_checkpoint_keeps_the_log_as_it_is(tmp_path: 
 
 
 @at_once
+async def test_a_cut_for_one_leader_is_not_disturbed_by_that_for_the_leader_before(tmp_path: Path) -> None:
+    """The first waits for its checkpoint, and is not wanted any more when that is written."""
+    logs = await open_logs(tmp_path)
+    log = await filled(logs)
+    await logs.flush(log)
+    await logs.checkpoint_starts()
+    followed = FollowedLog(Standing(log, 32), logs)
+    before = asyncio.create_task(followed.truncate(10, lambda: False))
+    await asyncio.sleep(0)
+    async with logs.cutting(log, 4) as is_told:
+        assert is_told
+        assert not await before
+        await logs.checkpoint_starts()
+        assert checkpointed(tmp_path / POINTS) == {("a", 0): 4}
+        assert log.recovery_point == 32
+    await logs.checkpoint_starts()
+    assert checkpointed(tmp_path / POINTS) == {("a", 0): 32}
+    await logs.close()
+
+
+@at_once
 async def test_a_log_that_is_gone_is_not_cut(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
