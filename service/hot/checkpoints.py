@@ -70,8 +70,10 @@ class OffsetTable:
         self.note(log, home)
 
     def let_go(self, log: LocalLog, home: LogDir, offset: int) -> None:
-        """As it was before `hold`."""
-        held = self._most[log]
+        """As it was before `hold`. Of one that has gone meanwhile nothing is told any more."""
+        held = self._most.get(log)
+        if held is None:
+            return
         held.remove(offset)
         if not held:
             del self._most[log]
@@ -89,6 +91,7 @@ class OffsetTable:
         self.is_changed = True
         if log is not None:
             self._changed.pop(log, None)
+            self._most.pop(log, None)
         for offsets in self._said[home][1:]:
             offsets.pop(name, None)
 

@@ -242,6 +242,22 @@ async def test_a_cut_for_one_leader_is_not_disturbed_by_that_for_the_leader_befo
 
 
 @at_once
+async def test_a_log_that_goes_while_it_is_to_be_cut_leaves_no_word_to_its_successor(tmp_path: Path) -> None:
+    logs = await open_logs(tmp_path)
+    log = await filled(logs)
+    await logs.flush(log)
+    async with logs.cutting(log, 8):
+        await logs.delete([A])
+    await logs.checkpoint_starts()
+    assert checkpointed(tmp_path / POINTS) == {}
+    await log_of(logs)
+    await logs.close(clean=False)
+    again = await open_logs(tmp_path)
+    assert again.offline() == []
+    await again.close()
+
+
+@at_once
 async def test_a_log_that_is_gone_is_not_cut(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
