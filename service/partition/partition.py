@@ -568,8 +568,10 @@ class Partition:
         ]
 
     def close(self) -> None:
-        """This replica is no longer here: who waits must look again and find that out."""
+        """This replica is no longer here: who waits must look again and find that out, and who has kept it
+        writes nothing any more."""
         self.marks = None
+        self.is_leader = False
         self._step_down(
             ErrorCode.kafka_storage_error if self.is_offline else ErrorCode.not_leader_or_follower
         )

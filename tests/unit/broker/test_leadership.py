@@ -505,3 +505,42 @@ def test_groups_are_coordinated_where_their_partition_leads(tmp_path: Path) -> N
         assert await groups(node, INSIDE) is NONE
 
     run(tmp_path, scenario, topic(OFFSETS, offsets), partition(0, OTHER, topic_id=offsets))
+
+
+def test_a_group_that_is_given_away_acknowledges_nothing_while_its_files_are_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator is told when all of the change is done."""
+    offsets = UUID(int=200)
+    module = request_module(ApiKey.OFFSET_COMMIT)
+
+    async def committed(node: OneOfThree) -> ErrorCode:
+        one = module.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=7, committed_metadata=""
+        )
+        answer = await node.call(
+            ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", 9, group_id="group", member_id="",
+            topics=(module.OffsetCommitRequestTopic(name="t", partitions=(one,)),),
+        )  # fmt: skip
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def scenario(node: OneOfThree) -> None:
+        while await committed(node) is ErrorCode.coordinator_load_in_progress:
+            await asyncio.sleep(0)
+        assert await committed(node) is NONE
+        delete, goes, goes_on = node.logs.delete, asyncio.Event(), asyncio.Event()
+
+        async def slow(tips: Any) -> None:
+            goes.set()
+            await goes_on.wait()
+            await delete(tips)
+
+        monkeypatch.setattr(node.logs, "delete", slow)
+        applied = node.publish(moved(0, OTHER, offsets))
+        await goes.wait()
+        assert await committed(node) is ErrorCode.not_coordinator
+        goes_on.set()
+        await applied
+
+    places = (partition(0, ME), partition(0, ME, topic_id=offsets))
+    run(tmp_path, scenario, topic(), topic(OFFSETS, offsets), *places)

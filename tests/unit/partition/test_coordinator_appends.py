@@ -73,6 +73,17 @@ def test_who_listens_is_told_of_the_mark_whoever_appends(tmp_path: Path) -> None
     assert told == [2, 5]
 
 
+def test_a_replica_that_has_gone_takes_nothing_from_who_has_kept_it(tmp_path: Path) -> None:
+    """Its coordinator hears of that when the files are out of the way, and all would be lost with them."""
+    partition = partition_of(tmp_path)
+    told: list[int] = []
+    partition.listen(told.append)
+    partition.append_records(build(0, b"a"), EPOCH, START_MS)
+    partition.close()
+    assert refused(partition, build(1, b"b")) is ErrorCode.not_leader_or_follower
+    assert told == [1]
+
+
 def test_all_of_the_log_is_read_and_what_is_in_it(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     partition.append_records(build(0, b"a", b"b"), EPOCH, START_MS)
