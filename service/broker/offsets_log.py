@@ -78,7 +78,7 @@ class CoordinatorLog:
         """Until nothing waits for the device. One that fails leaves its writes to their time."""
         partition = self._partition
         try:
-            while self._settled < partition.high_watermark:
+            while partition.is_leader and self._settled < partition.high_watermark:
                 flushed = partition.high_watermark
                 await self._logs.flush(partition.log)
                 self._tell(flushed)

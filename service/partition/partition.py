@@ -152,6 +152,7 @@ class Partition:
 
     def _step_down(self, error: ErrorCode) -> None:
         leading, self.leading = self.leading, None
+        self._mark_listener = None  # the next leader commits other records where ours were written
         self._unseen.clear()
         if leading is not None:
             self._dismiss(leading, error)
@@ -490,7 +491,8 @@ class Partition:
         return self.append(validated, now_ms).first_offset
 
     def listen(self, listener: Callable[[int], None] | None) -> None:
-        """Tell `listener` of each new high watermark from now on, and whoever was told before no more.
+        """Tell `listener` of each new high watermark while this node leads, and whoever was told before no
+        more.
 
         It is called within the append that moves the mark: it takes note, and acts in a later turn.
         """

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import Purgatory
+from service.broker.offsets_log import CoordinatorLog
 from service.coordinator.batching import OpenBatch, size_of
 from service.coordinator.records import batches_of
 from service.coordinator.shard import Producer, Record
+from service.hot.log import LocalLog
+from service.hot.manager import LogManager
 from service.partition.partition import Partition
 from service.records.batch import Codec
-from tests.unit.hot.logs import START_MS, batch, open_log
+from tests.unit.hot.logs import START_MS, batch, open_log, raw
+from tests.unit.partition.leading import EPOCH as LED_IN
+from tests.unit.partition.leading import Led
 
 EPOCH = 3
 
@@ -71,6 +78,56 @@ def test_who_listens_is_told_of_the_mark_whoever_appends(tmp_path: Path) -> None
     partition.listen(None)
     partition.append(batch(1), START_MS)
     assert told == [2, 5]
+
+
+def test_who_listens_is_not_told_of_what_the_next_leader_commits(tmp_path: Path) -> None:
+    """That may be in the place of what the coordinator here has written, and still waits for."""
+    led = Led(tmp_path)
+    led.partition.append_records(build(0, b"a"), LED_IN, START_MS)
+    led.partition.follow(LED_IN + 1)
+    led.log.truncate_to(0)
+    led.log.append_raw(raw((0, 1, LED_IN + 1)))
+    led.partition.follower_mark(1)
+    assert led.partition.high_watermark == 1
+    assert led.marks == []
+
+
+class SlowDisk:
+    """Each flush ends when it is let go on."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Queue[asyncio.Event]()
+
+    async def flush(self, log: LocalLog) -> None:
+        done = asyncio.Event()
+        self.begun.put_nowait(done)
+        await done.wait()
+
+
+def test_nor_is_it_when_it_is_flushed_what_the_next_leader_commits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        led, disk, told = Led(tmp_path), SlowDisk(), list[int]()
+        partition = led.partition
+        partition.configure(replace(partition.config, flush_messages=1))
+        log = CoordinatorLog(partition, cast("LogManager", disk), led.log.state.world.clock)
+        log.listen(told.append)
+        for offset in range(2):
+            log.append(build(offset, b"a"), LED_IN)
+        led.fetch(2, 1)
+        led.fetch(3, 1)
+        flushed = await disk.begun.get()
+        partition.follow(LED_IN + 1)
+        led.log.truncate_to(1)
+        led.log.append_raw(raw((1, 1, LED_IN + 1)))
+        partition.follower_mark(2)
+        flushed.set()
+        while log._flushing is not None:
+            if not disk.begun.empty():
+                disk.begun.get_nowait().set()
+            await asyncio.sleep(0)
+        assert told == [1]
+
+    asyncio.run(scenario())
 
 
 def test_a_replica_that_has_gone_takes_nothing_from_who_has_kept_it(tmp_path: Path) -> None:
