@@ -235,6 +235,7 @@ class GroupCoordinators:
         """Partitions that could not be opened are here after all."""
         for tip in tips:
             if tip.topic == OFFSETS:
+                self.runtime.resigned(tip.partition)  # whose shard may know them as they were before
                 self._lead(image, tip.topic_id, tip.partition)
 
     def _lead(self, image: MetadataImage, topic_id: UUID, index: int) -> None:

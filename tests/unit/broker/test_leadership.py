@@ -16,7 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import DiskError
 from service.broker.internal_topics import OFFSETS
-from service.metadata.records import RemoveTopicRecord
+from service.metadata.controller.requests import ResourceType
+from service.metadata.records import ConfigRecord, RemoveTopicRecord
 from service.wire.api import ApiKey, request_module
 from tests.support.one_of_three import (
     HIDDEN,
@@ -507,26 +508,50 @@ def test_groups_are_coordinated_where_their_partition_leads(tmp_path: Path) -> N
     run(tmp_path, scenario, topic(OFFSETS, offsets), partition(0, OTHER, topic_id=offsets))
 
 
+async def committed(node: OneOfThree) -> ErrorCode:
+    """What a group's offset of partition 0 is answered, once its coordinator has read its log."""
+    module = request_module(ApiKey.OFFSET_COMMIT)
+    one = module.OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
+    while True:
+        answer = await node.call(
+            ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", 9, group_id="group", member_id="",
+            topics=(module.OffsetCommitRequestTopic(name="t", partitions=(one,)),),
+        )  # fmt: skip
+        error = ErrorCode(answer.topics[0].partitions[0].error_code)
+        if error is not ErrorCode.coordinator_load_in_progress:
+            return error
+        await asyncio.sleep(0)
+
+
+def test_a_group_whose_partition_was_offline_for_a_while_is_coordinated_again(tmp_path: Path) -> None:
+    """Nobody has led it meanwhile, as nobody else has it."""
+    offsets = UUID(int=200)
+
+    async def scenario(node: OneOfThree) -> None:
+        assert await committed(node) is NONE
+        bad, good = ("retention.ms", "never"), ("retention.ms", None)
+        for name, value in (bad, good):
+            await node.tell(
+                ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=OFFSETS, name=name, value=value)
+            )
+        assert node.broker.replicas.get(offsets, 0) is None
+        await node.applier._try_again(tuple(node.applier._pending))
+        replica = node.broker.replicas.get(offsets, 0)
+        assert replica is not None
+        assert await committed(node) is NONE
+        assert replica.high_watermark == replica.end_offset == 2
+
+    places = (partition(0, ME), partition(0, ME, topic_id=offsets))
+    run(tmp_path, scenario, topic(), topic(OFFSETS, offsets), *places)
+
+
 def test_a_group_that_is_given_away_acknowledges_nothing_while_its_files_are_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its coordinator is told when all of the change is done."""
     offsets = UUID(int=200)
-    module = request_module(ApiKey.OFFSET_COMMIT)
-
-    async def committed(node: OneOfThree) -> ErrorCode:
-        one = module.OffsetCommitRequestPartition(
-            partition_index=0, committed_offset=7, committed_metadata=""
-        )
-        answer = await node.call(
-            ApiKey.OFFSET_COMMIT, "OffsetCommitRequest", 9, group_id="group", member_id="",
-            topics=(module.OffsetCommitRequestTopic(name="t", partitions=(one,)),),
-        )  # fmt: skip
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def scenario(node: OneOfThree) -> None:
-        while await committed(node) is ErrorCode.coordinator_load_in_progress:
-            await asyncio.sleep(0)
         assert await committed(node) is NONE
         delete, goes, goes_on = node.logs.delete, asyncio.Event(), asyncio.Event()
 
