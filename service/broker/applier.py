@@ -356,6 +356,7 @@ class Applier:
             if reason is not None:
                 self._wait_for_archive(tip, reason, remote)
                 return
+        self._behind.pop(tip, None)  # another leads it by now
         if len(replica.replicas) > 1 and self._replication is None:
             raise ConfigError(f"its replicas are on {replica.replicas}, and this node is alone")
         partition = Partition(
