@@ -167,7 +167,8 @@ class FetchSession:
 
     __slots__ = (
         "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "last_used_ms",
-        "partitions", "privileged", "purgatory", "replica", "replica_id", "size", "uses_topic_ids",
+        "partitions", "privileged", "purgatory", "replica", "replica_epoch", "replica_id", "size",
+        "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(
@@ -185,7 +186,7 @@ class FetchSession:
         self.size = 0
         """partitions that the cache has counted for it"""
         self.evictable_by = Evictor.NOBODY
-        self.replica_id = -1
+        self.replica_id = self.replica_epoch = -1
         self.replica: ReplicaSession | None = None
         """of a replica's session: its fetches confirm the offsets that it has said"""
         self.forgets: Callable[[SessionPartition], None] | None = None
@@ -223,6 +224,15 @@ class FetchSession:
                     self.dirty.pop(known, None)
                     if self.forgets is not None:
                         self.forgets(known)
+
+    def fetched(self, broker_epoch: int, now_ms: int) -> None:
+        """The replica of the session fetches. Where its broker was registered anew since it did so last, all
+        that it has said counts for that registration when it was looked at again."""
+        assert self.replica is not None
+        self.replica.last_fetch_ms = now_ms
+        if broker_epoch != self.replica_epoch:
+            self.replica_epoch = broker_epoch
+            self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def patrol(self) -> None:
         """Mark what has changed without a word among the next few partitions."""

@@ -90,7 +90,7 @@ def handle(
     except RequestError as e:
         return _refusal(context, e.code)
     if session is not None and session.replica is not None and session.replica_id == fetch.replica_id:
-        session.replica.last_fetch_ms = broker.clock.monotonic_ms()
+        session.fetched(fetch.replica_epoch, broker.clock.monotonic_ms())
     if session is None:
         return _FullFetch(broker, context, fetch, wants_session=False).begin()
     return _IncrementalFetch(broker, context, fetch, session).begin()
@@ -408,7 +408,8 @@ class _FullFetch(_Fetching):
         if session is None:
             return
         if self._replica is not None:
-            session.replica_id, session.replica = fetch.replica_id, self._replica
+            session.replica_id, session.replica_epoch = fetch.replica_id, fetch.replica_epoch
+            session.replica = self._replica
             session.forgets = partial(_forgotten, broker, fetch.replica_id, self._replica)
         try:
             for (topic, asked), (_, answers) in zip(fetch.topics, self._topics, strict=True):

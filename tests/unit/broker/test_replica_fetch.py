@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import iter_headers
-from service.replication.leader import Leadership
+from service.replication.leader import Leadership, Registered
 from service.wire.api import ApiKey, request_module
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produced
 from tests.support.one_of_three import HIDDEN, ME, OTHER, TOPIC, OneOfThree, changed, one_of_three
@@ -315,7 +315,12 @@ class Session:
         self.id, self.epoch = 0, 0
 
     async def fetch(
-        self, offsets: dict[int, int], forget: tuple[int, ...] = (), wait_ms: int = 0, epoch: int = EPOCH
+        self,
+        offsets: dict[int, int],
+        forget: tuple[int, ...] = (),
+        wait_ms: int = 0,
+        epoch: int = EPOCH,
+        broker_epoch: int | None = None,
     ) -> dict[int, Any]:
         module = request_module(ApiKey.FETCH)
         asked = tuple(
@@ -330,6 +335,7 @@ class Session:
             self.replica,
             topics=(module.FetchTopic(topic_id=TOPIC, partitions=asked),) if asked else (),
             forgotten_topics_data=gone, session_id=self.id, session_epoch=self.epoch, wait_ms=wait_ms,
+            broker_epoch=broker_epoch,
         )  # fmt: skip
         assert answer.error_code == NONE
         self.id, self.epoch = answer.session_id, self.epoch + 1
@@ -352,6 +358,27 @@ def test_an_idle_session_confirms_what_it_said(tmp_path: Path) -> None:
             what = one.leading.tick(now)
             assert one.leading.proposal is not None, what
             assert [member.broker_id for member in one.leading.proposal.isr] == [ME, OTHER], "3 was silent"
+
+    run(tmp_path, scenario)
+
+
+def test_who_is_registered_anew_joins_by_the_session_that_it_had(tmp_path: Path) -> None:
+    """Of partitions to which nothing is written it says no more by itself."""
+
+    async def scenario(node: OneOfThree) -> None:
+        followed = [Followed(node, n, isr=(ME, HIDDEN)) for n in range(3)]
+        for one in followed:
+            del one.brokers[OTHER]  # an operator has unregistered it; it fetches on, and asks for a new epoch
+        session = Session(followed)
+        await session.fetch({0: 0, 1: 0, 2: 0})
+        for one in followed:
+            one.brokers[OTHER] = Registered(25, is_active=True)
+            one.partition.happened(one.leading.look(node.broker.clock.monotonic_ms()))
+            assert one.leading.proposal is None, "the process that is registered has not fetched"
+        assert await session.fetch({}, broker_epoch=25) == {}
+        for one in followed:
+            assert one.leading.proposal is not None
+            assert (OTHER, 25) in one.leading.proposal.isr
 
     run(tmp_path, scenario)
 
