@@ -328,7 +328,7 @@ class Housekeeping:
                 is_recovered=self._fence.is_recovered,
                 is_ours=self._is_topics_file_ours,
             )
-        except StorageError:
+        except (StorageError, CorruptionError, RequestError):
             self._topics_due_ms = due_ms
             raise
         if refusal is not None:

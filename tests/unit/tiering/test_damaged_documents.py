@@ -111,6 +111,22 @@ def test_a_topics_json_that_this_process_wrote_is_written_again(
     assert "this process wrote it, and writes it again" in caplog.text
 
 
+def test_topics_that_changed_while_cluster_json_was_damaged_are_written_once_it_is_repaired(
+    world: World,
+) -> None:
+    sound = world.bucket.get("cluster.json", max_size=1 << 20)
+    world.bucket.put("cluster.json", sound[: len(sound) // 2])
+    world.metadata_offset += 1
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.fence_age_ms)
+    world.run()
+    assert open_topics(world.bucket).metadata_offset < world.metadata_offset
+    world.bucket.put("cluster.json", sound)
+    world.clock.advance(world.settings.backoff_max_ms)
+    world.run()
+    assert open_topics(world.bucket).metadata_offset == world.metadata_offset
+
+
 def test_one_that_was_damaged_before_the_start_is_left_for_an_operator(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
