@@ -15,7 +15,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.clock import Clock
-from service.base.errors import StorageError
+from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import Buffer
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, metadata_key, parse_key
 from service.remote.format.manifest_codec import MAX_METADATA_BYTES, ClusterFile, MetadataRef
@@ -159,7 +159,7 @@ class MetadataCopies:
             self.due_ms = now_ms
             await self._fence.check()  # who it was, and whether for good
             raise NotNamed(str(e)) from e
-        except StorageError:
+        except (StorageError, CorruptionError, RequestError):
             self.due_ms = now_ms
             raise
         self._written = snapshot.end_offset

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import pytest
 
+from service.base.clock import ManualClock
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
@@ -16,9 +20,12 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.fence import Displaced, OwnWrites, claim_prefix, take_over
-from service.tiering.metadata_copy import MetadataSnapshot, OlderMetadata, write_metadata
+from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
+from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
+from service.tiering.offload import OffloadPool
 from service.tiering.recovery import read_archive
+
+T = TypeVar("T")
 
 CLUSTER = "c-1"
 WRITER, OTHER = Writer(1, UUID(int=1)), Writer(1, UUID(int=2))
@@ -173,3 +180,38 @@ def test_a_store_that_fails_between_leaves_what_was_named(store: MemoryStore) ->
     assert found[0].end_offset == 10
     write(store, 30)
     assert kept(store) == [20, 30]
+
+
+class DamagedOnce:
+    """`cluster.json` is damaged when it is looked at for the first time, and repaired then."""
+
+    is_conditional = True
+
+    def __init__(self) -> None:
+        self.own = OwnWrites()
+        self.looks = 0
+
+    async def check(self) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            raise CorruptionError("cluster.json")
+
+
+class AtOnce:
+    """The pool of who waits for it."""
+
+    async def run(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        return call(*args, **kwargs)
+
+
+def test_a_copy_that_failed_for_damage_is_due_still(store: MemoryStore) -> None:
+    clock = ManualClock()
+    copies = MetadataCopies(
+        store, CLUSTER, WRITER, lambda: snapshot(64), lambda: UUID(int=9), cast("OffloadPool", AtOnce()),
+        cast("Fence", DamagedOnce()), clock, interval_ms=1 << 50,
+    )  # fmt: skip
+    now_ms = clock.monotonic_ms()
+    with pytest.raises(CorruptionError):
+        asyncio.run(copies.run_due(now_ms))
+    asyncio.run(copies.run_due(now_ms))
+    assert open_metadata(store) is not None
