@@ -132,9 +132,7 @@ class _Offsets:
         if one.timestamp < 0 and self._version < FIRST_VERSION.get(one.timestamp, 1 << 15):
             return _answer(one, ErrorCode.unsupported_version, NOT_FOUND)
         try:
-            partition = self._broker.replicas.find(topic, one.partition_index)
-            needs_leader = self._request.replica_id != DEBUGGING
-            partition.check_epoch(one.current_leader_epoch, needs_leader=needs_leader)
+            partition = self._partition(topic, one)
             found = self._place(partition, one.timestamp)
         except (RequestError, StorageError, CorruptionError) as e:
             return self._failed(topic, one, e)
@@ -142,6 +140,13 @@ class _Offsets:
             self.searches.append(_Search(answers, len(answers), topic, one, partition))
             found = NOT_FOUND
         return _answer(one, ErrorCode.none, found)
+
+    def _partition(self, topic: str, one: ListOffsetsPartition) -> Partition:
+        """`RequestError` where this node is not the one to ask, `StorageError` where it is offline."""
+        partition = self._broker.replicas.find(topic, one.partition_index)
+        needs_leader = self._request.replica_id != DEBUGGING
+        partition.check_epoch(one.current_leader_epoch, needs_leader=needs_leader)
+        return partition
 
     def _failed(
         self, topic: str, one: ListOffsetsPartition, error: Exception
@@ -199,7 +204,10 @@ class _Offsets:
     async def _search(self, search: _Search) -> None:
         answers, at, topic, one, partition = search
         try:
-            found = self._within(partition, await self._find(partition, one.timestamp))
+            found = await self._find(partition, one.timestamp)
+            if self._partition(topic, one) is not partition:
+                raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
+            found = self._within(partition, found)
         except (RequestError, TimeoutError, StorageError, CorruptionError) as e:
             answers[at] = self._failed(topic, one, e)
         else:

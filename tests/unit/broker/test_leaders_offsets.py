@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
 from tests.support.followers import EPOCH, SPREAD, Followed, produced
-from tests.support.one_of_three import OTHER, OneOfThree, one_of_three
+from tests.support.one_of_three import OTHER, OneOfThree, moved, one_of_three
 from tests.support.world import START_MS
 
 NONE, NOT_LEADER = ErrorCode.none, ErrorCode.not_leader_or_follower
@@ -98,6 +98,35 @@ def test_a_new_leader_says_when_it_does_not_know_yet(tmp_path: Path, version: in
         one.has(4)
         assert await listed(node, LATEST, version=version) == (NONE, 4)
         assert await listed(node, START_MS + 1, version=version) == (NONE, -1)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("change", ["deposed", "gone"])
+def test_who_leads_no_more_when_it_has_looked_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """What it did not know to be committed may be there all the same."""
+
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        await produced(node, 0, acks=1)
+        search, looks, goes_on = node.broker.search_thread, asyncio.Event(), asyncio.Event()
+
+        async def slow(look: Callable[[], Any]) -> Any:
+            looks.set()
+            await goes_on.wait()
+            return await search(look)
+
+        monkeypatch.setattr(node.broker, "search_thread", slow)
+        asked = asyncio.create_task(listed(node, START_MS))
+        await looks.wait()
+        if change == "deposed":
+            one.partition.follow(EPOCH + 1)
+        else:
+            await node.tell(moved(0, OTHER))
+        goes_on.set()
+        assert await asked == (NOT_LEADER, -1)
 
     run(tmp_path, scenario)
 
