@@ -266,6 +266,8 @@ class Partition:
         self.rules = rules_of(config, self._max_inflated_bytes, str(self.tip))
         if config.gives_up_archive:
             self._give_up_archive()
+        if not config.remote_storage_enable and self.unified.remote is None:
+            self._held = None  # nothing was copied, and nobody compares any more
         self._changed()
 
     def _give_up_archive(self) -> None:

@@ -55,6 +55,19 @@ def test_held_appends_are_refused_and_reads_are_served(local: LocalLog) -> None:
     assert local.log_end_offset == 11
 
 
+def test_appends_are_held_no_longer_than_there_is_an_archive_to_compare(local: LocalLog) -> None:
+    """Where tiering is switched off before anything was copied, nobody looks at HEAD any more."""
+    held, archived = partition(local), partition(local)
+    for one in (held, archived):
+        one.hold_appends("its HEAD was not looked at yet")
+    archived.unified.remote_committed(CatalogEntry(1, "m", 0, 0, 10, 1, 100))
+    for one in (held, archived):
+        one.configure(LogConfig(remote_storage_enable=False))
+    held.append(batch(1), START_MS)
+    with pytest.raises(RequestError, match="not looked at yet"):
+        archived.append(batch(1), START_MS)
+
+
 def test_a_problem_found_later_stops_local_deletions_and_not_appends(local: LocalLog) -> None:
     one = partition(local)
     one.head_judged(None)
