@@ -136,8 +136,8 @@ class Replication:
         for tip in tips:
             yield _LOOK_US
             partition = self._led.get(tip)
-            if partition is not None and partition.leading is not None:
-                partition.happened(partition.leading.look(self._clock.monotonic_ms()))
+            if partition is not None:
+                partition.look()
 
     def lies(self, partition: Partition, replica: PartitionImage) -> None:
         """The partition is online, or the metadata says other things of it, or its log has failed."""

@@ -181,6 +181,12 @@ class Partition:
         if what & PROPOSES and self.on_proposal is not None:
             self.on_proposal(self.tip)
 
+    def look(self) -> None:
+        """Brokers that have replicas are others than they were: fenced, say, or registered anew."""
+        if self.leading is not None:
+            self.happened(self.leading.look(self._clock.monotonic_ms()))
+            self._tell_of_lows()
+
     @property
     def low_watermark(self) -> int:
         """Where all live replicas begin at the latest."""

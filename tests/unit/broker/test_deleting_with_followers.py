@@ -100,6 +100,20 @@ def test_who_is_not_alive_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_who_is_fenced_meanwhile_is_waited_for_no_longer(tmp_path: Path) -> None:
+    """Its metadata says nothing of the partition where it was not in sync."""
+
+    async def scenario(node: OneOfThree) -> None:
+        one = await filled(node)
+        await one.fetch(OTHER, 5, start=2)
+        task = await begun(deleted(node, 2))
+        one.brokers[HIDDEN] = Registered(30, is_active=False)
+        one.partition.look()
+        assert await asyncio.wait_for(task, 5) == [(NONE, 2)]
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("change", ["deposed", "deleted", "offline", "alone"])
 def test_what_changes_meanwhile_ends_the_wait(tmp_path: Path, change: str) -> None:
     async def scenario(node: OneOfThree) -> None:
