@@ -128,8 +128,14 @@ class Replication:
 
     def _place(self, broker: BrokerImage) -> None:
         endpoint = next((one for one in broker.endpoints if one.name == self._listener), None)
-        if endpoint is not None:
-            self._places[broker.id] = endpoint
+        if endpoint is None:
+            return
+        before = self._places.get(broker.id, endpoint)
+        self._places[broker.id] = endpoint
+        if (before.host, before.port) != (endpoint.host, endpoint.port):
+            for place, fetching in self._fetching.items():
+                if place.leader == broker.id:
+                    fetching.leave(before)
 
     def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
         """Brokers that have replicas of these are others now. In steps (µs)."""
@@ -458,6 +464,10 @@ class _Fetching:
         self.fetcher = fetcher
         self._task = task
         self._channels = channels
+
+    def leave(self, endpoint: EndpointImage) -> None:
+        """The leader is not there any more: what waits for its answer waits in vain."""
+        self._channels.disconnect(endpoint, "it listens elsewhere by now")
 
     async def end(self) -> None:
         self._task.cancel()

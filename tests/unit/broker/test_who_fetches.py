@@ -71,6 +71,10 @@ class Following:
             Bucket({}), cast("Any", NoFiles()), lambda _: None,
             lambda name, error: bugs.append(f"{name}: {error}"), random.Random(1).random,
         )  # fmt: skip
+        self.led_at(node)
+
+    def led_at(self, node: Peer) -> None:
+        """The leader listens there from now on."""
         place = EndpointImage("PLAINTEXT", node.address.host, node.address.port, 0)
         leader = BrokerImage(LEADER, 102, UUID(int=9), (place,), (), None, False, False, ())
         self.replication.brokers(MetadataImage(brokers={LEADER: leader}), [LEADER])
@@ -111,6 +115,29 @@ def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> 
         await until(lambda: leading.sessions == {name: {ids[1]}, late: {ids[0]}})
 
     observe(tmp_path, scenario)
+
+
+def test_a_leader_that_comes_back_elsewhere_is_not_waited_for_where_it_was(tmp_path: Path) -> None:
+    """Its machine has gone without a word, with a fetch under way."""
+    asked = asyncio.Event()
+
+    async def silent(header: RequestHeader, message: Any) -> bytes | None:
+        if header.api_key == ApiKey.FETCH:
+            asked.set()
+            return None
+        return sound(header, message)
+
+    async def scenario(_: Following, leading: Leading) -> None:
+        async with peer(silent) as gone, peer(leading.behave) as back:
+            following = Following(tmp_path, gone, [])
+            partition = following.partition(1)
+            following.replication.follow(partition, image_of((ME, LEADER)), is_unclean=False)
+            await asked.wait()
+            following.led_at(back)
+            await until(lambda: bool(leading.sessions))
+            await following.replication.close()
+
+    observe(tmp_path / "other", scenario)
 
 
 def test_partitions_are_spread_anew_when_the_number_of_fetchers_changes(tmp_path: Path) -> None:
