@@ -32,7 +32,7 @@ class Fit(NamedTuple):
     latest_epoch: int
     why: str = ""
     begins_at: int = NO_OFFSET
-    """An empty log begins here, below its start: that lies within the leader's first batch."""
+    """The log begins here, below its start: that lies within the leader's first batch."""
 
 
 def fit_run(
@@ -84,6 +84,8 @@ def fit(
 ) -> Fit:
     """Judge batches that were fetched in `leader_epoch` from `end_offset`, where our log ends, its last
     record being of `latest_epoch`. `may_lack`: the topic is or was compacted, so offsets may be missing.
+    `start_offset`: nobody is served below it, neither by us nor by the leader. Where that is all that we
+    have, the log begins anew with the leader's first batch, should its start lie within that.
 
     A batch of a later epoch was written after the leader of the fetch had lost its leadership, and after a
     truncation that we know nothing of.
@@ -91,7 +93,7 @@ def fit(
     taken, end, epoch, begins_at = 0, end_offset, latest_epoch, NO_OFFSET
     for header in headers:
         base, later = header.base_offset, header.next_offset
-        if not taken and base < end < later and start_offset == end_offset and base >= 0:
+        if not taken and 0 <= base < end <= start_offset < later:
             begins_at = end = base
         if base < end or later <= base:
             return Fit(taken, end, epoch, f"offsets {base} to {later} at {end}", begins_at)

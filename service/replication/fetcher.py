@@ -494,7 +494,7 @@ class Fetcher:
         """Append what fits of neighbouring batches."""
         found = fit_run(
             run,
-            start_offset=replica.log_start_offset,
+            start_offset=max(replica.log_start_offset, effect.start_offset),
             end_offset=replica.log_end_offset,
             latest_epoch=replica.latest_epoch,
             leader_epoch=effect.leader_epoch,

@@ -96,6 +96,8 @@ class Append(NamedTuple):
     tip: TopicIdPartition
     leader_epoch: int
     at: int
+    start_offset: int
+    """where the leader's log begins"""
 
 
 class Truncate(NamedTuple):
@@ -426,9 +428,8 @@ class FollowerMachine:
             if told.size:
                 self._held_back.record(told.tip, told.size, now_ms)
                 followed.told = told.high_watermark, told.start_offset
-                return (
-                    Append(self._begin(followed, State.WORKING), followed.tip, followed.leader_epoch, index),
-                )
+                number = self._begin(followed, State.WORKING)
+                return (Append(number, followed.tip, followed.leader_epoch, index, told.start_offset),)
             if followed.lag is None:
                 self._lags(followed, told.high_watermark)
             return self._follow(followed, told.high_watermark, told.start_offset)

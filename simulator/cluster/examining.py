@@ -174,6 +174,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     deadline = world.loop.time() + ALIVE_S
     why = "never looked"
     while world.loop.time() < deadline:
+        _start_those_that_gave_up(world)
         why = _not_up(world) or _differs(world) or await examine_all(world, random) or _not_in_sync(world)
         if not why:
             break
@@ -183,6 +184,15 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     await _followers_have_it(world)
     await _all_is_copied(world)
     await _changes_work(world, random)
+
+
+def _start_those_that_gave_up(world: ClusterWorld) -> None:
+    """Who found no controller for a minute ends, be there one again by then; a service manager starts it."""
+    world.ended_for_reasons()
+    for machine in world.machines:
+        if machine.run is not None and machine.run.ended:
+            world.tell(f"start {machine.name} again")
+            world.start(machine)
 
 
 def _not_up(world: ClusterWorld) -> str:

@@ -241,7 +241,7 @@ def test_a_session_of_another_number_is_nonsense() -> None:
 def test_what_was_appended_has_the_leaders_mark_and_start_follow() -> None:
     fetcher = Fetcher()
     (append,) = fetcher.is_told(size=100, high_watermark=99, start_offset=7)
-    assert append == Append(append.number, tip(), 5, 0)
+    assert append == Append(append.number, tip(), 5, 0, 7)
     fetcher.logs[0].log_end_offset = 20
     assert fetcher.done(append) == (Follow(tip(), 20, 7),)
 

@@ -140,6 +140,13 @@ def test_an_empty_log_begins_with_the_batch_in_which_the_leaders_start_lies() ->
     assert judged((-2, 12, 3), start=10).taken == 0
 
 
+def test_a_log_of_which_the_leader_has_deleted_all_begins_with_the_batch_in_which_its_start_lies() -> None:
+    """So it is after a cut at the leader's start, where the epoch before ends for it."""
+    assert judged((8, 13, 3), start=12) == Fit(1, 13, 3, begins_at=8)
+    assert judged((8, 12, 3), start=12).taken == 0
+    assert judged((8, 13, 3), start=14).taken == 0, "it does not lie there"
+
+
 def test_headers_of_real_batches_are_judged() -> None:
     headers = list(iter_headers(raw((10, 2, 3), (12, 3, 5), (15, 1, 6))))
     found = fit(headers, start_offset=0, end_offset=10, latest_epoch=3, leader_epoch=5, may_lack=False)
