@@ -202,6 +202,8 @@ class FollowerMachine:
         """those that got records last are the last"""
         self._changed: dict[TopicIdPartition, None] = {}
         """what may differ from what the leader knows, in order"""
+        self._unheard: dict[TopicIdPartition, None] = {}
+        """of which an answer was dropped: the leader holds its marks for known, unless that is forgotten"""
         self._session = FetchSessionAsked()
         self._delays: list[tuple[int, int, Followed]] = []
         self._numbers = 0
@@ -270,6 +272,7 @@ class FollowerMachine:
     def remove(self, tip: TopicIdPartition) -> None:
         """It has another leader, or none, or is gone from here. Effects of it are not wanted any more."""
         followed = self._partitions.pop(tip, None)
+        self._unheard.pop(tip, None)
         if followed is not None:
             self._over(followed)
             self._changed[tip] = None
@@ -316,6 +319,7 @@ class FollowerMachine:
         """What a full fetch names; where that is much, the next ones name the rest, and had the leader no
         session for us, those come first in the next full one."""
         self._changed.clear()
+        self._unheard.clear()
         wanted: dict[TopicIdPartition, Asked] = {}
         for tip, one in self._partitions.items():
             if one.state is State.READY and tip not in self._held_back:
@@ -332,10 +336,16 @@ class FollowerMachine:
     def _next(self) -> _Said:
         """What the next fetch of a session says."""
         changed: list[tuple[TopicIdPartition, Asked | None]] = []
+        again: dict[TopicIdPartition, None] = {}
         while self._changed and len(changed) < MOST_NAMED:
             tip = next(iter(self._changed))
             del self._changed[tip]
-            changed.append((tip, self._wanted(tip)))
+            wanted = self._wanted(tip)
+            if tip in self._unheard:
+                del self._unheard[tip]
+                wanted, again[tip] = None, None
+            changed.append((tip, wanted))
+        self._changed.update(again)
         return self._session.change(changed)
 
     def _wanted(self, tip: TopicIdPartition) -> Asked | None:
@@ -417,9 +427,11 @@ class FollowerMachine:
     def _told(self, index: int, told: PartitionAnswer, now_ms: int) -> Iterable[Effect]:
         """An answer that does not fit what the log is now says nothing."""
         followed = self._partitions.get(told.tip)
-        if followed is None or followed.state is not State.READY:
+        if followed is None:
             return ()
-        if self._session.asked.get(told.tip, followed.asked)[:3] != followed.asked[:3]:
+        is_current = self._session.asked.get(told.tip, followed.asked)[:3] == followed.asked[:3]
+        if followed.state is not State.READY or not is_current:
+            self._unheard[told.tip] = self._changed[told.tip] = None
             return ()
         error = told.error
         if error is ErrorCode.none:

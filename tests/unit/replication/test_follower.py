@@ -298,6 +298,38 @@ def test_an_answer_that_does_not_fit_what_the_log_is_now_says_nothing() -> None:
         assert fetcher.answer(fetch, PartitionAnswer(tip(), size=100)) == (), change
 
 
+def test_the_leader_tells_the_mark_again_of_which_the_answer_was_dropped() -> None:
+    """To a session that has been told it once it does not, so that knows nothing of the partition first."""
+    for change in ("end", "leader"):
+        fetcher = Fetcher(2)
+        fetch, log = fetcher.fetch(), fetcher.logs[0]
+        if change == "end":
+            log.log_end_offset = 12  # by another fetcher
+        else:
+            fetcher.machine.assign(tip(), log, 6, fetcher.now_ms, is_clean=True)
+        fetcher.answer(fetch, PartitionAnswer(tip(), high_watermark=9), PartitionAnswer(tip(1)))
+        fetch = fetcher.fetch()
+        assert (fetch.partitions, fetch.forgotten, fetch.is_whole) == ([], [tip()], False), change
+        fetcher.answer(fetch)
+        fetch = fetcher.fetch()
+        assert ([one for one, _ in fetch.partitions], fetch.forgotten) == ([tip()], []), change
+        assert fetcher.answer(fetch, PartitionAnswer(tip(), high_watermark=9)) == (Follow(tip(), 9, 0),)
+        assert fetcher.fetch().partitions == [], change
+
+
+def test_of_what_went_with_a_dropped_answer_nothing_is_left() -> None:
+    fetcher = Fetcher(2)
+    fetch = fetcher.fetch()
+    fetcher.logs[0].log_end_offset = 12
+    fetcher.answer(fetch, PartitionAnswer(tip()), PartitionAnswer(tip(1)))
+    fetcher.machine.remove(tip())
+    fetch = fetcher.fetch()
+    assert (fetch.partitions, fetch.forgotten) == ([], [tip()])
+    fetcher.answer(fetch)
+    fetcher.machine.assign(tip(), fetcher.logs[0], 6, fetcher.now_ms, is_clean=True)
+    assert [one for one, _ in fetcher.fetch().partitions] == [tip()]
+
+
 def test_a_new_leader_epoch_begins_at_the_logs_end_and_ends_what_was_under_way() -> None:
     fetcher = Fetcher()
     (append,) = fetcher.is_told(size=100)
