@@ -122,9 +122,13 @@ def test_the_key_is_looked_at_before_the_time(bootstrap: str, new_topic: NewTopi
     assert (answer.error_code, len(named(answer))) == (ErrorCode.invalid_record, 1)
 
 
-def old_message(magic: int, codec: int = NONE) -> bytes:
+LIKE_ZSTD_MS = 4 << 24
+"""the fifth byte of this time stands where a batch says its codec"""
+
+
+def old_message(magic: int, codec: int = NONE, timestamp_ms: int = NOW_MS) -> bytes:
     """A message set of magic 0 or 1 with one message."""
-    body = bytes([magic, codec]) + (struct.pack(">q", NOW_MS) if magic else b"")
+    body = bytes([magic, codec]) + (struct.pack(">q", timestamp_ms) if magic else b"")
     body += struct.pack(">ii", -1, 5) + b"value"
     message = struct.pack(">I", zlib.crc32(body)) + body
     return struct.pack(">qi", 0, len(message)) + message
@@ -136,6 +140,7 @@ REFUSED = {
     "nothing": (b"", "invalid_record"),
     "magic 0": (old_message(0), "invalid_record"),
     "magic 1": (old_message(1), "invalid_record"),
+    "magic 1 at another time": (old_message(1, timestamp_ms=LIKE_ZSTD_MS), "invalid_record"),
     "two messages of magic 1": (old_message(1) * 2, "invalid_record"),
     "magic 3": (batch([b"v"], magic=3), "corrupt_message"),
     "two batches": (GOOD + GOOD, "invalid_record"),
