@@ -300,8 +300,13 @@ class Platter:
     def forget(self, path: PurePath) -> None:
         """Whatever is at `path` is lost for good, durable or not."""
         parent = self.directory(path.parent)
-        parent.change((path.name, None))
-        parent.durable.pop(path.name, None)
+        for names in (parent.names, parent.durable):
+            names.pop(path.name, None)
+        # Nor does a loss of power come back to what was done to it.
+        kept = (
+            (number, tuple(one for one in names if one[0] != path.name)) for number, names in parent.pending
+        )
+        parent.pending = [(number, names) for number, names in kept if names]
 
 
 def _files(path: str, node: Node) -> Iterator[tuple[str, File]]:
