@@ -139,6 +139,16 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
 
+def says_zstd(buf: Buffer) -> bool:
+    """Whether `buf` begins with a batch compressed by zstd, as far as two of its bytes tell. In a message
+    of magic 0 or 1 a timestamp or a key may stand where a batch says its codec."""
+    return (
+        len(buf) > ATTRIBUTES_AT + 1
+        and buf[MAGIC_AT] == MAGIC
+        and buf[ATTRIBUTES_AT + 1] & CODEC_MASK == Codec.ZSTD
+    )
+
+
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
     """Read the header that starts at ``position``; the records need not be in ``buf``.
 

@@ -32,15 +32,7 @@ from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.log import AppendInfo
 from service.network.exchange import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
-from service.records.batch import (
-    ATTRIBUTES_AT,
-    CODEC_MASK,
-    MAGIC,
-    MAGIC_AT,
-    TRANSACTIONAL_FLAG,
-    Codec,
-    read_header,
-)
+from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, read_header, says_zstd
 from service.records.validation import (
     BeyondSlice,
     Inflation,
@@ -554,12 +546,7 @@ def _partition(
         broker.disks.check(partition)
     if records is None:
         raise RequestError(ErrorCode.invalid_record, "no record batch")
-    if (
-        context.api_version < FIRST_VERSION_WITH_ZSTD
-        and len(records) > _ATTRIBUTES_LOW_BYTE
-        and records[MAGIC_AT] == MAGIC  # else that is a timestamp's byte
-        and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == Codec.ZSTD
-    ):
+    if context.api_version < FIRST_VERSION_WITH_ZSTD and says_zstd(records):
         raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
     if not partition.is_leader and acks in VALID_ACKS:
         partition.check_leads()
