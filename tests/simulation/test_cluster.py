@@ -34,6 +34,7 @@ FOUND_SOON = {
 }
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(1, HISTORIES + 1, PER_TEST))
 def test_histories_of_several_nodes_are_clean(first: int) -> None:
     for outcome in play_many(range(first, first + PER_TEST), os.cpu_count() or 1):

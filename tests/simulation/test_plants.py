@@ -13,6 +13,7 @@ def test_a_defect_can_be_planted(defect: Defect) -> None:
     apart(defect)
 
 
+@pytest.mark.timeout(600)
 def test_a_planted_defect_is_found() -> None:
     found = find(duplicates_accepted, 60, first=60)
     assert found is not None
