@@ -166,15 +166,12 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     for machine in world.machines:
         if machine.name in world.troubled:
             await world.stop(machine)
-    for machine in world.machines:
-        if machine.run is None or machine.run.ended:
-            world.tell(f"start {machine.name}")
-            world.start(machine)
+    _start_those_that_ended(world)
     world.troubled.clear()
     deadline = world.loop.time() + ALIVE_S
     why = "never looked"
     while world.loop.time() < deadline:
-        _start_those_that_gave_up(world)
+        _start_those_that_ended(world)
         why = _not_up(world) or _differs(world) or await examine_all(world, random) or _not_in_sync(world)
         if not why:
             break
@@ -186,12 +183,12 @@ async def revive(world: ClusterWorld, random: Random) -> None:
     await _changes_work(world, random)
 
 
-def _start_those_that_gave_up(world: ClusterWorld) -> None:
-    """Who found no controller for a minute ends, be there one again by then; a service manager starts it."""
+def _start_those_that_ended(world: ClusterWorld) -> None:
+    """Who finds no controller for a minute ends, be there one again by then; a service manager starts it."""
     world.ended_for_reasons()
     for machine in world.machines:
-        if machine.run is not None and machine.run.ended:
-            world.tell(f"start {machine.name} again")
+        if machine.run is None or machine.run.ended:
+            world.tell(f"start {machine.name}")
             world.start(machine)
 
 
