@@ -449,6 +449,7 @@ class ClusterPlane:
 def _life_timing(cluster: ClusterConfig) -> LifeTiming:
     return LifeTiming(
         heartbeat_interval_ms=cluster.broker_heartbeat_interval_ms,
+        answer_timeout_ms=cluster.broker_session_timeout_ms // 2,
         registration_timeout_ms=cluster.initial_broker_registration_timeout_ms,
         controlled_shutdown=cluster.controlled_shutdown_enable,
     )

@@ -7,13 +7,13 @@ with REQUEST_TIMED_OUT at its own deadline.
 
 What is sent again: whatever the controller has certainly not taken (it was never sent, or was answered
 NOT_CONTROLLER); and after a lost connection, where it may have been done, only what its asker says may be
-done twice. Kafka sends everything again.
+done twice. Kafka sends everything again. Nor is that waited for where who was asked has a successor.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -58,6 +58,10 @@ class Calls(Protocol):
 Here = Callable[[int, Any], Awaitable[Any]]
 """Answers (api key, canonical request) by this node's own controller; `RequestError` NOT_CONTROLLER where it
 does not decide."""
+
+
+class Superseded(ConnectionAbortedError):
+    """There is another controller by now; this one may have done it."""
 
 
 class OutcomeUnknown(RequestError):
@@ -177,17 +181,32 @@ class Controllers:
         self.metrics.elsewhere += 1
         left_ms = round((one.deadline - asyncio.get_running_loop().time()) * 1000)
         might, one.may_be_done = one.may_be_done, True
+        call = self._calls.call(
+            active.endpoint,
+            one.api_key,
+            None,
+            one.message,
+            timeout_ms=max(1, min(left_ms, self._try_timeout_ms)),
+        )
         try:
-            return await self._calls.call(
-                active.endpoint,
-                one.api_key,
-                None,
-                one.message,
-                timeout_ms=max(1, min(left_ms, self._try_timeout_ms)),
-            )
+            return await (self._while_it_leads(active, call) if one.is_safe_again else call)
         except OSError as e:
             one.may_be_done = might or was_sent(e)
             raise
+
+    async def _while_it_leads(self, active: Active, call: Coroutine[Any, Any, Any]) -> Any:
+        """The answer of one who may sleep or be cut off, and then would be waited for though it has a
+        successor: `Superseded` as soon as that is known."""
+        calling = asyncio.ensure_future(call)
+        try:
+            while not (await asyncio.wait({calling}, timeout=self._retry_ms / 1000))[0]:
+                if self._leaders.active() not in (None, active):
+                    raise Superseded(f"node {active.node_id} does not lead any more")
+            return calling.result()
+        finally:
+            if not calling.done():
+                calling.cancel()
+                await asyncio.wait({calling})
 
     async def _pause(self) -> None:
         """Until there is news of who leads, and not for long."""

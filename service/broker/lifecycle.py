@@ -62,6 +62,8 @@ class Timing(NamedTuple):
 
     heartbeat_interval_ms: int = 2_000
     """``broker.heartbeat.interval.ms``"""
+    answer_timeout_ms: int = 4_500
+    """So long one try may take: half of ``broker.session.timeout.ms``, as in Kafka."""
     registration_timeout_ms: int = 60_000
     """``initial.broker.registration.timeout.ms``"""
     controlled_shutdown: bool = True

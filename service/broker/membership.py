@@ -152,11 +152,13 @@ class Membership:
         self._step(event)
 
     async def _answer(self, what: str, key: ApiKey, message: Any, read: Callable[[Any], Event]) -> Event:
-        """A try takes no longer than the interval, as in Kafka; it is safe to be made again."""
+        """Safe to be made again. A try may take longer than the interval: given up sooner by many brokers, it
+        costs a controller that is slow a connection more of each, and is none the less done there.
+        """
         node_id = self._identity.node_id
         try:
             answer = await self._controllers.ask(
-                key, message, timeout_ms=self._timing.heartbeat_interval_ms, is_safe_again=True
+                key, message, timeout_ms=self._timing.answer_timeout_ms, is_safe_again=True
             )
         except (RequestError, UnsupportedVersion) as e:
             self._warnings.warning("broker %d: its %s failed: %s", node_id, what, e)

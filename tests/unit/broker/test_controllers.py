@@ -191,6 +191,39 @@ def test_no_answer_by_the_deadline_is_an_unknown_outcome() -> None:
     run_virtually(scenario())
 
 
+def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> None:
+    async def scenario() -> None:
+        async def sleeps() -> Any:
+            await asyncio.sleep(20)
+            return "late"
+
+        loop, quorum = asyncio.get_running_loop(), Quorum(at(2))
+        controllers = queue(quorum, Nodes(n2=[sleeps], n3=["done"]))
+        asking = asyncio.create_task(controllers.ask(KEY, "a", timeout_ms=30_000, is_safe_again=True))
+        await asyncio.sleep(1)
+        quorum.now = None  # nobody leads: the answer may still come
+        await asyncio.sleep(1)
+        quorum.now, elected = at(3, 2), loop.time()
+        assert await asking == "done"
+        assert loop.time() - elected < 0.2
+        assert (controllers.metrics.failed, controllers.metrics.unknown) == (1, 0)
+
+        quorum.now = at(2, 3)
+        asking = asyncio.create_task(controllers.ask(KEY, "b", timeout_ms=30_000))
+        await asyncio.sleep(1)
+        quorum.now = at(3, 4)
+        assert await asking == "late"  # it may be done already: nobody else is asked
+
+        quorum.now = at(2, 5)
+        asking = asyncio.create_task(controllers.ask(KEY, "c", timeout_ms=30_000, is_safe_again=True))
+        await asyncio.sleep(1)
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert len(asyncio.all_tasks()) == 1  # nothing goes on for who was sent away
+
+    run_virtually(scenario())
+
+
 def test_requests_go_in_the_order_in_which_they_came_one_at_a_time() -> None:
     async def scenario() -> None:
         under_way = 0

@@ -42,7 +42,12 @@ IDENTITY = Identity(
     log_dirs=(UUID(int=1 << 127), UUID(int=5)),
     previous_epoch=12,
 )
-TIMING = Timing(heartbeat_interval_ms=200, registration_timeout_ms=3_000, shutdown_timeout_ms=1_000)
+TIMING = Timing(
+    heartbeat_interval_ms=200,
+    answer_timeout_ms=450,
+    registration_timeout_ms=3_000,
+    shutdown_timeout_ms=1_000,
+)
 
 
 class Controller:
@@ -57,7 +62,7 @@ class Controller:
         self.errors: list[ErrorCode | Exception] = []
 
     async def ask(self, api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False) -> Any:
-        assert (timeout_ms, is_safe_again) == (200, True)
+        assert (timeout_ms, is_safe_again) == (TIMING.answer_timeout_ms, True)
         # As on the wire, so that nothing is said that it does not carry.
         frame = encode_request(api_key, {62: 4, 63: 2}[api_key], 1, "b", message)[4:]
         message = decode_request(head_of(frame), frame)
@@ -244,6 +249,33 @@ def test_over_a_channel_to_a_controllers_listener() -> None:
             await channels.close()
 
     asyncio.run(scenario())
+
+
+def test_a_controller_that_takes_its_time_is_not_asked_on_another_connection() -> None:
+    """As one of many brokers' that is slow for all of them."""
+
+    async def scenario() -> None:
+        controller, under_way = Controller(), 0
+
+        async def ask(api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False) -> Any:
+            nonlocal under_way
+            under_way += 1
+            assert under_way == 1
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.sleep(0.4)  # two intervals
+            under_way -= 1
+            return await Controller.ask(
+                controller, api_key, message, timeout_ms=timeout_ms, is_safe_again=is_safe_again
+            )
+
+        controller.ask = ask  # type: ignore[method-assign]
+        node = Node(controller)
+        await node.serves()
+        await asyncio.sleep(5)
+        assert not node.membership.is_fenced
+        await node.membership.close()
+
+    run(scenario())
 
 
 # -- messages
