@@ -2,7 +2,7 @@
 
 In front of each controller's listener, and of brokers' for each other where that is wanted, stands a proxy,
 whose address is the one that is advertised. Who
-connects to it is told by the system (`/proc`), so that one address serves all. What is on a cut link waits,
+connects to it is told by the system, so that one address serves all. What is on a cut link waits,
 as it would in a network, and arrives when the link is mended.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -23,27 +24,39 @@ from tests.support.quorums import Cluster, Member
 
 _BYTES = 1 << 16
 _LOOKS = 20
-"""The system's table may lack a line while it changes."""
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)
+"""A connection that comes when its maker is just beginning may be nobody's for a moment."""
+_NETLINK_SOCK_DIAG = 4
+_ASKED = struct.Struct("=IHHII BBxxI 2s2s 16s16s I Q")
+"""``nlmsghdr`` and ``inet_diag_req_v2``"""
+_BY_FAMILY, _IS_REQUEST, _ANY_STATE, _NO_COOKIE = 20, 1, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_INODE = struct.Struct("=I")
+_INODE_AT = 84
+"""in what is answered: behind an ``nlmsghdr``, the socket's id and what it has to send"""
 
 
 def _inode(source: int, target: int) -> str | None:
-    """Of the socket that is connected from a port to another."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if (_port(fields[1]), _port(fields[2])) == (source, target):
-            return fields[9]
-    return None
+    """Of the socket that is connected from a port to another. Asked for by name: the table of all of them, in
+    `/proc`, takes the system milliseconds each time."""
+    ports = source.to_bytes(2, "big"), target.to_bytes(2, "big")
+    host = socket.inet_aton(HOST)
+    family = int(socket.AF_INET), socket.IPPROTO_TCP
+    head = _ASKED.size, _BY_FAMILY, _IS_REQUEST, 0, 0
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as asking:
+        asking.send(_ASKED.pack(*head, *family, _ANY_STATE, *ports, host, host, 0, _NO_COOKIE))
+        answer = asking.recv(4096)
+    (kind,) = struct.unpack_from("=H", answer, 4)
+    if kind != _BY_FAMILY:
+        return None  # there is none
+    (inode,) = _INODE.unpack_from(answer, _INODE_AT)
+    return str(inode) if inode else None
 
 
 def _holds(pid: int, inode: str) -> bool:
+    held = f"socket:[{inode}]"
     with contextlib.suppress(OSError):  # it has ended
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
+        for fd in os.listdir(f"/proc/{pid}/fd"):  # as text: there are hundreds
             with contextlib.suppress(OSError):
-                if os.readlink(entry) == f"socket:[{inode}]":
+                if os.readlink(f"/proc/{pid}/fd/{fd}") == held:
                     return True
     return False
 
@@ -82,9 +95,10 @@ class Links:
     def node_of(self, source: int, target: int) -> int | None:
         """Whose process it is that has connected from a port to another; None: it is gone again."""
         for _ in range(_LOOKS):
-            inode = _inode(source, target)
+            if (inode := _inode(source, target)) is None:
+                return None
             for node_id, one in self._members.items():
-                if inode is not None and one.process is not None and _holds(one.process.pid, inode):
+                if one.process is not None and _holds(one.process.pid, inode):
                     return node_id
             time.sleep(0.01)
         return None
