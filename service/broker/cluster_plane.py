@@ -24,11 +24,11 @@ from service.broker.control_plane import Home, endpoints_of, metadata_options
 from service.broker.controller_calls import Feature, Identity
 from service.broker.controller_handlers.cluster import CONTROLLERS
 from service.broker.controller_node import (
-    QUORUM_CHANNELS,
     ControllerNode,
     ControllerNodeOptions,
     QuorumLeaders,
     knock,
+    quorum_channels,
 )
 from service.broker.controllers import Controllers, Here
 from service.broker.forwarding import Forwarder
@@ -234,7 +234,7 @@ class ClusterPlane:
             self.controller = self._make_controller(metadata, current, limits, network, turns)
             self.metadata, here = self.controller.publisher, self.controller.here
         else:
-            peers = self._new_channels(QUORUM_CHANNELS)
+            peers = self._new_channels(quorum_channels(metadata))
             self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=peers)
         leaders = QuorumLeaders(self.metadata)
 

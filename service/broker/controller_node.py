@@ -34,6 +34,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
+from service.metadata.raft.roles import Timing
 from service.network.admission import Admission
 from service.network.channel import ChannelOptions, Channels, Reachable
 from service.network.exchange import Limits, RequestContext
@@ -50,8 +51,19 @@ _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 60_000
 _PROBE_S: Final = 1.0
 _AGAIN_S: Final = 0.01
-QUORUM_CHANNELS: Final = ChannelOptions(backoff_ms=40, backoff_max_ms=100)
+_OWED: Final = 3
+"""times that a request of the quorum is waited for"""
+_QUORUM_CHANNELS: Final = ChannelOptions(backoff_ms=40, backoff_max_ms=100)
 """Three refusals within 300 ms are a leader's death: who asks less often never hears of it."""
+
+
+def quorum_channels(metadata: MetadataOptions) -> ChannelOptions:
+    """Who owes an answer of the quorum for so long is reached by another connection: the one there is may
+    lead nowhere any more. Not as soon as the request is given up, as with Kafka's ``NetworkClient``: a new
+    one takes three round trips, and over slow links nobody would be elected.
+    """
+    timing = Timing() if metadata.quorum is None else metadata.quorum.timing
+    return _QUORUM_CHANNELS._replace(request_timeout_ms=_OWED * timing.request_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ class ControllerNode:
             options.metadata,
             world,
             on_fatal=on_fatal,
-            peers=self._channels(QUORUM_CHANNELS) if peers is None else peers,
+            peers=self._channels(quorum_channels(options.metadata)) if peers is None else peers,
         )
         self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
         self.controller = Controller(

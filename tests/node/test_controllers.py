@@ -36,6 +36,7 @@ from service.wire.primitives import Cursor
 from service.wire.schema import compile_steps
 from tests.support.controllers import CLUSTER_ID, Broker, Fleet, new_topics
 from tests.support.fuzzing import pair
+from tests.support.peers import Peer
 from tests.support.waiting import until
 
 
@@ -51,6 +52,22 @@ def test_one_leads_and_all_are_registered(tmp_path: Path) -> None:
         await fleet.stop()
         assert not fleet.failures
         assert fleet.assert_same_logs() > 0
+
+    run(scenario())
+
+
+def test_a_voter_that_is_silent_is_reached_anew_once_its_time_is_up(tmp_path: Path) -> None:
+    """The connection may lead nowhere any more: where packets were lost for a while, or another machine has
+    the address now."""
+
+    async def scenario() -> None:
+        fleet = Fleet(tmp_path, 2)
+        silent = await Peer().start(fleet.endpoints[2].host, fleet.endpoints[2].port)
+        await fleet.start(1)
+        await until(lambda: silent.accepted > 2, 60 * fleet.timing.request_timeout_ms / 1000)
+        await fleet.stop()
+        await silent.stop()
+        assert not fleet.failures
 
     run(scenario())
 
