@@ -238,10 +238,11 @@ class ClusterPlane:
             self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=peers)
         leaders = QuorumLeaders(self.metadata)
 
-        def queue() -> Controllers:
+        def new_queue() -> Controllers:
             return Controllers(config.node_id, leaders, self._new_channels(), here)
 
-        self._beating, self._asking, self._committing, self.alters = (queue() for _ in range(4))
+        self.new_queue = new_queue
+        self._beating, self._asking, self._committing = (new_queue() for _ in range(3))
         self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
         self.house = ClusterHouse(
             config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier

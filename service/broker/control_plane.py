@@ -59,8 +59,9 @@ class ControlPlane(Protocol):
         """By which clients' changes go to the controller; None: they are decided here."""
 
     @property
-    def alters(self) -> Asker | None:
-        """The queue to the controller for the replicas of partitions; None: there are no other brokers."""
+    def new_queue(self) -> Callable[[], Asker] | None:
+        """Makes queues to the controller, in which nothing waits behind what is asked in another one; None:
+        there are no other brokers."""
 
     @property
     def apis(self) -> Mapping[int, Served]:
@@ -130,7 +131,7 @@ class AlonePlane:
 
     apis: Final = BROKER_APIS
     forwarder: Final = None
-    alters: Final = None
+    new_queue: Final = None
     house: Final = None
     servers: Final = ()
 

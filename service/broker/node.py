@@ -316,7 +316,7 @@ class Node:
         reader: RemoteReader | None,
     ) -> Replication | None:
         """A node that is alone has nobody to share partitions with."""
-        if plane.alters is None:
+        if plane.new_queue is None:
             return None
         from service.broker.archive_start import ArchiveOfLeader
         from service.broker.replication import Replication
@@ -327,7 +327,7 @@ class Node:
             config.replication,
             config.cluster.inter_broker_listener_name,
             lambda: plane.epoch,
-            plane.alters,
+            plane.new_queue,
             self._clock,
             ArchiveOfLeader(reader, replicas.get, lambda: plane.metadata.image),
             logs,

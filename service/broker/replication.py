@@ -59,7 +59,7 @@ class Replication:
         config: ReplicationConfig,
         listener: str,
         broker_epoch: Callable[[], int],
-        controllers: Asker,
+        new_queue: Callable[[], Asker],
         clock: Clock,
         archive: Archive,
         logs: Logs,
@@ -67,8 +67,9 @@ class Replication:
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
     ) -> None:
-        """`listener`: by which brokers reach each other. `directory_of`: the id of a log's directory.
-        `on_bug` is told of what is neither a peer's fault nor a disk's."""
+        """`listener`: by which brokers reach each other. `new_queue` makes one to the controller.
+        `directory_of`: the id of a log's directory. `on_bug` is told of what is neither a peer's fault nor a
+        disk's."""
         self._me = broker_id
         self._config = config
         self._listener = listener
@@ -104,9 +105,9 @@ class Replication:
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
-        self._directories = DirectoryLoop(broker_id, broker_epoch, controllers)
+        self._directories = DirectoryLoop(broker_id, broker_epoch, new_queue())
         self._isr = IsrLoop(
-            broker_id, broker_epoch, controllers, clock, self._leader_of, self._proposal_happened
+            broker_id, broker_epoch, new_queue(), clock, self._leader_of, self._proposal_happened
         )
 
     # -- what the metadata says

@@ -63,11 +63,18 @@ def image_of(isr: tuple[int, ...]) -> PartitionImage:
 class Following:
     """What one broker fetches of a leader."""
 
-    def __init__(self, folder: Path, node: Peer, bugs: list[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node: Peer,
+        bugs: list[str],
+        new_queue: Callable[[], Any] = lambda: None,
+        **config: str,
+    ) -> None:
         self.folder = folder
-        self.config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(folder)})
+        self.config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(folder), **config})
         self.replication = Replication(
-            ME, self.config.replication, "PLAINTEXT", lambda: 100, cast("Any", None), SystemClock(),
+            ME, self.config.replication, "PLAINTEXT", lambda: 100, new_queue, SystemClock(),
             Bucket({}), cast("Any", NoFiles()), lambda _: None,
             lambda name, error: bugs.append(f"{name}: {error}"), random.Random(1).random,
         )  # fmt: skip
@@ -135,6 +142,37 @@ def test_a_leader_that_comes_back_elsewhere_is_not_waited_for_where_it_was(tmp_p
             await asked.wait()
             following.led_at(back)
             await until(lambda: bool(leading.sessions))
+            await following.replication.close()
+
+    observe(tmp_path / "other", scenario)
+
+
+def test_in_sync_replicas_are_asked_for_though_nobody_hears_where_replicas_lie(tmp_path: Path) -> None:
+    class Silent:
+        """A queue to a controller that answers nothing."""
+
+        def __init__(self) -> None:
+            self.turn = asyncio.Lock()
+
+        async def ask(self, api_key: int, *_: Any, **__: Any) -> Any:
+            async with self.turn:
+                under_way.add(api_key)
+                await asyncio.Event().wait()
+
+    under_way: set[int] = set()
+
+    async def scenario(_: Following, leading: Leading) -> None:
+        async with peer(leading.behave) as node:
+            config = {"replica.lag.time.max.ms": "100", "replica.fetch.wait.max.ms": "50"}
+            following = Following(tmp_path, node, [], Silent, **config)
+            partition, image = following.partition(1), image_of((ME, LEADER))
+            following.replication.lost(following.partition(2).tip, image)
+            running = asyncio.create_task(following.replication.run())
+            await until(lambda: under_way == {ApiKey.ASSIGN_REPLICAS_TO_DIRS})
+            following.replication.lead(partition, image._replace(leader=ME))
+            await until(lambda: ApiKey.ALTER_PARTITION in under_way)
+            running.cancel()
+            await asyncio.wait({running})
             await following.replication.close()
 
     observe(tmp_path / "other", scenario)
