@@ -198,6 +198,7 @@ class Controllers:
         """The answer of one who may sleep or be cut off, and then would be waited for though it has a
         successor: `Superseded` as soon as that is known."""
         calling = asyncio.ensure_future(call)
+        calling.add_done_callback(_seen)
         try:
             while not (await asyncio.wait({calling}, timeout=self._retry_ms / 1000))[0]:
                 if self._leaders.active() not in (None, active):
@@ -215,6 +216,12 @@ class Controllers:
                 await self._news.wait()
         except TimeoutError:
             return
+
+
+def _seen(calling: asyncio.Future[Any]) -> None:
+    """The time of a call may be up together with that of who asked, who is told of one of them."""
+    if not calling.cancelled():
+        calling.exception()
 
 
 class _Request:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -222,6 +223,25 @@ def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> N
         assert len(asyncio.all_tasks()) == 1  # nothing goes on for who was sent away
 
     run_virtually(scenario())
+
+
+def test_who_is_out_of_time_together_with_his_call_leaves_no_error_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        async def silent() -> Any:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:  # as `asyncio.timeout` does it
+                raise TimeoutError from None
+
+        controllers = queue(Quorum(at(2)), Nodes(n2=[silent]))
+        with pytest.raises(RequestError, match="no controller has answered"):
+            await controllers.ask(KEY, "a", timeout_ms=120, is_safe_again=True)
+
+    run_virtually(scenario())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_requests_go_in_the_order_in_which_they_came_one_at_a_time() -> None:
