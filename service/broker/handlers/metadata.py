@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Generator, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import RequestError, StorageError
 from service.base.slices import in_slices
 from service.broker.broker import (
     CLUSTER_OPERATIONS,
@@ -38,6 +41,9 @@ PARTITION_US: Final = 12
 MOST_FLAVOURS: Final = 3
 """Encoded topics are kept for so many versions at a time, for each listener."""
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
+CREATED_WITHIN_S: Final = 2.0
+"""A client, and what else it has asked on its connection, is kept no longer for topics that are missing:
+there may be no controller, and it asks again."""
 NOT_MADE: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of what is not served."""
 
@@ -49,7 +55,7 @@ def handle(
 
     A topic that is not there is created when both the request and ``auto.create.topics.enable`` allow it.
     Kafka answers such a request with an error and lets the client ask again; here the answer waits for the
-    topic.
+    topic, but not for long, nor where it cannot be made: what is told of all others depends on nobody.
     """
     creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     if creates and request.topics:
@@ -67,7 +73,10 @@ async def _create_and_answer(
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
     if names:
-        await broker.admin.create_topics([as_created(name, broker.config, broker.image) for name in names])
+        with suppress(RequestError, StorageError, TimeoutError):
+            async with asyncio.timeout(CREATED_WITHIN_S):
+                asked = [as_created(name, broker.config, broker.image) for name in names]
+                await broker.admin.create_topics(asked)
     answer = in_slices(_steps(broker, context.listener, context.api_version, request))
     return answer if isinstance(answer, MetadataResponse) else await answer
 

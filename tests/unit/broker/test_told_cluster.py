@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import FirnError, RequestError, StorageError
 from service.broker.handlers import metadata as metadata_handler
 from service.broker.internal_topics import OFFSETS
 from service.metadata.records import FenceBrokerRecord, UnregisterBrokerRecord
@@ -168,6 +169,49 @@ def test_this_nodes_own_replicas_are_offline_when_it_says_so(tmp_path: Path) -> 
         for _ in range(2):
             assert (await metadata(node)).topics[0].partitions[0].offline_replicas == (ME,)
         assert (await described(node))[0].offline_replicas == (ME,)
+
+    run(tmp_path, scenario, *SPREAD)
+
+
+class Maker:
+    """Who makes topics; it ends as it is told to, if ever."""
+
+    def __init__(self, error: FirnError | None) -> None:
+        self._error = error
+
+    async def create_topics(self, requests: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RequestError(ErrorCode.request_timed_out, "no controller has answered"),
+        RequestError(ErrorCode.policy_violation, "excessively large"),
+        StorageError("the metadata log has failed"),
+        None,
+    ],
+)
+def test_who_asks_for_a_topic_that_cannot_be_made_is_told_of_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnError | None
+) -> None:
+    """Clients name all their topics in one request: those there are must not wait for a controller."""
+    monkeypatch.setattr(metadata_handler, "CREATED_WITHIN_S", 0.05)
+    module = request_module(ApiKey.METADATA)
+    names = tuple(module.MetadataRequestTopic(topic_id=None, name=name) for name in ("t", "missing"))
+
+    async def scenario(node: OneOfThree) -> None:
+        node.broker.admin = cast("Any", Maker(error))
+        answer = await node.call(
+            ApiKey.METADATA, "MetadataRequest", 12, topics=names, allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        )  # fmt: skip
+        there, missing = answer.topics
+        assert (there.name, there.error_code, len(there.partitions)) == ("t", NONE, 3)
+        assert (missing.name, missing.error_code) == ("missing", ErrorCode.unknown_topic_or_partition)
+        assert [one[0] for one in told(answer)] == [ME, OTHER]
 
     run(tmp_path, scenario, *SPREAD)
 
