@@ -165,7 +165,11 @@ class _Offsets:
     def _place(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
         """The places that are known without looking at records; None for those that need a search."""
         if timestamp != LATEST:
-            return _place(partition, timestamp)
+            found = _place(partition, timestamp)
+            is_border = timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+            if is_border and found is not None and found.offset != NO_OFFSET:
+                return self._within(partition, found)
+            return found
         end = partition.end_offset
         if self._is_consumer:
             _check_reached(partition)
@@ -174,10 +178,12 @@ class _Offsets:
         return TimestampedOffset(end, NO_TIMESTAMP, partition.leader_epoch)
 
     def _within(self, partition: Partition, found: TimestampedOffset) -> TimestampedOffset:
-        """What was searched for, as far as a consumer may know of it."""
-        if not self._is_consumer or NO_OFFSET < found.offset < partition.high_watermark:
+        """What was searched for, as far as a consumer may know of it, and any other replica has it."""
+        end = partition.high_watermark if self._is_consumer else partition.end_offset
+        if NO_OFFSET < found.offset < end:
             return found
-        _check_reached(partition)
+        if self._is_consumer:
+            _check_reached(partition)
         return NOT_FOUND
 
     async def finish(self, known: Awaitable[None] | None) -> ListOffsetsResponse:

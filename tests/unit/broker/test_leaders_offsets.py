@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.config.settings import LogConfig
 from service.wire.api import ApiKey, request_module
 from tests.support.followers import EPOCH, SPREAD, Followed, produced
 from tests.support.one_of_three import OTHER, OneOfThree, moved, one_of_three
@@ -18,7 +19,7 @@ from tests.support.world import START_MS
 
 NONE, NOT_LEADER = ErrorCode.none, ErrorCode.not_leader_or_follower
 NOT_AVAILABLE = ErrorCode.offset_not_available
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 CONSUMER, DEBUGGING = -1, -2
 
 
@@ -74,6 +75,27 @@ def test_what_is_found_above_the_mark_is_nothing_to_consumers(tmp_path: Path) ->
         one.has(1)
         assert await listed(node, START_MS) == (NONE, 0)
         assert await listed(node, START_MS + 1) == (NONE, -1)
+
+    run(tmp_path, scenario)
+
+
+def test_the_first_offset_that_is_not_in_the_bucket_is_told_as_far_as_it_is_committed(tmp_path: Path) -> None:
+    """Kafka's `ReplicaManager.fetchOffset`: what lies at the end that is seen is no offset."""
+
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        one.partition.configure(LogConfig(remote_storage_enable=True))
+        assert await listed(node, PENDING_UPLOAD, version=11) == (NONE, -1)
+        assert await listed(node, PENDING_UPLOAD, OTHER, version=11) == (NONE, -1)
+        for _ in range(4):
+            await produced(node, 0, acks=1)
+        assert await listed(node, PENDING_UPLOAD, version=11) == (NONE, -1)
+        assert await listed(node, PENDING_UPLOAD, OTHER, version=11) == (NONE, 0)
+        one.has(2)
+        assert await listed(node, PENDING_UPLOAD, version=11) == (NONE, 0)
+        Followed(node, high_watermark=0)
+        assert await listed(node, PENDING_UPLOAD, version=11) == (NOT_AVAILABLE, -1)
+        assert await listed(node, PENDING_UPLOAD, OTHER, version=11) == (NONE, 0)
 
     run(tmp_path, scenario)
 
