@@ -300,6 +300,11 @@ class Pass:
             raise RequestError(
                 ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
             )
+        if asked.fetch_offset < partition.start_offset:
+            raise RequestError(
+                ErrorCode.offset_out_of_range,
+                f"{asked.fetch_offset} lies below the start, {partition.start_offset}",
+            )
         if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
             return epoch, end_offset
         return None

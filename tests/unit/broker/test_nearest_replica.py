@@ -41,7 +41,7 @@ async def fetch(node: OneOfThree, offset: int = 0, *, wait_ms: int = 0, **how: A
     module = request_module(ApiKey.FETCH)
     asked = module.FetchPartition(
         partition=0, fetch_offset=offset, partition_max_bytes=1 << 20,
-        current_leader_epoch=how.pop("epoch", -1),
+        current_leader_epoch=how.pop("epoch", -1), last_fetched_epoch=how.pop("last_fetched_epoch", -1),
     )  # fmt: skip
     fields = {
         "max_wait": timedelta(milliseconds=wait_ms), "min_bytes": 1, "forgotten_topics_data": (),
@@ -93,6 +93,25 @@ def test_who_cannot_know_of_followers_is_refused(tmp_path: Path, version: int) -
         frame = bytearray(b"".join(response.parts))[4:]
         answer = decode_response(ApiKey.FETCH, version, frame)[1].responses[0].partitions[0]
         assert ErrorCode(answer.error_code) is (NONE if version >= 11 else NOT_LEADER)
+
+    run(tmp_path, scenario)
+
+
+def test_an_offset_below_the_start_is_out_of_range_whatever_was_read_last(tmp_path: Path) -> None:
+    """A consumer that cut its log where the leader's left it would find nothing there (Kafka
+    `Partition.readRecords`)."""
+
+    async def scenario(node: OneOfThree) -> None:
+        one = Followed(node)
+        for _ in range(4):
+            await produced(node, 0, acks=1)
+        one.has(4)
+        one.partition.lead(EPOCH + 2, None)
+        one.partition.delete_records(3)
+        answer = await asked(node, 3, last_fetched_epoch=EPOCH + 1)
+        assert (answer.error_code, answer.diverging_epoch.epoch) == (NONE, EPOCH)
+        answer = await asked(node, 2, last_fetched_epoch=EPOCH + 1)
+        assert (answer.error_code, answer.diverging_epoch.epoch) == (ErrorCode.offset_out_of_range, -1)
 
     run(tmp_path, scenario)
 
