@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
 MOST_AT_ONCE: Final = 250
 """Partitions that are looked at in one turn of the loop."""
+FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
 FIRST_VERSION_WITH_SESSIONS: Final = 7
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 LOOK_US: Final = 8
@@ -335,6 +336,8 @@ class _Fetching:
         broker, context, found = self._broker, self._context, self._pass
         holds = found.holds
         found.count()
+        if context.api_version < FIRST_VERSION_WITH_STORAGE_ERRORS:
+            topics = [(topic, list(map(_as_once_said, answers))) for topic, answers in topics]
         endpoints = broker.node_endpoints(context.listener, found.leaders) if found.leaders else ()
         parts = yield from encode_fetch_response_in_steps(
             context.api_version,
@@ -515,6 +518,14 @@ class _IncrementalFetch(_Fetching):
             else:
                 topics.append((topic, [answer]))
         return (yield from self._encoded(topics, session.id))
+
+
+def _as_once_said(answer: FetchPartitionResult) -> FetchPartitionResult:
+    """To who does not know KAFKA_STORAGE_ERROR, so that it asks again (Kafka
+    `KafkaApis.maybeDownConvertStorageError`)."""
+    if answer.error_code != ErrorCode.kafka_storage_error:
+        return answer
+    return answer._replace(error_code=ErrorCode.not_leader_or_follower)
 
 
 def _forgotten(broker: Broker, replica_id: int, session: ReplicaSession, one: SessionPartition) -> None:

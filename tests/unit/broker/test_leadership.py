@@ -15,10 +15,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.disk import DiskError
+from service.broker.handlers import fetch as fetch_handler
 from service.broker.internal_topics import OFFSETS
 from service.metadata.controller.requests import ResourceType
 from service.metadata.records import ConfigRecord, RemoveTopicRecord
-from service.wire.api import ApiKey, request_module
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey, decode_response, request_module
+from service.wire.fetch import FetchPartition, FetchRequestView
 from tests.support.one_of_three import (
     HIDDEN,
     INSIDE,
@@ -245,6 +248,25 @@ def test_who_is_refused_is_told_who_leads(tmp_path: Path) -> None:
         partition(1, OTHER, leader_epoch=4),
         partition(2, HIDDEN),
     )
+
+
+@pytest.mark.parametrize(("version", "error"), [(4, NOT_LEADER), (5, NOT_LEADER), (6, STORAGE)])
+def test_a_fetch_of_an_offline_replica_is_told_so_in_words_that_its_version_knows(
+    tmp_path: Path, version: int, error: ErrorCode
+) -> None:
+    """Clients before version 6 do not know that they may try again after KAFKA_STORAGE_ERROR."""
+    asked = [FetchPartition(one, -1, 0, -1, -1, 1 << 20) for one in (MINE, OFFLINE)]
+    request = FetchRequestView(-1, -1, 0, 1, 1 << 20, 0, 0, -1, [("t", asked)], [], "", None)
+
+    async def scenario(node: OneOfThree) -> None:
+        context = RequestContext(1, "127.0.0.1", 50_000, INSIDE)
+        context.api_version = version
+        response: Any = fetch_handler.handle(node.broker, context, request)
+        frame = bytearray(b"".join(response.parts))[4:]
+        (answers,) = decode_response(ApiKey.FETCH, version, frame)[1].responses
+        assert [one.error_code for one in answers.partitions] == [NONE, error]
+
+    run(tmp_path, scenario)
 
 
 # Fetches that wait
