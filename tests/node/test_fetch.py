@@ -230,6 +230,16 @@ def test_a_session_gathers_the_least_bytes_over_its_partitions(talk: Talk) -> No
     assert sum(len(values(one.records)) for one in told.values()) >= 4
 
 
+def test_a_session_that_takes_no_bytes_gets_the_first_batch_all_the_same(talk: Talk) -> None:
+    """KIP-74: who wants less than there is in one batch goes on, whatever `fetch.max.bytes` says."""
+    topic_id = talk.create("t", 2).topic_id
+    for n in range(2):
+        talk.produce(topic_id, [b"%d" % n], DAY)
+    session = Session(talk, {(topic_id, index): 0 for index in range(2)})
+    for n in range(2):
+        assert values(session.fetch(max_bytes=0)[topic_id, 0].records) == [b"%d" % n]
+
+
 def test_a_deleted_topic_ends_the_wait_of_a_session_that_has_it(talk: Talk) -> None:
     kept, gone = talk.create("kept").topic_id, talk.create("gone").topic_id
     session = Session(talk, {(kept, 0): 0, (gone, 0): 0})

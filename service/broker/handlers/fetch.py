@@ -474,10 +474,11 @@ class _IncrementalFetch(_Fetching):
         found = self._new_pass(started)
         looks: list[Look] = []
         named: set[tuple[TopicKey, int]] = set()
+        room = max(found.room, 1)  # the first batch comes to who wants no bytes, too
         if found.is_replica:
             named = {(topic, asked.partition) for topic, some in self._fetch.topics for asked in some}
         for one in tuple(session.dirty):
-            if found.size >= found.room:
+            if found.size >= room:
                 if not found.is_replica or self._wait is not None:
                     break  # the others have their turn in the fetches that follow
                 # What a replica says of itself counts at once.
