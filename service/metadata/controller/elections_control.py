@@ -21,6 +21,7 @@ from service.metadata.controller.partition_change import (
     ElectionRules,
     Wanted,
     change_partition,
+    directory_of_new,
 )
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -159,10 +160,7 @@ class Elections:
 
     def default_directory(self, broker_id: int) -> UUID:
         """Where a new replica of the broker's lies."""
-        broker = self.image.brokers.get(broker_id)
-        if broker is None or len(broker.log_dirs) > 1:
-            return UUID(int=1)
-        return broker.log_dirs[0] if broker.log_dirs else UUID(int=0)
+        return directory_of_new(self.image.brokers.get(broker_id))
 
 
 def is_online(broker: BrokerImage, directory: UUID) -> bool:

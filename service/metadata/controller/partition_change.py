@@ -21,9 +21,11 @@ from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.metadata.image import PartitionImage
+from service.metadata.image import BrokerImage, PartitionImage
 from service.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChangeRecord
 
+NOT_KNOWN: Final = UUID(int=0)
+"""Whose broker has told of no directories (Kafka's ``DirectoryId.MIGRATING``)"""
 UNASSIGNED: Final = UUID(int=1)
 """No directory yet: the broker chooses (Kafka's ``DirectoryId``)"""
 LOST: Final = UUID(int=2)
@@ -76,6 +78,13 @@ class Wanted(NamedTuple):
 
 
 _AS_IT_IS: Final = Wanted()
+
+
+def directory_of_new(broker: BrokerImage | None) -> UUID:
+    """Where a new replica of the broker's lies (Kafka `ClusterControlManager.defaultDir`)."""
+    if broker is None or len(broker.log_dirs) > 1:
+        return UNASSIGNED
+    return broker.log_dirs[0] if broker.log_dirs else NOT_KNOWN
 
 
 def change_partition(

@@ -13,6 +13,7 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.configs_control import validate
 from service.metadata.controller.decision import Decision, decided_in_steps
+from service.metadata.controller.partition_change import directory_of_new
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -287,11 +288,8 @@ def bad_assignment(message: str) -> RequestError:
 def new_partition(
     brokers: Mapping[int, BrokerImage], topic_id: UUID, partition: int, replicas: tuple[int, ...]
 ) -> PartitionRecord:
-    """A new partition, led by its first active replica. Where a broker has one log dir, it is named."""
+    """A new partition, led by its first active replica."""
     isr = tuple(broker for broker in replicas if brokers[broker].is_active)
-    directories = tuple(
-        brokers[broker].log_dirs[0] if len(brokers[broker].log_dirs) == 1 else None for broker in replicas
-    )
     return PartitionRecord(
         partition_id=partition,
         topic_id=topic_id,
@@ -300,7 +298,7 @@ def new_partition(
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=directories,
+        directories=tuple(directory_of_new(brokers[broker]) for broker in replicas),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import time
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -26,14 +27,20 @@ from service.metadata.controller.elections_control import (
 )
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
 from service.metadata.controller.isr_control import alter_partitions
+from service.metadata.controller.partition_change import UNASSIGNED
+from service.metadata.controller.partitions_control import create_partitions
 from service.metadata.controller.requests import (
     AlterConfig,
     AlterPartition,
     AlterResource,
     AssignReplica,
     BrokerState,
+    CreatePartitions,
+    CreateTopic,
     ElectLeaders,
+    TopicDefaults,
 )
+from service.metadata.controller.topics_control import create_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
 from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage, PartitionImage
@@ -262,6 +269,24 @@ def test_brokers_tell_where_their_replicas_lie() -> None:
     assert state_of(after).leader == 1
     moved, _ = applied(after, assign_replicas(after, 1, 10, [AssignReplica(gone, TOPIC_ID, 0)], SETTINGS))
     assert (state_of(moved).leader, state_of(moved).isr) == (2, (2,))
+
+
+def test_of_a_new_partition_a_broker_of_several_directories_chooses_where_it_lies() -> None:
+    """UNASSIGNED, and not what stands for a directory that is not known yet: a broker that has lost one of
+    several may have the replica there, and makes none in that case."""
+    alone = replace(broker(3), log_dirs=(directory(3),))
+    image = image_of(broker(1), alone, partition(0, (1, 3), (1, 3), 1))
+    created = create_topics(
+        image, [CreateTopic("new", assignments=((0, (1, 3)),))], defaults=TopicDefaults(), rules=AnyConfig(),
+        new_uuid=lambda: UUID(int=9),
+    )  # fmt: skip
+    after, (made,) = applied(image, created)
+    assert made.error is ErrorCode.none
+    grown, (one,) = applied(after, create_partitions(after, [CreatePartitions("new", 2, ((3, 1),))]))
+    assert one.error is ErrorCode.none
+    topic = grown.topics_by_id[UUID(int=9)]
+    assert topic.partitions[0].directories == (UNASSIGNED, directory(3))
+    assert topic.partitions[1].directories == (directory(3), UNASSIGNED)
 
 
 def test_who_tells_that_its_replica_lies_on_a_new_disk_leads_what_nobody_else_may() -> None:
