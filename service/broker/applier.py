@@ -104,6 +104,8 @@ class Applier:
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
         self._created: set[UUID] = set()
         """topics that were created since this process started: none of their files is older"""
+        self._given: set[TopicIdPartition] = set()
+        """partitions that were reassigned to this node since: they have no files either"""
         self._turn = asyncio.Lock()
         self._listener: Listener | None = None
         self._under_way = 0
@@ -234,6 +236,8 @@ class Applier:
                     continue
                 known = self._replicas.get(topic.id, index)
                 if known is None:
+                    if not is_topic_new and not self._has(before, topic.id, index):
+                        self._given.add(tip)
                     coming.append(_Coming(tip, replica, is_topic_new))
                 else:
                     self._change(known, replica)
@@ -306,7 +310,9 @@ class Applier:
                 wanted.append((one.tip, config))
             else:
                 self._take_offline(one.tip, str(config), passes=True)
-        logs = await self._logs.create(wanted, lambda tip: tip.topic_id in self._created)
+        logs = await self._logs.create(
+            wanted, lambda tip: tip.topic_id in self._created or tip in self._given
+        )
         by_tip = {tip: (config, log) for (tip, config), log in zip(wanted, logs, strict=True)}
         for one in coming:
             if one.tip not in by_tip:
@@ -430,6 +436,7 @@ class Applier:
         self._pending.pop(tip, None)
         self._behind.pop(tip, None)
         self._learnt.discard(tip)
+        self._given.discard(tip)
         if self._replication is not None:
             self._replication.leave(tip)
         partition = self._replicas.get(tip.topic_id, tip.partition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -249,14 +249,19 @@ class _NoController:
 
 @asynccontextmanager
 async def one_of_three(
-    folder: Path, *records: MetadataRecord, registers: bool = True
+    folder: Path,
+    *records: MetadataRecord,
+    registers: bool = True,
+    known: Sequence[MetadataRecord] = (),
+    more_dirs: Sequence[Path] = (),
 ) -> AsyncIterator[OneOfThree]:
-    """Three brokers are registered and unfenced, unless `registers` is False; then come `records`."""
+    """Three brokers are registered and unfenced, unless `registers` is False; then come `records`. The node
+    starts with an image of what is `known`."""
     config = BrokerConfig.from_properties({
         "node.id": str(ME),
         "broker.rack": "rack-1",
         "listeners": "PLAINTEXT://127.0.0.1:0",
-        "log.dirs": str(folder),
+        "log.dirs": ",".join(map(str, (folder, *more_dirs))),
         "firn.disk.watermarks.enable": "false",
     })  # fmt: skip
     world = make_world()
@@ -295,6 +300,10 @@ async def one_of_three(
     broker.leader_throttle = replication.leader_throttle
     broker.endpoints.update({OUTSIDE: ("outside-1", 9091), INSIDE: ("inside-1", 9091)})
     node = OneOfThree(broker, applier, logs, metadata)
+    if known:
+        delta = MetadataDelta(metadata.image).replay_all(known)
+        metadata.image = delta.build(len(known), 1, START_MS)
+        await applier.start(metadata.image)
     try:
         if registers:
             await node.tell(registered(ME), registered(OTHER), registered(HIDDEN))

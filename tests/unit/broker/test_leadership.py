@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import DiskError
 from service.broker.handlers import fetch as fetch_handler
 from service.broker.internal_topics import OFFSETS
+from service.metadata.controller.partition_change import UNASSIGNED
 from service.metadata.controller.requests import ResourceType
 from service.metadata.records import ConfigRecord, RemoveTopicRecord
 from service.network.exchange import RequestContext
@@ -357,6 +358,28 @@ def test_a_partition_that_is_given_to_this_node_comes(tmp_path: Path) -> None:
         assert replica.leader_epoch == 1
 
     run(tmp_path, scenario, topic(), partition(0, ME), partition(1, OTHER))
+
+
+def test_a_partition_that_is_given_to_a_node_without_one_of_its_directories_comes_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Only what was this node's before may lie in the one that cannot be used (Kafka
+    `Partition.createLogInAssignedDirectoryId`)."""
+    lost = tmp_path / "lost"
+    lost.write_text("not a directory")
+    known = (topic(), partition(0, ME), partition(1, OTHER))
+
+    async def scenario() -> None:
+        async with (
+            asyncio.timeout(30),
+            one_of_three(tmp_path / "used", known=known, more_dirs=(lost,)) as node,
+        ):
+            both: dict[str, Any] = {"replicas": (OTHER, ME), "directories": (directory(OTHER), UNASSIGNED)}
+            await node.tell(changed(1, adding_replicas=(ME,), **both))
+            assert [await fetched(node, one) for one in (0, 1)] == [STORAGE, NONE]
+            assert files(node).here == ["t-1"]
+
+    asyncio.run(scenario())
 
 
 def test_a_partition_that_comes_before_its_leadership_takes_nothing(tmp_path: Path) -> None:
