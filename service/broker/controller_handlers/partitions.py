@@ -14,7 +14,7 @@ from kio.schema.elect_leaders.v2 import response as elected
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.slices import each_in_slices
+from service.base.slices import Slice, each_in_slices
 from service.broker.broker import NO_THROTTLE
 from service.broker.controller_side import ControllerSide
 from service.broker.forwarding import timeout_of
@@ -33,6 +33,7 @@ from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 
 PARTITION_US: Final = 5
+PLACE_US: Final = 1
 
 
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
@@ -89,34 +90,40 @@ def _altered(one: AlterPartitionResult) -> altered.PartitionData:
 async def elect(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """ElectLeaders (KIP-460): the partitions that are named, or all that need it."""
     named = request.topic_partitions
-    asked = ElectLeaders(
-        request.election_type,
-        None if named is None else tuple((topic.topic, each) for topic in named for each in topic.partitions),
-    )
+    partitions: tuple[tuple[str, int], ...] | None = None
+    if named is not None:
+        places = ((topic.topic, each) for topic in named for each in topic.partitions)
+        partitions = tuple(await each_in_slices(lambda place: place, places, PLACE_US))
     try:
         results = await side.controller.elect_leaders(
-            asked, deadline_ms=side.deadline_ms(timeout_of(request))
+            ElectLeaders(request.election_type, partitions),
+            deadline_ms=side.deadline_ms(timeout_of(request)),
         )
     except RequestError as e:
         return refusal(ApiKey.ELECT_LEADERS, request, e.code, e.message)
     return elected.ElectLeadersResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        replica_election_results=tuple(_elected(results)),
+        replica_election_results=tuple(
+            elected.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+            for topic, partitions in (await _elected(results)).items()
+        ),
     )
 
 
-def _elected(results: Iterable[ElectionResult]) -> Iterable[elected.ReplicaElectionResult]:
+async def _elected(results: Iterable[ElectionResult]) -> dict[str, list[elected.PartitionResult]]:
     """Each topic once, in the order in which it was first named."""
+    piece = Slice()
     topics: dict[str, list[elected.PartitionResult]] = {}
     for one in results:
+        if piece.charge(PARTITION_US):
+            await piece.next_turn()
         topics.setdefault(one.topic, []).append(
             elected.PartitionResult(
                 partition_id=one.partition, error_code=one.error, error_message=one.message
             )
         )
-    for topic, partitions in topics.items():
-        yield elected.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+    return topics
 
 
 async def assign(side: ControllerSide, context: RequestContext, request: Any) -> Any:

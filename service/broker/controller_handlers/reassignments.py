@@ -32,7 +32,7 @@ async def alter(side: ControllerSide, context: RequestContext, request: Any) -> 
             throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message="", responses=()
         )
     allows = request.allow_replication_factor_change
-    named = [(topic.name, one) for topic in request.topics for one in topic.partitions]
+    named = ((topic.name, one) for topic in request.topics for one in topic.partitions)
     asked = await each_in_slices(_to_reassign, named, PARTITION_US)
     try:
         results = await side.controller.alter_reassignments(

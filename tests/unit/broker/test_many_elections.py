@@ -1,0 +1,58 @@
+"""Elections that are asked for come by the hundred thousand, and a controller has other things to do."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.slices import SLICE_US
+from service.broker.controller_handlers.partitions import PARTITION_US, elect
+from service.metadata.controller.requests import ElectionResult, ElectLeaders
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey, request_module
+
+COUNT = 20_000
+
+
+class Elects:
+    """The controller: every partition has its leader."""
+
+    async def elect_leaders(self, asked: ElectLeaders, *, deadline_ms: int) -> list[ElectionResult]:
+        places = [(f"t{n % 2}", n) for n in range(COUNT)] if asked.partitions is None else asked.partitions
+        return [ElectionResult(*place, ErrorCode.none) for place in places]
+
+
+@pytest.mark.parametrize("is_every", [False, True])
+def test_many_elections_are_read_and_answered_in_slices(is_every: bool) -> None:
+    module = request_module(ApiKey.ELECT_LEADERS)
+    topics = tuple(
+        module.TopicPartitions(topic=f"t{n}", partitions=tuple(range(n, COUNT, 2))) for n in range(2)
+    )
+    request = module.ElectLeadersRequest(election_type=0, topic_partitions=None if is_every else topics)
+    side = SimpleNamespace(controller=Elects(), deadline_ms=lambda timeout_ms: timeout_ms)
+    turns = 0
+
+    async def scenario() -> Any:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        try:
+            return await elect(cast("Any", side), RequestContext(1, "127.0.0.1", 50_000, "C"), request)
+        finally:
+            beside.cancel()
+
+    answer = asyncio.run(scenario())
+    told = {
+        one.topic: [each.partition_id for each in one.partition_result]
+        for one in answer.replica_election_results
+    }
+    assert told == {f"t{n}": list(range(n, COUNT, 2)) for n in range(2)}
+    assert turns > COUNT * PARTITION_US // (2 * SLICE_US)
