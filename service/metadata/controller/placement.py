@@ -24,7 +24,8 @@ def place_replicas(
 
     Raises `CannotPlace` where there are fewer brokers than replicas, or all are fenced.
     """
-    usable = sorted((b for b in brokers if not b.in_controlled_shutdown), key=lambda b: b.id)
+    # That it was about to stop is registered of one that has stopped, too, until it is back.
+    usable = sorted((b for b in brokers if b.fenced or not b.in_controlled_shutdown), key=lambda b: b.id)
     if all(broker.fenced for broker in usable):
         raise CannotPlace("All brokers are currently fenced.")
     if replication_factor > len(usable):

@@ -10,7 +10,12 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps, at_once
-from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
+from service.metadata.controller.cluster_control import (
+    fence_broker,
+    move_away,
+    register_broker,
+    unfence_broker,
+)
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.producer_ids_control import allocate_producer_ids
@@ -195,6 +200,29 @@ def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
 def test_a_fenced_broker_follows_but_never_leads() -> None:
     placed = list(place_replicas(brokers(None, None, None, fenced=(1,)), range(6), 3, TOPIC_ID))
     assert all(replicas[0] != 1 and 1 in replicas for replicas in placed)
+
+
+def test_a_broker_that_was_stopped_follows_as_any_that_is_fenced() -> None:
+    """Who is about to stop gets no replicas; once it has stopped it is fenced, and will be back (Kafka
+    `BrokerHeartbeatManager.touch`)."""
+    cluster = Cluster()
+    cluster.join(1, 2, 3)
+    cluster.apply(move_away(cluster.image, 3, cluster.image.brokers[3].epoch))
+
+    def create() -> ErrorCode:
+        asked = CreateTopic("t", 1, replication_factor=3)
+        (made,) = cluster.apply(
+            create_topics(
+                cluster.image, [asked], defaults=TopicDefaults(), rules=AnyConfig(), new_uuid=lambda: TOPIC_ID
+            )
+        )
+        return ErrorCode(made.error)
+
+    assert create() is ErrorCode.invalid_replication_factor
+    cluster.fence(3)
+    assert create() is ErrorCode.none
+    assert (sorted(cluster.partition.replicas), sorted(cluster.partition.isr)) == ([1, 2, 3], [1, 2])
+    assert cluster.partition.leader != 3
 
 
 def test_placement_needs_enough_brokers() -> None:
