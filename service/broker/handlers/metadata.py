@@ -11,7 +11,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.base.slices import in_slices
+from service.base.slices import each_in_slices, in_slices
 from service.broker.broker import (
     CLUSTER_OPERATIONS,
     NO_THROTTLE,
@@ -21,6 +21,7 @@ from service.broker.broker import (
 from service.broker.cluster_view import Seen
 from service.broker.encoded_answers import TopicFlavour, TopicsOfFlavour
 from service.broker.internal_topics import INTERNAL_TOPICS, OFFSETS, as_created
+from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.exchange import RequestContext
@@ -72,10 +73,11 @@ async def _create_and_answer(
     missing: list[str] | Awaitable[list[str]],
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
-    if names:
+    if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # of more the controller would make none
+        config, image = broker.config, broker.image
+        asked = await each_in_slices(lambda name: as_created(name, config, image), names, NAME_US)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
-                asked = [as_created(name, broker.config, broker.image) for name in names]
                 await broker.admin.create_topics(asked)
     answer = in_slices(_steps(broker, context.listener, context.api_version, request))
     return answer if isinstance(answer, MetadataResponse) else await answer

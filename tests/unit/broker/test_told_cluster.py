@@ -216,6 +216,29 @@ def test_who_asks_for_a_topic_that_cannot_be_made_is_told_of_all_others(
     run(tmp_path, scenario, *SPREAD)
 
 
+def test_more_topics_than_a_controller_makes_at_a_time_are_not_asked_for(tmp_path: Path) -> None:
+    module = request_module(ApiKey.METADATA)
+    names = tuple(module.MetadataRequestTopic(topic_id=None, name=f"t{n}") for n in range(10_001))
+    made: list[int] = []
+
+    class Counts:
+        async def create_topics(self, requests: Any) -> Any:
+            made.append(len(requests))
+
+    async def scenario(node: OneOfThree) -> None:
+        node.broker.admin = cast("Any", Counts())
+        for most in (10_000, 10_001):
+            answer = await node.call(
+                ApiKey.METADATA, "MetadataRequest", 12, topics=names[:most], allow_auto_topic_creation=True,
+                include_topic_authorized_operations=False,
+            )  # fmt: skip
+            unknown = ErrorCode.unknown_topic_or_partition
+            assert [one.error_code for one in answer.topics] == [unknown] * most
+        assert made == [10_000]
+
+    run(tmp_path, scenario)
+
+
 def test_the_controller_is_the_broker_that_is_asked_as_it_lives(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         seen = [(await metadata(node)).controller_id for _ in range(8)]
