@@ -20,6 +20,7 @@ from infra.roll.firn_roll.rolling import INSTALL, REPLACE, RESTART, STOP, Option
 
 ORDER = ["c2", "c3", "c1", "1", "2", "3"]
 """c1 leads at first."""
+ONE = Options(names=("2",))
 
 
 class ModelHands(Hands):
@@ -113,6 +114,8 @@ class ModelHands(Hands):
         assert given["--bootstrap"] == f"firn-{machine.name}:9092"
         without = given.get("--without", "")
         lacks = [f"{name} is away" for name in sorted(self.away) if str(self.node(name)) != without]
+        # As whole.py has it, which tells of a voter that is to be away neither that it is nor that it is not.
+        lacks += [f"{one} still serves" for one in ("1", "2", "3") if one == without and one not in self.away]
         return json.dumps({"lacks": lacks, "leader": self.node(self.leader), "only": self.only})
 
 
@@ -160,6 +163,48 @@ def test_nothing_is_begun_while_the_cluster_is_not_whole(tmp_path: Path) -> None
     hands.back_at["3"] = hands.time + 30
     roll(hands, Options(patience_s=600))
     assert len(hands.done) == 6
+
+
+def begun(folder: Path, options: Options) -> ModelHands:
+    """Machine 2 is begun with, by a run that ended before it was stopped."""
+    hands = ModelHands(folder)
+    hands.fail_at = 2
+    with pytest.raises(RollError, match="planted"):
+        roll(hands, options)
+    assert hands.read()["machines"]["2"]["step"] == "begun"  # type: ignore[index]
+    assert not hands.away
+    return hands
+
+
+@pytest.mark.parametrize("options", [ONE, replace(ONE, action=RESTART)])
+def test_what_was_begun_is_not_stopped_while_another_is_away_by_now(tmp_path: Path, options: Options) -> None:
+    hands = begun(tmp_path, options)
+    hands.away.add("3")
+    with pytest.raises(RollError, match=r"not whole before 2 after .*3 is away"):
+        roll(hands, replace(options, patience_s=60))
+    assert hands.away == {"3"}
+    hands.back_at["3"] = hands.time + 30
+    roll(hands, options)
+    assert [name for _, name in hands.done] == ["2"]
+    assert not hands.away
+
+
+def test_partitions_of_one_replica_that_came_meanwhile_are_not_taken_away(tmp_path: Path) -> None:
+    hands = begun(tmp_path, ONE)
+    hands.only = ["scratch-0"]
+    with pytest.raises(RollError, match="nobody else has scratch-0"):
+        roll(hands, ONE)
+    assert not hands.away
+
+
+def test_a_machine_that_was_made_by_hand_meanwhile_is_not_stopped_again(tmp_path: Path) -> None:
+    """As when it was gone before it could be stopped."""
+    hands = begun(tmp_path, ONE)
+    hands.made["2"] = replace(hands.made["2"], instance_id="i-other")
+    roll(hands, ONE)
+    assert hands.done == []
+    assert not hands.away
+    assert hands.read() is None
 
 
 def test_a_machine_that_does_not_come_back_ends_it(tmp_path: Path) -> None:

@@ -89,8 +89,13 @@ class _Roll:
 
     def _one(self, name: str) -> None:
         machine, entry = self.machines[name], self.noted["machines"][name]
-        if not self._step(name):
-            told = self._wait(f"whole before {name}", machine)
+        begun = self._step(name) == BEGUN
+        if begun and machine.instance_id != entry["was"]:
+            self._note(name, MADE)  # by hand, as when the one that was could not be reached any more
+        elif begun or not self._step(name):
+            # Begun by a run that ended there, who knows how long ago: it may be stopped, as was meant, or
+            # serve while another one is away by now.
+            told = self._wait(f"whole before {name}", machine, away=(False, True) if begun else (False,))
             if told["only"] and not self.options.unreplicated:
                 raise RollError(
                     f"nobody else has {', '.join(told['only'])}, away while {name} is: give them replicas, "
@@ -101,7 +106,7 @@ class _Roll:
         if self._step(name) == BEGUN:
             self.hands.say(f"stopping the nodes of {name} ({machine.host})")
             self.hands.on(machine, STOP)
-            self._wait(f"served by the others while {name} is away", machine, away=True)
+            self._wait(f"served by the others while {name} is away", machine, away=(True,))
             self._note(name, STOPPED)
         if self._step(name) == STOPPED:
             self._make(machine, entry["was"])
@@ -124,11 +129,12 @@ class _Roll:
 
     # - looking
 
-    def _wait(self, what: str, machine: Machine, *, away: bool = False) -> dict[str, Any]:
-        """Until the cluster lacks nothing for a while, as the others tell; what they told last."""
+    def _wait(self, what: str, machine: Machine, *, away: tuple[bool, ...] = (False,)) -> dict[str, Any]:
+        """Until the cluster lacks nothing for a while, as the others tell; what they told last. `away`: with
+        the machine, without it, or either."""
         hands, begun, fine_since, said = self.hands, self.hands.now(), None, ""
         while True:
-            told = self._look(machine, away=away)
+            told = min((self._look(machine, away=one) for one in away), key=lambda one: len(one["lacks"]))
             now = hands.now()
             if told["lacks"]:
                 fine_since = None
