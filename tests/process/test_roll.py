@@ -240,9 +240,13 @@ def test_a_journal_of_another_roll_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_rolls_at_a_time_are_refused(tmp_path: Path) -> None:
-    hands = ModelHands(tmp_path)
-    with hands.alone(), pytest.raises(RollError, match="another roll is under way"):
-        roll(ModelHands(tmp_path), Options())
+    hands, other = ModelHands(tmp_path), ModelHands(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    for journal in (hands.journal, tmp_path / "elsewhere" / "roll.json"):
+        other.journal = journal
+        with hands.alone(), pytest.raises(RollError, match="another roll is under way"):
+            roll(other, Options())
+    assert not other.done
 
 
 def test_a_machine_that_is_not_there_and_a_node_that_is_alone_are_refused(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ class Hands:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        with open(self.journal.with_name(f"{self.journal.name}.lock"), "w") as file:
+        """Of the environment: whoever keeps another journal takes machines of the same cluster."""
+        with open(self.environment / "roll.json.lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
