@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import http.client
 import json
 import urllib.error
 from collections.abc import Iterator
@@ -125,7 +126,7 @@ def test_a_broker_is_formatted_by_nobody_but_itself(tmp_path: Path) -> None:
 def test_a_volume_that_went_to_another_machine_is_not_formed_again(tmp_path: Path) -> None:
     machine, store = machine_at(tmp_path / "old"), Store()
     boot(machine, store)
-    store.away = True  # and it is not asked
+    store.away = True  # and it is not needed
     new = machine_at(tmp_path / "new")
     (new.root / "var/lib").mkdir(parents=True)
     (tmp_path / "old/var/lib/firn").rename(new.root / "var/lib/firn")
@@ -144,6 +145,41 @@ def test_a_controller_that_lost_its_volume_is_not_formed_again(tmp_path: Path) -
             boot(new, store)
     assert new.formed == []
     assert new.active == {}
+
+
+@pytest.mark.parametrize("lost", ["by hand", "emptied"])
+def test_a_controller_that_was_formed_elsewhere_is_not_formed_again(tmp_path: Path, lost: str) -> None:
+    """`formed` was named after somebody had formatted by hand, or the bucket was emptied meanwhile."""
+    machine, store = machine_at(tmp_path / "old"), Store()
+    home = machine.root / "var/lib/firn/node-901"
+    if lost == "by hand":
+        home.mkdir(parents=True)
+        (home / "meta.properties").write_text(f"node.id=901\ncluster.id={CLUSTER}\n")
+        machine.on = "/dev/sdf"
+    else:
+        boot(machine, store)
+        store.objects.clear()
+    boot(machine, store)
+    new = machine_at(tmp_path / "new")
+    with pytest.raises(BootError, match=r"cluster: node 901 .*/901 says .* formed before"):
+        boot(new, store)
+    assert (new.formed, new.active) == ([], {})
+    boot(machine, store)
+    assert machine.active == {"firn@901.service": 1}
+
+
+@pytest.mark.parametrize("error", [urllib.error.URLError("no route"), http.client.BadStatusLine("?")])
+def test_a_controller_with_its_volume_does_not_wait_for_the_store(tmp_path: Path, error: Exception) -> None:
+    machine, store = machine_at(tmp_path), Store()
+    boot(machine, store)
+    document = read(properties={"broker.session.timeout.ms": "9000"})
+
+    def claim(url: str, region: str, text: str) -> str:
+        raise error
+
+    everything(machine, document, "/etc/firn/machine.json", get, claim)
+    assert machine.active == {"firn@901.service": 2}
+    assert any("/901: " in line and "formed" in line for line in machine.said)
 
 
 def test_a_cluster_that_was_formed_with_others_is_not_formed_anew(tmp_path: Path) -> None:
@@ -168,6 +204,12 @@ def test_without_the_store_no_empty_controller_starts(tmp_path: Path) -> None:
     store.away = True
     with pytest.raises(BootError, match=r"cluster: s3://.*no route"):
         boot(machine, store)
+
+    def claim(url: str, region: str, text: str) -> str:
+        raise http.client.BadStatusLine("?")
+
+    with pytest.raises(BootError, match=r"cluster: s3://.*an empty controller does not start"):
+        everything(machine, read(), "/etc/firn/machine.json", get, claim)
     assert (machine.formed, machine.active) == ([], {})
     store.away = False
     boot(machine, store)

@@ -7,6 +7,7 @@ note until the directory is ready: by it the machine knows its own word, should 
 
 from __future__ import annotations
 
+import http.client
 import json
 import secrets
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from .machine import Machine
 
 Claim = Callable[[str, str, str], str]
 """(URL, region, text): makes the object unless it is there; what is there."""
+UNSAID = (OSError, http.client.HTTPException)
 NOTE = ".forming"
 LOST = "docs/operations.md: replacing a controller"
 
@@ -31,6 +33,8 @@ def step_form(machine: Machine, document: Document, claim: Claim = claimed) -> N
         if (home / "meta.properties").exists():
             check_whose(home / "meta.properties", document.cluster, node)
             forget(machine, home)
+            if node.role == "controller" and document.cluster.formed is not None:
+                say_formed(machine, document, document.cluster, node, claim)
         elif node.role == "controller":
             form(machine, document, document.cluster, node, claim)
 
@@ -42,6 +46,17 @@ def check_whose(path: Path, cluster: Cluster, node: Node) -> None:
     for key, wanted in (("cluster.id", cluster.id), ("node.id", str(node.id))):
         if found.get(key) != wanted:
             raise BootError(f"{path}: {key} is {found.get(key)}, not {wanted}: another node's data")
+
+
+def say_formed(machine: Machine, document: Document, cluster: Cluster, node: Node, claim: Claim) -> None:
+    """Whoever has an empty directory is refused by it. What has its data starts without it."""
+    url = f"{cluster.formed}/{cluster.id}/{node.id}"
+    try:
+        claim(url, document.package.region, json.dumps({"node": node.id, "note": "found formatted"}))
+    except UNSAID as error:
+        machine.say(
+            f"{url}: {error}; whether it says that node {node.id} was formed is asked by the next run"
+        )
 
 
 def form(machine: Machine, document: Document, cluster: Cluster, node: Node, claim: Claim) -> None:
@@ -56,7 +71,7 @@ def form(machine: Machine, document: Document, cluster: Cluster, node: Node, cla
         url = f"{cluster.formed}/{cluster.id}/{name}"
         try:
             there = claim(url, document.package.region, ours)
-        except OSError as error:
+        except UNSAID as error:
             raise BootError(f"{url}: {error}; an empty controller does not start without it") from None
         if there != ours:
             raise BootError(
