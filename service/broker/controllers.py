@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.network.channel import Reachable, was_sent
+from service.network.link import seen
 
 _LOOKED_AT: Final = 1_000
 """Elements of an answer that are looked at for NOT_CONTROLLER: it concerns all of them or none."""
@@ -198,7 +199,7 @@ class Controllers:
         """The answer of one who may sleep or be cut off, and then would be waited for though it has a
         successor: `Superseded` as soon as that is known."""
         calling = asyncio.ensure_future(call)
-        calling.add_done_callback(_seen)
+        calling.add_done_callback(seen)  # its time may be up together with that of who asked
         try:
             while not (await asyncio.wait({calling}, timeout=self._retry_ms / 1000))[0]:
                 if self._leaders.active() not in (None, active):
@@ -216,12 +217,6 @@ class Controllers:
                 await self._news.wait()
         except TimeoutError:
             return
-
-
-def _seen(calling: asyncio.Future[Any]) -> None:
-    """The time of a call may be up together with that of who asked, who is told of one of them."""
-    if not calling.cancelled():
-        calling.exception()
 
 
 class _Request:

@@ -40,6 +40,7 @@ from service.network.link import (
     PeerFailed,
     Sent,
     again,
+    seen,
 )
 from service.network.metrics import ChannelMetrics
 from service.wire.api import APIS, ApiKey, api_versions_request, common_ranges, decode_response_steps
@@ -229,8 +230,7 @@ class Channel:
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
-        if not opening.cancelled():
-            opening.exception()
+        seen(opening)
 
     async def _open(self) -> None:
         await asyncio.sleep(self._not_before - self._loop.time())

@@ -218,8 +218,7 @@ class Link(asyncio.BufferedProtocol):
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         frame = encode_request(api_key, version, self._correlation_id, client_id, message)
         sent = Sent(api_key, version, self._correlation_id, self._loop.create_future())
-        # Whoever asked may have gone when it fails: that is nobody's error.
-        sent.answer.add_done_callback(_seen)
+        sent.answer.add_done_callback(seen)
         sent.timer = self._loop.call_at(deadline, self._late, sent)
         self.sent.append(sent)
         if len(self.sent) >= self._most:
@@ -274,7 +273,8 @@ class OlderVersions(NamedTuple):
     newest: int
 
 
-def _seen(answer: asyncio.Future[Any]) -> None:
+def seen(answer: asyncio.Future[Any]) -> None:
+    """For whoever asked may have gone when it fails: that is nobody's error."""
     if not answer.cancelled():
         answer.exception()
 
