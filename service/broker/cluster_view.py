@@ -17,14 +17,15 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.metadata.controller.partition_change import NOT_KNOWN, UNASSIGNED
 from service.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from service.metadata.records import NO_LEADER
 from service.wire.metadata import MetadataResponseBroker
 
 NOBODY: Final = -1
 _ANY_DIRECTORY: Final[frozenset[UUID]] = frozenset()
-_NOT_KNOWN: Final = (UUID(int=0), UUID(int=1))
-"""What stands for a directory that nobody has told of yet (Kafka ``DirectoryId``: migrating, unassigned)."""
+_NOWHERE: Final = (NOT_KNOWN, UNASSIGNED)
+"""What stands for a directory that nobody has told of yet."""
 
 
 class ToldBroker(NamedTuple):
@@ -85,7 +86,7 @@ class Seen:
                 found.append(replica)
             elif directories and n < len(partition.directories):
                 directory = partition.directories[n]
-                if directory not in directories and directory not in _NOT_KNOWN:
+                if directory not in directories and directory not in _NOWHERE:
                     found.append(replica)
         return tuple(found)
 
