@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument(
         "--megabytes", type=int, default=2000, help="written by `throughput`; missed in `catch-up`"
     )
+    parser.add_argument("--rate", type=int, default=1000, help="requests a second beside `catch-up`")
     parser.add_argument(
         "--tiered-gb",
         type=float,
@@ -400,7 +401,8 @@ def _catch_up(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
     _wait_served(running, cluster, "missed")
     others = ",".join(one.bootstrap for node_id, one in cluster.members.items() if node_id != victim)
     size, _ = pour(others, "missed", PARTITIONS, arguments.megabytes * 1_000_000, BATCH_RECORDS, -1)
-    with Pace(others, "paced", [0], 1000, -1) as pace:
+    with Pace(others, "paced", [0], arguments.rate, -1) as pace:
+        os.sync()  # what was poured is written back, which is felt, too
         time.sleep(5)
         before = pace.felt(10)
         have_pages(cluster.folder, size)

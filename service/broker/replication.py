@@ -362,6 +362,7 @@ class Replication:
             lambda why: self._warnings.warning("from broker %d: %s", leader, why),
             self.follower_throttle,
             self.metrics,
+            is_behind=not place.is_in_sync,
         )
         task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetcher of broker {leader}")
         task.add_done_callback(self._ended)

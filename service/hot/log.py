@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -27,18 +27,19 @@ from service.base.files import make_directory
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
+from service.hot.ahead import RunAhead
 from service.hot.cleaning.swap import Swapping
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
 from service.hot.producers import ProducerEntry, ProducerStates
-from service.hot.raw_batches import append_batches, append_run, check_batches
+from service.hot.raw_batches import append_batches, append_run, begin_run, check_batches, end_run
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
-from service.hot.sealed import SealedSegment, SealedSegments
+from service.hot.sealed import SealedSegments
 from service.hot.search import TimeSearch
 from service.hot.segment import Segment
-from service.hot.state import LogOffline, LogState, Watcher
+from service.hot.state import AppendInfo, LogOffline, LogState, Watcher
 from service.hot.trimming import Trimming
 from service.records.batch import iter_headers, stamp
 from service.records.scan import BatchScan
@@ -48,20 +49,6 @@ from service.records.validation import Origin, ValidatedBatch
 _log = logging.getLogger(__name__)
 
 DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
-
-
-class AppendInfo(NamedTuple):
-    """Where a batch went; offsets inclusive. ``log_append_time``: ms, -1 under CreateTime.
-
-    Of a duplicate: where it went the first time, with its timestamp then (as Kafka answers).
-    """
-
-    first_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-    duplicate: bool
-    rolled: bool
 
 
 class LocalLog:
@@ -249,6 +236,8 @@ class LocalLog:
         `StorageError` if the disk refuses. Nothing is changed then.
         """
         state = self.state
+        if state.ahead is not None:
+            self.settle()
         if state.failure is not None:
             state.check()
         data, header = batch.data, batch.header
@@ -295,8 +284,7 @@ class LocalLog:
         `CorruptionError` for torn bytes, a wrong checksum or offsets that do not go up from the log's end,
         before anything is written. On `DiskError` the batches before the failing one stay.
         """
-        state = self.state
-        state.check()
+        state = self._settled()
         headers = list(iter_headers(data))
         check_batches(data, headers, state.end_offset, self.tip)
         rolled = append_batches(self, data, headers)
@@ -305,12 +293,30 @@ class LocalLog:
 
     def append_fetched(self, data: memoryview, run: BatchScan) -> AppendInfo:
         """As `append_raw`, of neighbouring batches that were found sound: `run`, with positions in `data`."""
-        state, first = self.state, run.base_offsets[0]
-        state.check()
-        if first < state.end_offset:
-            raise CorruptionError(f"batch at offset {first}, the log of {self.tip} is at {state.end_offset}")
+        state, first = self._settled(), run.base_offsets[0]
         rolled = append_run(self, data, run)
         return AppendInfo(first, run.last_offsets[-1], NO_TIMESTAMP, state.start, False, rolled)
+
+    def begin_run(self, data: memoryview, run: BatchScan) -> RunAhead | None:
+        """As `append_fetched`, but to be written by a thread: `settle` takes it in. None where the disk has
+        more to do for it, as a segment or an epoch begins: that is for `append_fetched`."""
+        state = self._settled()
+        state.ahead = begin_run(self, data, run)
+        return state.ahead
+
+    def settle(self, ahead: RunAhead | None = None) -> None:
+        """What a thread writes is part of the log, or was not begun and never will be: `ahead`, or any. It is
+        waited for where it is under way, as the log is to be changed now."""
+        state, under_way = self.state, self.state.ahead
+        if under_way is not None and (ahead is None or ahead is under_way):
+            state.ahead = None
+            end_run(self, under_way)
+
+    def _settled(self) -> LogState:
+        """What is to be changed; `LogOffline` where it must not be."""
+        self.settle()
+        self.state.check()
+        return self.state
 
     def make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Roll if the batch does not belong into the active segment; says whether it did."""
@@ -334,8 +340,8 @@ class LocalLog:
 
         The file says so before the first batch of that epoch is written; see `epochs`.
         """
-        self.state.check()
-        self.state.epochs.begin(leader_epoch, self.state.end_offset)
+        state = self._settled()
+        state.epochs.begin(leader_epoch, state.end_offset)
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
@@ -347,8 +353,7 @@ class LocalLog:
 
         False if it is empty already. `DiskError` leaves the log as it was.
         """
-        state = self.state
-        state.check()
+        state = self._settled()
         base = state.end_offset if base_offset is None else base_offset
         old = state.segments.active
         if old.base_offset == base:
@@ -406,14 +411,6 @@ class LocalLog:
     def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The first local record with the greatest timestamp; found at once, here."""
         return self.by_time.find(self.by_time.looks_for_newest())
-
-    def sealed_segments(self, from_offset: int = 0) -> list[SealedSegment]:
-        """All segments but the active one, oldest first, that end beyond `from_offset`.
-
-        Up to the first whose producer snapshot is still to be written.
-        """
-        spans = self.sealed.spans(from_offset, len(self.state.segments))
-        return [self.sealed.describe(span.base_offset) for span in spans]
 
     # Going away: see `trimming`
 
@@ -502,7 +499,7 @@ class LocalLog:
         Below the local start the whole local log goes and a new one begins at `offset`. A checkpointed
         recovery point above the new end must have been lowered before: else the log is taken for damaged.
         """
-        self.state.check()
+        self._settled()
         return self._or_offline(lambda: self._trimming.truncate_to(offset, producers))
 
     def restart_at(
@@ -519,7 +516,7 @@ class LocalLog:
         log as a whole begins, at `offset` if it is None. `epochs`: (epoch, start offset) of what lies in
         between; `producers`: the state of producers there, as (producer id, entry).
         """
-        self.state.check()
+        self._settled()
         trimming = self._trimming
         return self._or_offline(lambda: trimming.restart_at(offset, log_start_offset, epochs, producers))
 
@@ -577,6 +574,7 @@ class LocalLog:
         """
         if self._closed:
             return
+        self.settle()
         state = self.state
         if clean:
             state.check()

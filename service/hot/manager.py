@@ -30,6 +30,7 @@ from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names, producer_expiry
+from service.hot.ahead import append_beside
 from service.hot.checkpoints import AllOffsets, Checkpoints, Cuts, Name, OffsetTable, Rounds
 from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
 from service.hot.directories import LogDirs
@@ -102,6 +103,8 @@ class LogManager:
         self._dirs = LogDirs(log_dirs, world, essential)
         self._io = LogIo(world.threads, io_threads)
         self.on_thread = self._io.run  # for others: a read that is not small
+        self._append_io = LogIo(world.threads, io_threads, "log-append")
+        self.append_beside = partial(append_beside, self._append_io)
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
         self._removals = Removals(self._io, world.disk)
         self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
@@ -567,18 +570,13 @@ class LogManager:
 
         await self._removals.remove_due(now_ms, checkpoint, may_go)
 
-    def _take_offsets(self) -> AllOffsets:
-        for log, home in self._homes.items():
-            self._offsets.note(log, home)
-        return self._offsets.take()
-
     async def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
         """Close all logs and give up the directories. With `clean` the next start needs no recovery.
 
         End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
         """
-        await self._rounds.finish()
-        await self._marks.finish()
+        for under_way in self._append_io, self._rounds, self._marks:
+            await under_way.finish()
         try:
             if clean:
                 await self._marks.write_changed()
@@ -589,8 +587,10 @@ class LogManager:
             unclean = {*(self._homes.get(log) for log in closed if log), *self._offline.homes()}
             self._take_directories_offline()
             if clean:
-                offsets = self._take_offsets()
-                await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
+                for log, home in self._homes.items():
+                    self._offsets.note(log, home)
+                unclean |= self._dirs.failed
+                await self._io.run(self._mark_clean, self._offsets.take(), broker_epoch, unclean)
         finally:
             await self._cleaner_io.finish()
             await self._io.finish()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
+from service.hot.ahead import RunAhead
 from service.hot.producers import EndMarker
 from service.hot.recovery_walk import producers_of
 from service.records.batch import CONTROL_FLAG, BatchHeader, read_header, verify_crc
@@ -47,44 +48,77 @@ def append_run(log: LocalLog, data: memoryview, run: BatchScan) -> bool:
     """Append batches that `scan_batches` found sound, as `LocalLog.append_fetched` says; whether a segment
     was begun for it.
 
-    Mostly they are alike: of the epoch that the log is in, without a gap, and all of them fit the active
-    segment. Then they are written at once, and what has to be known of each is found by the kernels.
+    Mostly they are plain: then they are written at once, and what has to be known of each is found by the
+    kernels.
     """
-    now_ms = log.state.world.clock.now_ms()
-    if not _is_plain(log, run) or not _fits(log, run, now_ms):
+    _check_next(log, run)
+    if len(run.positions) == 1 or not _is_plain(log, run):
         return append_batches(log, data, headers_of(data, run))
-    state, producers = log.state, log.state.producers
-    begin, end = run.positions[0], run.positions[-1] + run.sizes[-1]
-    active = state.segments.active
+    active = log.state.segments.active
     try:
-        active.append_run(data[begin:end], run)
+        active.write(data[run.positions[0] : run.end])
     except DiskError as e:
+        active.take_back()
         log.write_failed(active, e)
         raise
-    state.end_offset = producers.end_offset = run.last_offsets[-1] + 1
-    state.segments.size += end - begin
-    for header in producers_of(data, run.positions):
-        producers.update(header, header.base_offset, header.last_offset, now_ms)
+    _is_written(log, data, run)
     return False
 
 
+def begin_run(log: LocalLog, data: memoryview, run: BatchScan) -> RunAhead | None:
+    """As `LocalLog.begin_run` says."""
+    _check_next(log, run)
+    return RunAhead(log, data, run) if _is_plain(log, run) else None
+
+
+def end_run(log: LocalLog, ahead: RunAhead) -> None:
+    """Take in what was written, or take back what an error has left of it."""
+    if not ahead.end():
+        return
+    if ahead.error is not None:
+        ahead.segment.take_back()
+        log.write_failed(ahead.segment, ahead.error)
+    elif log.state.failure is None:
+        ahead.is_taken = True
+        _is_written(log, ahead.data, ahead.run)
+
+
+def _check_next(log: LocalLog, run: BatchScan) -> None:
+    first, end = run.base_offsets[0], log.state.end_offset
+    if first < end:
+        raise CorruptionError(f"batch at offset {first}, the log of {log.tip} is at {end}")
+
+
+def _is_written(log: LocalLog, data: memoryview, run: BatchScan) -> None:
+    """The bytes of a plain run are in the active segment's file: what has to be known of them is noted."""
+    state, producers = log.state, log.state.producers
+    size = run.end - run.positions[0]
+    state.segments.active.has_run(size, run)
+    state.end_offset = producers.end_offset = run.last_offsets[-1] + 1
+    state.segments.size += size
+    now_ms = state.world.clock.now_ms()
+    for header in producers_of(data, run.positions):
+        producers.update(header, header.base_offset, header.last_offset, now_ms)
+
+
 def _is_plain(log: LocalLog, run: BatchScan) -> bool:
-    """Whether all are of the log's epoch, none is a control batch, and no offset is missing."""
+    """Whether all are of the log's epoch, none is a control batch, no offset is missing, and all fit the
+    active segment."""
     bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
     return (
-        len(bases) > 1
-        and epochs[0] == log.state.epochs.latest == log.state.epochs.newest
+        epochs[0] == log.state.epochs.latest == log.state.epochs.newest
         and epochs.count(epochs[0]) == len(epochs)
         and max(run.attributes) < CONTROL_FLAG
         and bases[0] == log.state.end_offset
         and sum(lasts) - sum(bases) + len(bases) == lasts[-1] + 1 - bases[0]
+        and _fits(log, run)
     )
 
 
-def _fits(log: LocalLog, run: BatchScan, now_ms: int) -> bool:
+def _fits(log: LocalLog, run: BatchScan) -> bool:
     """Whether all belong into the active segment, which has some before."""
     active = log.state.segments.active
-    size = run.positions[-1] + run.sizes[-1] - run.positions[0]
+    size, now_ms = run.end - run.positions[0], log.state.world.clock.now_ms()
     newest, last = max(run.max_timestamps), run.last_offsets[-1]
     try:
         if not active.size or active.must_roll(size, newest, last, now_ms, log.limits):

@@ -159,6 +159,11 @@ class SealedSegments:
             prove_indexes=segment.prove_indexes,
         )
 
+    def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:
+        """Those that end beyond `from_offset`, oldest first."""
+        spans = self.spans(from_offset, len(self._state.segments))
+        return [self.describe(span.base_offset) for span in spans]
+
     def _first_beyond(self, offset: int) -> int:
         """Index of the first segment that ends beyond `offset`: the active one where no sealed one does."""
         return bisect_right(self._state.segments.bases, offset, lo=1) - 1

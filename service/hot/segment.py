@@ -188,9 +188,10 @@ class Segment:
                 last = self.offset_index.last()
                 self._max = self._largest_after(last[1] if last else 0, self.time_index.last())
 
-    def _hold_open(self) -> SegmentFile:
-        """Open what an append writes to. `DiskError` where that is not to be had."""
-        self._writing = self.log.pin()
+    def hold_open(self) -> SegmentFile:
+        """What an append writes to, open. `DiskError` where that is not to be had."""
+        if self._writing is None:
+            self._writing = self.log.pin()
         return self._writing
 
     @property
@@ -202,12 +203,12 @@ class Segment:
         """Write one batch. `DiskError` leaves the segment as it was, or torn."""
         file = self._writing
         if file is None:
-            file = self._hold_open()
+            file = self.hold_open()
         position, size = self.size, len(data)
         try:
             self._disk.pwrite(file.fd, data, position)
         except DiskError:
-            self._take_back(file)
+            self.take_back()
             raise
         # The batch is in the log: from here on nothing raises.
         self.size = file.size = position + size
@@ -219,18 +220,16 @@ class Segment:
             self._index(last_offset, position, self._max)
         self._since_index += size
 
-    def append_run(self, data: Buffer, run: BatchScan) -> None:
-        """As `append`, of neighbouring batches that `data` is made of, at once; others stand before them, and
-        both indexes have room."""
-        file = self._writing or self._hold_open()
-        position, size = self.size, len(data)
-        try:
-            self._disk.pwrite(file.fd, data, position)
-        except DiskError:
-            self._take_back(file)
-            raise
-        # As above, nothing raises from here on.
-        self.size = file.size = position + size
+    def write(self, data: Buffer) -> None:
+        """Write behind what is there. Nobody knows of it until `has_run`, and `take_back` undoes what an
+        error leaves. For any thread, while nobody else writes here and the file is held open."""
+        self._disk.pwrite(self.hold_open().fd, data, self.size)
+
+    def has_run(self, size: int, run: BatchScan) -> None:
+        """Neighbouring batches of `size` bytes were written; others stand before them, and both indexes have
+        room. As of one that is appended, nothing raises any more."""
+        position = self.size
+        self.size = self.hold_open().size = position + size
         state = array("q", (self._since_index, *self._maximum()))
         entries = due_entries(run, position, state, self.settings.index_interval_bytes)
         self._since_index, self._max = self._since_index + size, (state[1], state[2])
@@ -242,13 +241,13 @@ class Segment:
         else:
             self._since_index = state[0]
 
-    def _take_back(self, file: SegmentFile) -> None:
+    def take_back(self) -> None:
         """Undo a failed write, of which any part may be in the file."""
         try:
-            file.truncate(self.size)
+            self.hold_open().truncate(self.size)
         except DiskError as e:
             self.is_torn = True
-            _log.error("%s keeps a torn end after %d bytes: %s", file.path, self.size, e)
+            _log.error("%s keeps a torn end after %d bytes: %s", self.log.path, self.size, e)
 
     def _index(self, last_offset: int, position: int, newest: tuple[int, int]) -> None:
         """Add an entry to each index. A failure is not the batch's: the next batch tries again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, StorageError
@@ -19,6 +19,7 @@ from service.hot.producers import ProducerStates
 from service.hot.segments import Segments
 
 if TYPE_CHECKING:
+    from service.hot.ahead import RunAhead
     from service.hot.cleaning.swap import Swap
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,20 @@ L = TypeVar("L", contravariant=True)
 
 class LogOffline(StorageError):
     """The replica's files are damaged, or cannot be relied on. It serves nothing until the next start."""
+
+
+class AppendInfo(NamedTuple):
+    """Where a batch went; offsets inclusive. ``log_append_time``: ms, -1 under CreateTime.
+
+    Of a duplicate: where it went the first time, with its timestamp then (as Kafka answers).
+    """
+
+    first_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool
+    rolled: bool
 
 
 class Watcher(Protocol[L]):
@@ -52,13 +67,13 @@ class LogState:
     ``lock`` guards what a flush on another thread looks at: segments, ends and ``truncations``. ``failure``:
     why the replica is offline, None while it is not. ``cleaned_offset``: up to there the log was cleaned, -1
     where it never was to be compacted. ``gaps_below``: where offsets may be missing, as compaction takes
-    them. ``swap``: a replacement of segments that is under way.
+    them. ``swap``: a replacement of segments that is under way; ``ahead``: a run that a thread writes.
     """
 
     __slots__ = (
-        "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "gaps_below",
-        "local_start", "lock", "on_failure", "producers", "recovery_point", "segments", "snapshots", "start",
-        "swap", "tip", "truncations", "world",
+        "ahead", "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files",
+        "gaps_below", "local_start", "lock", "on_failure", "producers", "recovery_point", "segments",
+        "snapshots", "start", "swap", "tip", "truncations", "world",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +100,7 @@ class LogState:
         self.cleaned_offset = -1
         self.gaps_below = 0
         self.swap: Swap | None = None
+        self.ahead: RunAhead | None = None
 
     def configure(self, config: LogConfig) -> None:
         """Where it is to be compacted, offsets may be missing from now on, whatever the policy is later."""

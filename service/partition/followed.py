@@ -38,6 +38,7 @@ class Logs(Protocol):
     def cutting(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
     def on_thread(self, job: Callable[..., T], *args: object) -> Awaitable[T]: ...
 
+    async def append_beside(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool: ...
     async def flush(self, log: LocalLog) -> None: ...
 
 
@@ -82,6 +83,9 @@ class FollowedLog:
 
     def append(self, data: memoryview, run: BatchScan) -> None:
         self._log.append_fetched(data, run)
+
+    async def append_beside(self, data: memoryview, run: BatchScan) -> bool:
+        return await self._logs.append_beside(self._log, data, run)
 
     @property
     def flushes_each(self) -> bool:

@@ -20,8 +20,9 @@ from service.base.errors import RequestError, StorageError
 from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, Buffer, TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.log import AppendInfo, LocalLog
+from service.hot.log import LocalLog
 from service.hot.retention import limits_of
+from service.hot.state import AppendInfo
 from service.partition.refused import Refused
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header

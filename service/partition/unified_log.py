@@ -19,9 +19,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
-from service.hot.log import AppendInfo, LocalLog
+from service.hot.log import LocalLog
 from service.hot.search import Look
 from service.hot.segment import FileSlice
+from service.hot.state import AppendInfo
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
 

@@ -6,10 +6,15 @@ Apache Kafka 4.3 ``UnifiedLog.appendAsFollower`` (``analyzeAndValidateRecords``)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
+from service.records.batch import LOG_OVERHEAD, size_at
+from service.records.kernel_status import Status
 from service.records.scan import BatchScan
+
+_RUN_BYTES: Final = 512 << 10
+"""that are checked and written in one go, about so much"""
 
 
 class Header(Protocol):
@@ -107,3 +112,20 @@ def fit(
             return Fit(taken, end, epoch, f"epoch {its_epoch} at {base}, after {epoch}", begins_at)
         taken, end, epoch = taken + 1, later, its_epoch
     return Fit(taken, end, epoch, "", begins_at)
+
+
+def end_of_run(view: memoryview, position: int, batches: int) -> int:
+    """Where the bytes end that are looked at next: so many batches like the first, or that one alone;
+    `position` where no whole batch is left. `CorruptionError` where none can begin there."""
+    left = len(view) - position
+    if left < LOG_OVERHEAD:
+        return position
+    size = size_at(view, position)
+    wanted = max(size, min(_RUN_BYTES, size * batches))
+    return position + min(wanted, left) if size <= left else position
+
+
+def first_of(run: BatchScan, count: int) -> BatchScan:
+    """The first batches of a run."""
+    end = run.positions[count - 1] + run.sizes[count - 1]
+    return BatchScan(Status.OK, end, *(column[:count] for column in run[2:]))

@@ -23,10 +23,9 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.records.batch import LOG_OVERHEAD, size_at
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
-from service.replication.arriving import Fit, fit_run
+from service.replication.arriving import Fit, end_of_run, first_of, fit_run
 from service.replication.followed import FollowerLog
 from service.replication.follower import (
     Append,
@@ -58,9 +57,10 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _PARTITION_US: Final = 4
 _EFFECT_US: Final = 60
-_RUN_BYTES: Final = 512 << 10
 _RUN_BATCHES: Final = 500
-"""that are checked and written in one go, about so much"""
+"""that are checked and written in one go, about so many"""
+_APPENDED_AT_ONCE: Final = 4
+"""logs that are behind, so that what is to be written is looked at while others are"""
 _SMALL_BYTES: Final = 2_048
 _RUN_US: Final = 50
 _BYTES_PER_US: Final = 700
@@ -90,6 +90,10 @@ class Replica(FollowerLog, Protocol):
     def append(self, data: memoryview, run: BatchScan) -> None:
         """Append neighbouring batches that were found sound and follow on the log, unchanged: `run`, with
         positions in `data`."""
+
+    async def append_beside(self, data: memoryview, run: BatchScan) -> bool:
+        """As `append`, but the loop does not wait for the disk. False where the log was changed by somebody
+        else before that began: nothing is appended then."""
 
     @property
     def flushes_each(self) -> bool:
@@ -151,8 +155,11 @@ class Fetcher:
         warn: Callable[[str], None],
         throttle: Throttle | None = None,
         metrics: ReplicationMetrics | None = None,
+        *,
+        is_behind: bool = False,
     ) -> None:
-        """`warn` is told what somebody should know; it limits how often. `throttle`: that of all fetchers."""
+        """`warn` is told what somebody should know; it limits how often. `throttle`: that of all fetchers.
+        `is_behind`: what it fetches has to catch up, which nobody else waits for."""
         self._leader = leader
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -160,6 +167,7 @@ class Fetcher:
         self._clock = clock
         self._archive = archive
         self._warn = warn
+        self._is_behind = is_behind
         self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms), throttle)
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
@@ -357,18 +365,26 @@ class Fetcher:
 
     # -- effects
 
-    async def _do(
-        self, effects: Sequence[Effect], records: Sequence[Any], piece: Slice | None = None
-    ) -> None:
-        piece = piece or Slice()
-        for effect in effects:
-            if isinstance(effect, Append):
-                done = await self._append(effect, records[effect.at], piece)
-                self._at_once(self._machine.done(effect.number, done, self._now_ms()))
-            else:
-                if piece.charge(_EFFECT_US):
-                    await piece.next_turn()
-                self._at_once((effect,))
+    async def _do(self, effects: Sequence[Effect], records: Sequence[Any], piece: Slice) -> None:
+        """In their order; of logs that are behind, some are appended to beside each other."""
+        left = iter(effects)
+
+        async def work(piece: Slice) -> None:
+            for effect in left:
+                if isinstance(effect, Append):
+                    done = await self._append(effect, records[effect.at], piece)
+                    self._at_once(self._machine.done(effect.number, done, self._now_ms()))
+                else:
+                    if piece.charge(_EFFECT_US):
+                        await piece.next_turn()
+                    self._at_once((effect,))
+
+        if not self._is_behind:
+            await work(piece)
+            return
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(_APPENDED_AT_ONCE):
+                workers.create_task(work(Slice()), name="appends what is behind")
 
     def _at_once(self, effects: Sequence[Effect]) -> None:
         """Whatever needs no time of the loop that would matter."""
@@ -454,18 +470,20 @@ class Fetcher:
         taken, position, is_flushed = 0, 0, True
         try:
             one_each = replica.flushes_each
-            while (end := _end_of_run(view, position, 1 if one_each else _RUN_BATCHES)) > position:
+            while (end := end_of_run(view, position, 1 if one_each else _RUN_BATCHES)) > position:
                 if piece.charge(_RUN_US + (end - position) // _BYTES_PER_US):
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW
                 run = scan_batches(view, position, end, small_bytes=_SMALL_BYTES)
                 if one_each and run.batches > 1:
-                    run = _first(run, 1)
+                    run = first_of(run, 1)
                 elif run.batches > 2 * _RUN_BATCHES:  # the first was a large one
-                    run = _first(run, _RUN_BATCHES)
+                    run = first_of(run, _RUN_BATCHES)
                 if run.batches:
                     found = await self._append_run(effect, replica, view, run)
+                    if found is None:
+                        return Done.NOT_NOW
                     taken += found.taken
                     if found.taken:
                         is_flushed = False
@@ -474,9 +492,7 @@ class Fetcher:
                         if not self._machine.is_wanted(effect.number):
                             return Done.NOT_NOW
                     if found.taken < run.batches:
-                        self._warn(
-                            f"{effect.tip}: the leader sends {found.why or 'what is not wanted any more'}"
-                        )
+                        self._warn(f"{effect.tip}: the leader sends {found.why}")
                         return Done.DONE if taken else Done.CORRUPT
                 if run.status not in (Status.OK, Status.TRUNCATED) or not run.batches:
                     why = f"batch at position {run.end}: {run.status.reason}"
@@ -490,8 +506,10 @@ class Fetcher:
             return self._refused(effect.tip, e, Done.NOT_NOW if is_flushed else Done.UNFLUSHED)
         return Done.DONE if taken else Done.CORRUPT
 
-    async def _append_run(self, effect: Append, replica: Replica, view: memoryview, run: BatchScan) -> Fit:
-        """Append what fits of neighbouring batches."""
+    async def _append_run(
+        self, effect: Append, replica: Replica, view: memoryview, run: BatchScan
+    ) -> Fit | None:
+        """Append what fits of neighbouring batches; None where that cannot be done now."""
         found = fit_run(
             run,
             start_offset=max(replica.log_start_offset, effect.start_offset),
@@ -504,9 +522,12 @@ class Fetcher:
             if found.begins_at >= 0 and not await replica.restart(
                 found.begins_at, lambda: self._machine.is_wanted(effect.number)
             ):
-                return found._replace(taken=0)
-            taken = run if found.taken == run.batches else _first(run, found.taken)
-            replica.append(view, taken)
+                return None
+            taken = run if found.taken == run.batches else first_of(run, found.taken)
+            if not self._is_behind:
+                replica.append(view, taken)
+            elif not await replica.append_beside(view, taken):
+                return None
             self.metrics.received_bytes += sum(taken.sizes)
         return found
 
@@ -559,20 +580,3 @@ class Fetcher:
         except StorageError as e:
             done = self._refused(effect.tip, e)
         self._done(number, done)
-
-
-def _end_of_run(view: memoryview, position: int, batches: int) -> int:
-    """Where the bytes end that are looked at next: so many batches like the first, or that one alone;
-    `position` where no whole batch is left. `CorruptionError` where none can begin there."""
-    left = len(view) - position
-    if left < LOG_OVERHEAD:
-        return position
-    size = size_at(view, position)
-    wanted = max(size, min(_RUN_BYTES, size * batches))
-    return position + min(wanted, left) if size <= left else position
-
-
-def _first(run: BatchScan, count: int) -> BatchScan:
-    """The first batches of a run."""
-    end = run.positions[count - 1] + run.sizes[count - 1]
-    return BatchScan(Status.OK, end, *(column[:count] for column in run[2:]))

@@ -384,6 +384,7 @@ def _watch() -> None:
     for name, is_cut in (
         ("append", False),
         ("append_fetched", False),
+        ("settle", False),
         ("truncate_to", True),
         ("restart_at", True),
         ("apply_local_retention", False),

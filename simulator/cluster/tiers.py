@@ -199,7 +199,7 @@ class Tiers:
                 continue
             entry = self.entries.get(key)
             end = 0 if entry is None else entry.end_offset
-            sealed = partition.log.sealed_segments(max(end, partition.start_offset))
+            sealed = partition.log.sealed.describe_all(max(end, partition.start_offset))
             waiting = [one for one in sealed if one.last_offset < partition.high_watermark]
             if waiting:
                 return f"{partition.tip}: {waiting[0].last_offset} is sealed, its archive ends at {end}"

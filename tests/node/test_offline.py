@@ -178,7 +178,7 @@ def test_a_start_that_moved_is_told_while_the_files_before_it_are_still_there(tm
     fill(logs, A)
     log = get_or_create(logs, A, CONFIG)
     log.config = replace(CONFIG, file_delete_delay_ms=60_000)
-    segment = log.sealed_segments()[0]
+    segment = log.sealed.describe_all()[0]
     assert log.delete_segments(segment.last_offset + 1, "test") == 1
     assert log.log_start_offset == segment.last_offset + 1
     checkpoint(logs)

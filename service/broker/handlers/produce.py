@@ -29,7 +29,7 @@ from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.broker.commits import Commits, OnceCommitted
 from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
-from service.hot.log import AppendInfo
+from service.hot.state import AppendInfo
 from service.network.exchange import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, read_header, says_zstd

@@ -51,7 +51,7 @@ def test_a_directory_of_kafkas_opens(data: Path) -> None:
     log = logs.get(TOPIC_ID, 0)
     assert log is not None
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (524, 800, 800)
-    assert [(s.base_offset, s.last_offset) for s in log.sealed_segments()] == [(524, 599), (600, 767)]
+    assert [(s.base_offset, s.last_offset) for s in log.sealed.describe_all()] == [(524, 599), (600, 767)]
     assert len(log.producers) == 2
     asyncio.run(logs.close())
 

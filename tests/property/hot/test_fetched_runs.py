@@ -89,3 +89,75 @@ def test_a_run_leaves_what_its_batches_do(first: int, tmp_path: Path) -> None:
                 assert one.truncate_to(end) == other.truncate_to(end)
                 break
         assert left_by(one) == left_by(other), f"seed {seed}: {options}"
+
+
+@pytest.mark.parametrize("first", range(0, CASES, 20))
+def test_a_run_that_a_thread_writes_leaves_what_its_batches_do(first: int, tmp_path: Path) -> None:
+    """Whatever of it a thread has got done when somebody changes the log."""
+    for seed in range(first, first + 20):
+        chance = random.Random(seed)
+        options: dict[str, Any] = {
+            "segment_bytes": chance.choice((30_000, 1 << 30)),
+            "index_interval_bytes": chance.choice((0, 300, 4096)),
+            "segment_index_bytes": chance.choice((120, 10 << 20)),
+        }
+        one, other = (
+            open_log(tmp_path / f"{seed}-{name}", ManualClock(START_MS), **options)
+            for name in ("one", "other")
+        )
+        made = batches(chance, chance.randrange(20, 150))
+        while made:
+            count = chance.choice((1, 2, 5, 30, 100))
+            data = memoryview(b"".join(made[:count]))
+            run, end = scan_batches(data), other.log_end_offset
+            ahead = other.begin_run(data, run)
+            if ahead is None:
+                other.append_fetched(data, run)
+            else:
+                is_written = chance.random() < 0.7
+                if is_written:
+                    ahead.write()
+                    assert (other.log_end_offset, other.read(end, 1 << 30).slice) == (end, None)
+                change(chance, one if not is_written else None, other)
+                ahead.write()  # a thread that comes too late
+                assert ahead.is_taken is is_written
+                if not is_written:
+                    continue
+            one.append_raw(data)
+            del made[:count]
+        assert content(one) == content(other), f"seed {seed}: {options}"
+        one.close()
+        other.close()
+        again = [
+            open_log(
+                log.dir.parent,
+                ManualClock(START_MS),
+                clean=True,
+                recovery_point=log.log_end_offset,
+                **options,
+            )
+            for log in (one, other)
+        ]
+        assert content(again[0]) == content(again[1]), f"seed {seed}, opened again: {options}"
+
+
+def change(chance: random.Random, one: LocalLog | None, other: LocalLog) -> None:
+    """Do something to the log while a run is on its way to it, and to `one` where nothing comes of that."""
+    match chance.randrange(4):
+        case 0:
+            other.settle()
+        case 1:
+            assert other.truncate_to(1 << 40) == other.log_end_offset
+        case 2:
+            other.note_leader_epoch(0)
+        case _:
+            other.roll()
+            if one is not None:
+                one.roll()
+
+
+def content(log: LocalLog) -> tuple[object, bytes]:
+    """What it holds, however it is cut into segments."""
+    producers = {pid: (entry.epoch, entry.last_timestamp, entry.batches) for pid, entry in log.producers}
+    data = b"".join((log.dir / f"{one.base_offset:020}.log").read_bytes() for one in log)
+    return (log.log_end_offset, log.size, log.epochs.entries, producers, log.producers.end_offset), data

@@ -260,7 +260,7 @@ class ProducersOfALog(RuleBasedStateMachine):
     def disk_is_lost(self, data: st.DataObject) -> None:
         """The archive has sealed segments, each with the producers at its end."""
         self.log.flush()
-        sealed = [one for one in self.log.sealed_segments() if one.producer_snapshot_path is not None]
+        sealed = [one for one in self.log.sealed.describe_all() if one.producer_snapshot_path is not None]
         if not sealed:
             return
         last = data.draw(st.sampled_from(sealed))

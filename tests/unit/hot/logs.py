@@ -94,7 +94,9 @@ def get_or_create(
 
 def checkpoint(logs: LogManager) -> None:
     """Write recovery points and log starts of all logs now; raises why one could not be written."""
-    for error in logs._checkpoints.write(logs._take_offsets()).values():
+    for log, home in logs._homes.items():
+        logs._offsets.note(log, home)
+    for error in logs._checkpoints.write(logs._offsets.take()).values():
         raise error
 
 

@@ -79,7 +79,7 @@ def test_one_call_answers_from_one_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=300)
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
-    ends = [s.last_offset for s in log.sealed_segments()]
+    ends = [s.last_offset for s in log.sealed.describe_all()]
     assert len(ends) > 2
     found = log.read(0, 1 << 20).slice
     assert found is not None
@@ -139,7 +139,7 @@ def test_sealed_segments_hold_no_descriptors_beyond_the_cache(tmp_path: Path) ->
     log.flush()  # until then each is held: the error of a write-back must find somebody to tell
     for offset in range(200):
         assert log.read(offset, 1 << 20).slice is not None
-    assert len(log.sealed_segments()) == 199
+    assert len(log.sealed.describe_all()) == 199
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
 
@@ -165,7 +165,7 @@ def test_segments_that_wait_for_their_copy_hold_no_descriptors_beyond_the_cache(
     waiting: list[SealedSegment] = []
     for _ in range(100):
         log.append(batch(1), 0, START_MS)
-        waiting = log.sealed_segments()
+        waiting = log.sealed.describe_all()
     log.flush()
     for offset in range(100):
         assert log.read(offset, 1 << 20).slice is not None
@@ -184,7 +184,7 @@ def test_segments_that_were_flushed_before_they_were_sealed_hold_no_descriptors_
         log.flush()
     log.roll()
     log.flush()
-    assert len(log.sealed_segments()) == 60
+    assert len(log.sealed.describe_all()) == 60
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
 
@@ -193,7 +193,7 @@ def test_a_segment_rolls_when_the_next_batch_does_not_fit(tmp_path: Path) -> Non
     log = open_log(tmp_path, segment_bytes=3 * size)
     rolled = [log.append(batch(1), 0, START_MS).rolled for _ in range(7)]
     assert rolled == [False, False, False, True, False, False, True]
-    assert [(s.base_offset, s.last_offset) for s in log.sealed_segments()] == [(0, 2), (3, 5)]
+    assert [(s.base_offset, s.last_offset) for s in log.sealed.describe_all()] == [(0, 2), (3, 5)]
 
 
 def test_a_segment_rolls_by_record_time_and_by_the_clock_where_there_is_none(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_segment_rolls_when_an_index_is_full(tmp_path: Path) -> None:
     log = open_log(tmp_path, index_interval_bytes=0, segment_index_bytes=36)
     for n in range(12):
         log.append(batch(timestamp=START_MS + n), 0, START_MS)
-    assert [(s.base_offset, s.last_offset) for s in log.sealed_segments()] == [(0, 2), (3, 5), (6, 8)]
+    assert [(s.base_offset, s.last_offset) for s in log.sealed.describe_all()] == [(0, 2), (3, 5), (6, 8)]
 
 
 def test_a_segment_rolls_before_a_relative_offset_overflows(tmp_path: Path) -> None:
@@ -328,13 +328,13 @@ def test_sealed_segments_tell_tiering_what_it_needs(tmp_path: Path) -> None:
     clock.advance(500)
     log.roll()
     log.append(batch(1), 4, START_MS)
-    (sealed,) = log.sealed_segments()
+    (sealed,) = log.sealed.describe_all()
     assert (sealed.base_offset, sealed.last_offset) == (0, 3)
     assert sealed.sealed_at_ms == START_MS + 500
     assert sealed.side_file(sealed.txn_index_path, 100) == b"", "there is none"
     assert sealed.producer_snapshot_path == log.dir / "00000000000000000004.snapshot"
     assert os.pread(sealed.log_file.fd, 1 << 20, 0) == sealed.log_file.path.read_bytes()
-    assert log.sealed_segments(from_offset=4) == []
+    assert log.sealed.describe_all(from_offset=4) == []
 
 
 def test_truncation_drops_whole_batches_and_the_log_goes_on_from_there(tmp_path: Path) -> None:

@@ -181,10 +181,10 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
     log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
     for _ in range(20):
         log.append(batch(2), 0, START_MS)
-    before = len(log.sealed_segments())
+    before = len(log.sealed.describe_all())
     gone = log.apply_local_retention(START_MS)
     assert gone > 0
-    assert len(log.sealed_segments()) == before - gone
+    assert len(log.sealed.describe_all()) == before - gone
     assert log.log_start_offset == log.local_log_start_offset == 2 * 2 * gone
     assert 800 <= log.size < 1200
     assert log.epochs.entries == ((0, log.log_start_offset),)
@@ -276,7 +276,7 @@ def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Pa
     log.sealed.watch(lambda: news.append(log.log_end_offset))
     for _ in range(20):
         log.append(batch(2), 0, START_MS)
-    assert len(news) == len(log.sealed_segments())
+    assert len(news) == len(log.sealed.describe_all())
     for change in (
         lambda: log.apply_local_retention(START_MS),
         lambda: log.advance_log_start(log.log_start_offset + 1),

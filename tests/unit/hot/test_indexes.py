@@ -80,7 +80,7 @@ def test_a_lost_or_wrong_sealed_index_is_made_anew_once(tmp_path: Path, damage: 
 def test_indexes_are_proved_before_they_are_uploaded(tmp_path: Path, damage: str, suffix: str) -> None:
     disk = FaultDisk()
     log = filled(tmp_path, disk)
-    (sealed,) = log.sealed_segments()
+    (sealed,) = log.sealed.describe_all()
     path = sealed.log_file.path.with_suffix(suffix)
     right = (
         sealed.log_file.path.with_suffix(".index").read_bytes(),
@@ -101,7 +101,7 @@ def test_indexes_are_proved_before_they_are_uploaded(tmp_path: Path, damage: str
 
 def test_no_index_is_made_of_a_damaged_log(tmp_path: Path) -> None:
     log = filled(tmp_path, FaultDisk())
-    (sealed,) = log.sealed_segments()
+    (sealed,) = log.sealed.describe_all()
     data = bytearray(sealed.log_file.path.read_bytes())
     data[1000] ^= 1
     sealed.log_file.path.write_bytes(data)

@@ -386,7 +386,7 @@ def test_a_segment_whose_producers_are_still_to_be_written_is_told_of_after_its_
     log.roll()
     assert news == [0], "sealed, and held back"
     while_running(logs, lambda: until(lambda: news[-1] == 1))
-    (sealed,) = log.sealed_segments()
+    (sealed,) = log.sealed.describe_all()
     assert sealed.producer_snapshot_path is not None
     assert len(read_snapshot(DISK, sealed.producer_snapshot_path)) == 600
     assert news == [0, 1]

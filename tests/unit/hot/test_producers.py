@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
-from service.hot.log import AppendInfo, LocalLog
+from service.hot.log import LocalLog
 from service.hot.producer_snapshot import decode_snapshot, encode_snapshot
 from service.hot.producers import ProducerStates
+from service.hot.state import AppendInfo
 from service.records.builder import BatchBuilder
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
@@ -243,11 +244,11 @@ def test_a_roll_leaves_the_snapshot_of_many_producers_to_its_flush(tmp_path: Pat
     disk.log.clear()
     log.roll()
     assert not any(path.name.startswith(f"{600:020d}.snapshot") for _, path in disk.log)
-    assert log.sealed_segments() == []
+    assert log.sealed.describe_all() == []
     for n in range(600):
         log.append(batch(1, producer_id=n, epoch=0, sequence=1), 0, START_MS)
     log.flush(log.active_base_offset)
-    (sealed,) = log.sealed_segments()
+    (sealed,) = log.sealed.describe_all()
     assert sealed.producer_snapshot_path is not None
     entries = dict(decode_snapshot(sealed.producer_snapshot_path.read_bytes()))
     assert {entry.last_sequence for entry in entries.values()} == {0}, "what came after the roll is not in it"

@@ -29,14 +29,14 @@ def log(tmp_path: Path) -> LocalLog:
     """Two epochs; three sealed segments of several kilobytes, with index entries in them."""
     log = open_log(tmp_path, segment_bytes=20_000, index_interval_bytes=1000)
     epoch = 2
-    while len(log.sealed_segments()) < 3:
+    while len(log.sealed.describe_all()) < 3:
         log.append(batch(3, timestamp=START_MS + log.log_end_offset), epoch, START_MS)
         epoch = 3 if log.log_end_offset > 40 else 2
     return log
 
 
 def copied(log: LocalLog, index: int, from_offset: int | None = None, store: MemoryStore | None = None):  # type: ignore[no-untyped-def]
-    segment = log.sealed_segments()[index]
+    segment = log.sealed.describe_all()[index]
     start = segment.base_offset if from_offset is None else from_offset
     identity = IDENTITY._replace(base_offset=start, last_offset=segment.last_offset)
     store = store if store is not None else MemoryStore(SystemThreads())
@@ -79,7 +79,7 @@ def test_leader_epochs_are_those_of_the_batches(log: LocalLog) -> None:
 def test_the_record_with_the_greatest_timestamp_is_named_exactly(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=2000)
     times = [5, 9, 7, 9, 1]
-    while not log.sealed_segments():
+    while not log.sealed.describe_all():
         builder = BatchBuilder()
         for time in times:
             builder.add(START_MS + time, None, b"v" * 100)
@@ -92,7 +92,7 @@ def test_the_record_with_the_greatest_timestamp_is_named_exactly(tmp_path: Path)
 
 
 def test_the_tail_of_a_segment_gets_indexes_that_count_from_where_it_begins(log: LocalLog) -> None:
-    segment = log.sealed_segments()[1]
+    segment = log.sealed.describe_all()[1]
     start = segment.base_offset + 33
     _, store, entry, footer = copied(log, 1, start)
     data = store.get(entry.key, max_size=1 << 30)[: footer.log_length]
@@ -111,12 +111,12 @@ def test_the_tail_of_a_segment_gets_indexes_that_count_from_where_it_begins(log:
 
 def test_a_chain_that_does_not_end_at_a_batch_border_is_refused(log: LocalLog) -> None:
     with pytest.raises(CorruptionError, match="no batch begins at"):
-        copied(log, 1, log.sealed_segments()[1].base_offset + 1)
+        copied(log, 1, log.sealed.describe_all()[1].base_offset + 1)
 
 
 @pytest.mark.parametrize("position", [0, 10, 16, 25, 70, 5000, -1])
 def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, position: int) -> None:
-    path = log.sealed_segments()[0].log_file.path
+    path = log.sealed.describe_all()[0].log_file.path
     data = bytearray(path.read_bytes())
     data[position] ^= 0x40
     path.write_bytes(data)
@@ -129,7 +129,7 @@ def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, p
 def test_bytes_that_change_between_proof_and_upload_are_caught(log: LocalLog) -> None:
     class Meddling(MemoryStore):
         def put_stream(self, key, parts, size):  # type: ignore[no-untyped-def]
-            path = log.sealed_segments()[0].log_file.path
+            path = log.sealed.describe_all()[0].log_file.path
             data = bytearray(path.read_bytes())
             data[9000] ^= 1
             path.write_bytes(data)
@@ -150,14 +150,14 @@ def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> No
             progress.cancelled = True
             super().put_stream(key, parts, size)
 
-    segment = log.sealed_segments()[0]
+    segment = log.sealed.describe_all()[0]
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     with pytest.raises(GivenUp):
         copy_segment(Stopping(SystemThreads()), Copy(segment, 0), identity, progress, 1000)
 
 
 def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: LocalLog) -> None:
-    segment = log.sealed_segments()[0]
+    segment = log.sealed.describe_all()[0]
     assert segment.log_file.fd >= 0
     whole = segment.log_file.path.read_bytes()
     for suffix in (".log", ".index", ".timeindex"):

@@ -25,7 +25,7 @@ def test_sealed_segments_are_copied_in_order_and_the_active_one_is_not(world: Wo
     assert world.run()
     [replica] = world.replicas
     live = world.live(replica)
-    assert [one.base_offset for one in live] == [one.base_offset for one in replica.log.sealed_segments()]
+    assert [one.base_offset for one in live] == [one.base_offset for one in replica.log.sealed.describe_all()]
     assert world.entry(replica).end_offset == replica.log.active_base_offset
     assert replica.remote == world.entry(replica)
     assert world.manager.metrics.segments_copied == 5
@@ -45,7 +45,7 @@ def test_the_same_on_a_folder(tmp_path: Path) -> None:
 def test_nothing_at_or_above_the_high_watermark_is_copied(world: World) -> None:
     world.fill(4)
     [replica] = world.replicas
-    third = replica.log.sealed_segments()[2]
+    third = replica.log.sealed.describe_all()[2]
     replica.held_back = replica.log.log_end_offset - third.last_offset
     world.run()
     assert world.entry(replica).end_offset == third.base_offset
@@ -185,7 +185,7 @@ def test_what_another_leader_committed_is_continued_inside_a_local_segment(tmp_p
         other.append(2, successor.clock.now_ms())
     other.leader_epoch = replica.leader_epoch
     successor.fill(2)
-    bases = [one.base_offset for one in other.log.sealed_segments()]
+    bases = [one.base_offset for one in other.log.sealed.describe_all()]
     assert chain_end not in bases
     successor.settle()
     entry = successor.entry(other)
@@ -305,7 +305,7 @@ def test_failures_in_a_row_back_off_and_success_resets_them(world: World) -> Non
 def test_a_local_segment_with_a_flipped_bit_is_never_uploaded(world: World) -> None:
     world.fill(2)
     [replica] = world.replicas
-    path = replica.log.sealed_segments()[1].log_file.path
+    path = replica.log.sealed.describe_all()[1].log_file.path
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)

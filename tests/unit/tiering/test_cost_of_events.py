@@ -177,7 +177,7 @@ def test_a_plan_looks_at_no_file_however_many_segments_wait(
     for _ in range(5):
         work.assess()
     assert world.manager.metrics.lag_segments == 40
-    assert world.manager.metrics.lag_bytes == sum(one.size for one in replica.log.sealed_segments())
+    assert world.manager.metrics.lag_bytes == sum(one.size for one in replica.log.sealed.describe_all())
     assert not looked
 
 
@@ -221,8 +221,8 @@ def test_the_lag_is_what_the_segments_say_also_after_some_have_gone(tmp_path: Pa
     sealed = replica.log.sealed
     for gone in (0, 3, 8):
         if gone:
-            replica.log.delete_segments(replica.log.sealed_segments()[gone - 1].last_offset, "a test")
-        ends = [(one.last_offset + 1, one.size) for one in replica.log.sealed_segments()]
+            replica.log.delete_segments(replica.log.sealed.describe_all()[gone - 1].last_offset, "a test")
+        ends = [(one.last_offset + 1, one.size) for one in replica.log.sealed.describe_all()]
         for offset in range(0, replica.log.log_end_offset + 2, 3):
             for end in range(0, replica.log.log_end_offset + 2, 5):
                 sizes = [size for last, size in ends if offset < last <= end]

@@ -174,7 +174,7 @@ def test_records_without_a_time_or_from_the_future_age_from_their_upload(
 ) -> None:
     world = World(tmp_path, retention_ms=DAY_MS)
     [replica] = world.replicas
-    while len(replica.log.sealed_segments()) < 3:
+    while len(replica.log.sealed.describe_all()) < 3:
         replica.append(1, world.clock.now_ms(), timestamp)
     uploaded_ms = world.bucket.head("cluster.json").last_modified_ms
     world.clock.advance(uploaded_ms - world.clock.now_ms())
@@ -193,7 +193,7 @@ def test_a_log_that_went_on_beyond_its_chain_starts_a_new_one_once_the_old_has_e
     end = world.entry(replica).end_offset
     replica.held_back = 1 << 40
     world.fill(3)
-    base = replica.log.sealed_segments()[3].base_offset
+    base = replica.log.sealed.describe_all()[3].base_offset
     replica.log.advance_log_start(base)
     replica.held_back = 0
     world.run()
@@ -209,7 +209,7 @@ def test_a_hole_in_the_log_is_reported_and_never_papered_over(world: World) -> N
     [replica] = world.replicas
     before = world.entry(replica)
     world.fill(3)
-    replica.log.delete_segments(replica.log.sealed_segments()[3].last_offset, "a disk was lost")
+    replica.log.delete_segments(replica.log.sealed.describe_all()[3].last_offset, "a disk was lost")
     world.run()
     assert world.entry(replica) == before
     assert "are in no tier" in world.manager.metrics.blocked[replica.tip]

@@ -26,14 +26,14 @@ from tests.unit.hot.logs import START_MS, TIP, batch, open_log
 @pytest.fixture
 def log(tmp_path: Path) -> LocalLog:
     log = open_log(tmp_path, segment_bytes=200_000, index_interval_bytes=1000)
-    while not log.sealed_segments():
+    while not log.sealed.describe_all():
         log.append(batch(3, timestamp=START_MS + log.log_end_offset), 0, START_MS)
     return log
 
 
 def archived(log: LocalLog) -> tuple[IndexBytes, int]:
     """The indexes in the object of the first segment, and how many bytes of the log were read for it."""
-    segment = log.sealed_segments()[0]
+    segment = log.sealed.describe_all()[0]
     identity = SegmentIdentity(
         "c", TIP.topic_id, TIP.topic, 0, segment.base_offset, segment.last_offset, 0, TIP.topic_id
     )
@@ -47,13 +47,13 @@ def archived(log: LocalLog) -> tuple[IndexBytes, int]:
 
 
 def files(log: LocalLog) -> tuple[Path, Path]:
-    path = log.sealed_segments()[0].log_file.path
+    path = log.sealed.describe_all()[0].log_file.path
     return path.with_suffix(".index"), path.with_suffix(".timeindex")
 
 
 def test_indexes_that_are_true_are_archived_as_they_are_for_one_look_at_the_log(log: LocalLog) -> None:
     stored = IndexBytes(*(path.read_bytes() for path in files(log)))
-    size = log.sealed_segments()[0].size
+    size = log.sealed.describe_all()[0].size
     found, read = archived(log)
     assert found == stored
     assert len(found.offset_index) > 8 * 10
@@ -94,7 +94,7 @@ def test_an_index_that_was_lost_is_made_anew(log: LocalLog, which: int) -> None:
 
 
 def test_the_log_itself_is_not_made_anew(log: LocalLog) -> None:
-    path = log.sealed_segments()[0].log_file.path
+    path = log.sealed.describe_all()[0].log_file.path
     path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(CorruptionError):
         archived(log)
@@ -146,7 +146,7 @@ def test_no_flipped_bit_of_an_index_goes_unnoticed(seed: int) -> None:
 
 
 def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None:
-    path = log.sealed_segments()[0].producer_snapshot_path
+    path = log.sealed.describe_all()[0].producer_snapshot_path
     assert path is not None
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -159,9 +159,9 @@ def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None
 
 @pytest.mark.parametrize("data", [bytes(33), b"\x00\x01" + bytes(32)])
 def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: bytes) -> None:
-    path = log.sealed_segments()[0].log_file.path.with_suffix(".txnindex")
+    path = log.sealed.describe_all()[0].log_file.path.with_suffix(".txnindex")
     path.write_bytes(data)
-    segment = log.sealed_segments()[0]._replace(txn_index_path=path)
+    segment = log.sealed.describe_all()[0]._replace(txn_index_path=path)
     identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)
     with pytest.raises(CorruptionError, match=f"{path}: .* no transaction index"):
         copy_segment(MemoryStore(SystemThreads()), Copy(segment, 0), identity, Progress(), 1000)

@@ -376,8 +376,8 @@ class World:
     def fill(self, segments: int, replica: Replica | None = None, count: int = 2) -> None:
         """Append until `segments` more segments are sealed."""
         for one in [replica] if replica is not None else self.replicas:
-            target = len(one.log.sealed_segments()) + segments
-            while len(one.log.sealed_segments()) < target:
+            target = len(one.log.sealed.describe_all()) + segments
+            while len(one.log.sealed.describe_all()) < target:
                 one.append(count, self.clock.now_ms())
 
     def run(self) -> bool:
@@ -427,7 +427,7 @@ class World:
         entry = self.entry(replica)
         end = entry.end_offset if entry is not None else 0
         start = replica.log.log_start_offset
-        sealed = replica.log.sealed_segments(end)
+        sealed = replica.log.sealed.describe_all(end)
         return sum(start <= one.last_offset < replica.high_watermark for one in sealed)
 
     def fence(self, replica: Replica) -> None:

@@ -1,0 +1,181 @@
+"""Runs that a thread writes behind the end of a log, while others want to change it, or the disk refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.base.disk import DiskError
+from service.base.types import Buffer
+from service.hot.ahead import RunAhead, append_beside
+from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
+from service.records.scan import scan_batches
+from tests.support.fault_disk import FaultDisk
+from tests.support.world import START_MS, WORLD, make_world
+from tests.unit.hot.logs import batch, open_log, raw
+
+EPOCH = 4
+WAIT_S = 30
+
+
+def a_log(directory: Path, disk: FaultDisk | None = None) -> LocalLog:
+    """With three records, of `EPOCH`."""
+    log = open_log(directory, world=make_world(disk=disk))
+    log.append(batch(3), EPOCH, START_MS)
+    return log
+
+
+def a_run(log: LocalLog, count: int = 5) -> memoryview:
+    end = log.log_end_offset
+    return raw(*((end + 2 * number, 2, EPOCH) for number in range(count)))
+
+
+def begun(log: LocalLog) -> RunAhead:
+    data = a_run(log)
+    ahead = log.begin_run(data, scan_batches(data))
+    assert ahead is not None
+    return ahead
+
+
+CHANGES: dict[str, Callable[[LocalLog], object]] = {
+    "a leader appends": lambda log: log.append(batch(1), EPOCH, START_MS),
+    "a run comes": lambda log: log.append_raw(raw((log.log_end_offset + 10, 1, EPOCH))),
+    "a segment ends": lambda log: log.roll(),
+    "a leader is elected": lambda log: log.note_leader_epoch(EPOCH + 1),
+    "nothing is cut": lambda log: log.truncate_to(1 << 40),
+    "it is closed": lambda log: log.close(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_written_stands_before_what_others_do(change: str, tmp_path: Path) -> None:
+    log = a_log(tmp_path / "log")
+    ahead = begun(log)
+    ahead.write()
+    assert (log.log_end_offset, log.size) == (3, log.state.segments.active.size)
+    CHANGES[change](log)
+    assert ahead.is_taken
+    assert log.log_end_offset == {"a leader appends": 14, "a run comes": 14}.get(change, 13)
+    if change == "a leader is elected":
+        assert log.epochs.entries[-1] == (EPOCH + 1, 13)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_no_thread_has_begun_is_given_up(change: str, tmp_path: Path) -> None:
+    log = a_log(tmp_path / "log")
+    ahead = begun(log)
+    CHANGES[change](log)
+    end, size = log.log_end_offset, log.size
+    ahead.write()
+    log.settle()
+    assert not ahead.is_taken
+    assert (log.log_end_offset, log.size) == (end, size)
+    assert sum(path.stat().st_size for path in log.dir.glob("*.log")) == size
+
+
+def test_what_is_cut_and_begun_anew_takes_the_run_with_it(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "log")
+    begun(log).write()
+    assert log.truncate_to(3) == 3
+    ahead = begun(log)
+    ahead.write()
+    assert log.restart_at(100) == 100
+    assert log.size == 0
+    assert ahead.is_taken
+
+
+def test_an_epoch_or_a_segment_that_begins_is_for_the_loop(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "log")
+    newer = raw((3, 1, EPOCH + 1))
+    assert log.begin_run(newer, scan_batches(newer)) is None
+    log.roll()
+    data = a_run(log)
+    assert log.begin_run(data, scan_batches(data)) is None
+
+
+class Gate(FaultDisk):
+    """A disk that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_shut = False
+        self.came = threading.Event()
+        self.opens = threading.Event()
+
+    def pwrite(self, fd: int, data: Buffer, position: int) -> None:
+        if self.is_shut:
+            self.came.set()
+            assert self.opens.wait(WAIT_S)
+        super().pwrite(fd, data, position)
+
+
+def test_whoever_changes_the_log_waits_for_what_is_being_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = Gate()
+        log = a_log(tmp_path / "log", disk)
+        io = LogIo(WORLD.threads, 1)
+        data = a_run(log)
+        disk.is_shut = True
+        appending = asyncio.create_task(append_beside(io, log, data, scan_batches(data)))
+        while not disk.came.is_set():
+            await asyncio.sleep(0.001)
+        disk.is_shut = False
+        assert log.log_end_offset == 3, "the loop goes on"
+        appending.cancel()
+        threading.Timer(0.05, disk.opens.set).start()
+        assert log.append(batch(1), EPOCH, START_MS).first_offset == 13
+        await io.finish()
+        assert log.log_end_offset == 14
+
+    asyncio.run(scenario())
+
+
+def test_what_nobody_waits_for_any_more_is_taken_in_all_the_same(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = Gate()
+        log = a_log(tmp_path / "log", disk)
+        io = LogIo(WORLD.threads, 1)
+        data = a_run(log)
+        disk.is_shut = True
+        appending = asyncio.create_task(append_beside(io, log, data, scan_batches(data)))
+        while not disk.came.is_set():
+            await asyncio.sleep(0.001)
+        appending.cancel()
+        await asyncio.wait({appending})
+        disk.opens.set()
+        async with asyncio.timeout(WAIT_S):
+            while log.log_end_offset != 13:
+                await asyncio.sleep(0.001)
+        await io.finish()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("torn", [None, 0.5])
+@pytest.mark.parametrize("is_taken_back", [True, False])
+def test_what_a_disk_refuses_is_taken_back(torn: float | None, is_taken_back: bool, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        disk = FaultDisk()
+        log = a_log(tmp_path / "log", disk)
+        size, io = log.size, LogIo(WORLD.threads, 1)
+        data = a_run(log)
+        disk.fail("pwrite", errno.ENOSPC, times=1, path=".log", torn=torn)
+        if not is_taken_back:
+            disk.fail("truncate", errno.EIO)
+        with pytest.raises(DiskError):
+            await append_beside(io, log, data, scan_batches(data))
+        assert (log.log_end_offset, log.size) == (3, size)
+        assert (log.failure is None) is is_taken_back
+        if is_taken_back:
+            assert (log.dir / f"{0:020}.log").stat().st_size == size
+            assert await append_beside(io, log, data, scan_batches(data))
+            assert log.log_end_offset == 13
+        await io.finish()
+
+    asyncio.run(scenario())
