@@ -1,4 +1,4 @@
-"""The threads of a log manager, `log-io` and `log-cleaner`: work goes there in groups, few of them at a time.
+"""The threads of a log manager (`log-io`, `log-append`, `log-cleaner`): work comes in groups, few at once.
 
 A job for each of ten thousand logs would fill the pool's queue, and who asks for one flush then would wait
 for all of them. So long work is cut into groups, of which no more are handed over than there are threads.
