@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class RunAhead:
     """`write` is for a thread, all else for the loop. ``is_taken``: it is part of the log."""
 
-    __slots__ = ("_is_begun", "_is_over", "_lock", "data", "error", "is_taken", "run", "segment")
+    __slots__ = (
+        "_is_over", "_lock", "data", "error", "is_begun", "is_taken", "is_written", "run", "segment",
+    )  # fmt: skip
 
     def __init__(self, log: LocalLog, data: memoryview, run: BatchScan) -> None:
         """`run`: plain, with positions in `data`. `DiskError` where its segment's file is not to be had."""
@@ -33,8 +35,7 @@ class RunAhead:
         self.data = data
         self.run = run
         self.error: DiskError | None = None
-        self.is_taken = False
-        self._is_begun = False
+        self.is_begun = self.is_written = self.is_taken = False
         self._is_over = False
         self._lock = log.state.world.threads.lock()
         self.segment.hold_open()
@@ -43,17 +44,18 @@ class RunAhead:
         with self._lock:
             if self._is_over:
                 return
-            self._is_begun = True
+            self.is_begun = True
             try:
                 self.segment.write(self.data[self.run.positions[0] : self.run.end])
             except DiskError as e:
                 self.error = e
+            else:
+                self.is_written = True
 
-    def end(self) -> bool:
-        """Nothing is written any more when it returns; whether something was."""
+    def end(self) -> None:
+        """Nothing is written any more when it returns."""
         with self._lock:
             self._is_over = True
-            return self._is_begun
 
 
 async def append_beside(io: LogIo, log: LocalLog, data: memoryview, run: BatchScan) -> bool:

@@ -274,7 +274,7 @@ class LocalLog:
         log_append_time = max_timestamp if header.is_log_append_time else NO_TIMESTAMP
         return AppendInfo(offset, last_offset, log_append_time, state.start, False, rolled)
 
-    def write_failed(self, segment: Segment, error: DiskError) -> None:
+    def write_failed(self, segment: Segment, error: DiskError | None) -> None:
         if segment.is_torn:
             self.state.fail(f"a failed write could not be taken back: {error}")
 

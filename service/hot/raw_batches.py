@@ -55,6 +55,7 @@ def append_run(log: LocalLog, data: memoryview, run: BatchScan) -> bool:
     if len(run.positions) == 1 or not _is_plain(log, run):
         return append_batches(log, data, headers_of(data, run))
     active = log.state.segments.active
+    active.hold_open()
     try:
         active.write(data[run.positions[0] : run.end])
     except DiskError as e:
@@ -73,14 +74,14 @@ def begin_run(log: LocalLog, data: memoryview, run: BatchScan) -> RunAhead | Non
 
 def end_run(log: LocalLog, ahead: RunAhead) -> None:
     """Take in what was written, or take back what an error has left of it."""
-    if not ahead.end():
-        return
-    if ahead.error is not None:
+    ahead.end()
+    if ahead.is_written:
+        if log.state.failure is None:
+            ahead.is_taken = True
+            _is_written(log, ahead.data, ahead.run)
+    elif ahead.is_begun:
         ahead.segment.take_back()
         log.write_failed(ahead.segment, ahead.error)
-    elif log.state.failure is None:
-        ahead.is_taken = True
-        _is_written(log, ahead.data, ahead.run)
 
 
 def _check_next(log: LocalLog, run: BatchScan) -> None:

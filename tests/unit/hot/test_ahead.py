@@ -157,6 +157,33 @@ def test_what_nobody_waits_for_any_more_is_taken_in_all_the_same(tmp_path: Path)
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_a_process_without_descriptors_refuses_and_goes_on(is_beside: bool, tmp_path: Path) -> None:
+    disk = FaultDisk()
+    a_log(tmp_path / "log", disk).close()
+    log = open_log(tmp_path / "log", world=make_world(disk=disk), clean=True, recovery_point=3)
+    data = a_run(log)
+    disk.fail("open", errno.EMFILE, path=".log")
+    append = log.begin_run if is_beside else log.append_fetched
+    with pytest.raises(DiskError):
+        append(data, scan_batches(data))
+    disk.heal()
+    assert log.failure is None
+    assert log.append_fetched(data, scan_batches(data)).last_offset == 12
+
+
+def test_a_bug_in_the_thread_leaves_nothing(tmp_path: Path) -> None:
+    log = a_log(tmp_path / "log")
+    ahead, size = begun(log), log.size
+    ahead.data = memoryview(b"")
+    ahead.segment.write(memoryview(b"torn"))
+    ahead.is_begun = True
+    log.settle()
+    assert not ahead.is_taken
+    assert (log.dir / f"{0:020}.log").stat().st_size == size
+    assert log.failure is None
+
+
 @pytest.mark.parametrize("torn", [None, 0.5])
 @pytest.mark.parametrize("is_taken_back", [True, False])
 def test_what_a_disk_refuses_is_taken_back(torn: float | None, is_taken_back: bool, tmp_path: Path) -> None:
