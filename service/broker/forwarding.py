@@ -65,7 +65,8 @@ _SAFE_AGAIN: Final = _READS | {
     ApiKey.UNREGISTER_BROKER,
     ApiKey.ALLOCATE_PRODUCER_IDS,
 }
-"""Done twice they leave, and answer, what they do when done once: after a lost answer they are sent again."""
+"""Done twice they leave what they do when done once: after a lost answer they are sent again. They answer so,
+too, but that a broker whose registration went at the first time is not registered at the second."""
 
 
 # The principal. Without security every client is the same one.

@@ -15,6 +15,7 @@ from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC
 from service.metadata.image import MetadataImage, TopicImage
+from service.network.link import seen
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +23,9 @@ OFFSETS: Final = OFFSETS_TOPIC
 INTERNAL_TOPICS: Final = frozenset({OFFSETS, "__transaction_state", "__share_group_state"})
 ADMIN_CLIENT: Final = "__admin_client"
 """Kafka's client id for who may write to internal topics."""
+CREATED_WITHIN_S: Final = 2.0
+"""A client, and what else it has asked on its connection, is kept no longer for topics that are missing:
+there may be no controller, and it asks again."""
 _MOST_REPLICAS: Final = 3
 
 
@@ -67,7 +71,8 @@ class InternalTopics:
         return self._image().topics_by_name.get(name)
 
     async def made(self, name: str) -> TopicImage:
-        """The topic, which is made if it is not there; COORDINATOR_NOT_AVAILABLE where it cannot be."""
+        """The topic, which is made if it is not there; COORDINATOR_NOT_AVAILABLE where it cannot be, or is
+        still being made."""
         topic = self.find(name)
         if topic is not None:
             return topic
@@ -76,7 +81,10 @@ class InternalTopics:
             making = asyncio.get_running_loop().create_task(self._make(name), name=f"make-{name}")
             self._making[name] = making
             making.add_done_callback(lambda _: self._making.pop(name, None))
-        await asyncio.shield(making)
+            making.add_done_callback(seen)  # who asked may have gone
+        done, _ = await asyncio.wait({making}, timeout=CREATED_WITHIN_S)
+        for one in done:
+            one.result()
         topic = self.find(name)
         if topic is None:
             raise RequestError(ErrorCode.coordinator_not_available, f"{name} is not there yet")

@@ -20,7 +20,7 @@ from service.broker.broker import (
 )
 from service.broker.cluster_view import Seen
 from service.broker.encoded_answers import TopicFlavour, TopicsOfFlavour
-from service.broker.internal_topics import INTERNAL_TOPICS, OFFSETS, as_created
+from service.broker.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, as_created
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -42,9 +42,6 @@ PARTITION_US: Final = 12
 MOST_FLAVOURS: Final = 3
 """Encoded topics are kept for so many versions at a time, for each listener."""
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
-CREATED_WITHIN_S: Final = 2.0
-"""A client, and what else it has asked on its connection, is kept no longer for topics that are missing:
-there may be no controller, and it asks again."""
 NOT_MADE: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of what is not served."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import FirnError, RequestError, StorageError
+from service.broker import internal_topics
 from service.broker.handlers import metadata as metadata_handler
 from service.broker.internal_topics import OFFSETS
 from service.metadata.records import FenceBrokerRecord, UnregisterBrokerRecord
@@ -398,3 +400,38 @@ def test_another_brokers_loggers_are_altered_by_that_one(tmp_path: Path) -> None
         assert result.error_message == "Unexpected node id. Expected 1, but received 2"
 
     run(tmp_path, scenario)
+
+
+def test_who_asks_for_a_coordinator_whose_topic_is_not_made_soon_may_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be no controller; what else was asked on the connection waits behind."""
+    monkeypatch.setattr(internal_topics, "CREATED_WITHIN_S", 0.05)
+    may_fail, asked = asyncio.Event(), 0
+
+    class Late:
+        async def create_topics(self, _: object) -> Any:
+            nonlocal asked
+            asked += 1
+            await may_fail.wait()
+            raise RequestError(ErrorCode.request_timed_out, "no controller has answered")
+
+    async def scenario(node: OneOfThree) -> None:
+        unheard: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        node.broker.groups.internal._admin = cast("Any", Late())
+        for _ in range(2):
+            answer = await node.call(
+                ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", 4, key_type=0, coordinator_keys=("a", "b")
+            )
+            assert [one.error_code for one in answer.coordinators] == [
+                ErrorCode.coordinator_not_available
+            ] * 2
+        assert asked == 1
+        may_fail.set()
+        while node.broker.groups.internal._making:
+            await asyncio.sleep(0)
+        gc.collect()
+        assert not unheard
+
+    run(tmp_path, scenario, *SPREAD)
