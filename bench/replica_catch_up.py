@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import Final
 
 from service.base.clock import SystemClock
+from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
+from service.hot.ahead import append_beside
 from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
 from service.network.channel import Channel, ChannelOptions
 from service.partition.followed import FollowedLog
 from service.records.batch import stamp
 from service.records.builder import BatchBuilder
-from service.records.scan import scan_batches
+from service.records.scan import BatchScan, scan_batches
 from service.replication.fetcher import Fetcher, FetcherSettings
 from tests.support.peers import Address, peer
 from tests.support.processes import child, first_line
@@ -104,6 +107,17 @@ def disk(directory: Path, size: int) -> float:
     return size / took
 
 
+class Files(NoFiles):
+    """Threads write what is behind, as those of a log manager do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._io = LogIo(SystemThreads(), 2, "log-append")
+
+    async def append_beside(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool:
+        return await append_beside(self._io, log, data, run)
+
+
 class Follower:
     """Catches up with all partitions."""
 
@@ -112,15 +126,23 @@ class Follower:
         self.longest_s = 0.0
         self._leader = Channel(Address("127.0.0.1", port), ChannelOptions("replica"))
         self._fetcher = Fetcher(
-            self._leader, FOLLOWER, lambda: BROKER_EPOCH, FetcherSettings(), SystemClock(), Bucket({}), print
+            self._leader,
+            FOLLOWER,
+            lambda: BROKER_EPOCH,
+            FetcherSettings(),
+            SystemClock(),
+            Bucket({}),
+            print,
+            is_behind=True,
         )
+        files = Files()
         self.logs: list[LocalLog] = []
         for number in range(PARTITIONS):
             tip = tip_of(number)
             path = directory / "follower" / f"{tip.topic}-0"
             log = LocalLog.open(path, tip, LogConfig(), world=make_world(SystemClock()))
             self.logs.append(log)
-            self._fetcher.assign(tip, FollowedLog(Standing(log), NoFiles()), EPOCH, is_clean=True)
+            self._fetcher.assign(tip, FollowedLog(Standing(log), files), EPOCH, is_clean=True)
 
     async def catch_up(self) -> tuple[float, float]:
         """(seconds, CPU seconds), all of it flushed."""
