@@ -21,7 +21,6 @@ from service.broker.cluster_plane import ClusterPlane
 from service.broker.lifecycle import Heartbeat, Lifecycle
 from service.broker.replication import Replication
 from service.hot.epochs import LeaderEpochs
-from service.hot.log import LocalLog
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.elections_control import Elections
 from service.metadata.controller.partition_change import _Change as PartitionChange
@@ -308,19 +307,6 @@ def unclean_stops_forgotten() -> None:
     _swap(Elections, "__init__", make)
 
 
-def changed_beside_a_thread() -> None:
-    """Nobody who changes a log waits for what a thread writes behind its end."""
-
-    def make(settle: Any) -> Any:
-        def careless(self: Any, ahead: Any = None) -> None:
-            if ahead is not None:
-                settle(self, ahead)
-
-        return careless
-
-    _swap(LocalLog, "settle", make)
-
-
 def elects_whoever_is_alive() -> None:
     """In-sync or not, a replica that is alive leads."""
     _swap(
@@ -360,7 +346,6 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         mark_falls,
         consumers_see_the_end,
         unclean_stops_forgotten,
-        changed_beside_a_thread,
         elects_whoever_is_alive,
     )
 }
