@@ -379,11 +379,11 @@ class Fetcher:
                         await piece.next_turn()
                     self._at_once((effect,))
 
-        if not self._is_behind:
+        if not self._is_behind or len(effects) <= 1:
             await work(piece)
             return
         async with asyncio.TaskGroup() as workers:
-            for _ in range(_APPENDED_AT_ONCE):
+            for _ in range(min(_APPENDED_AT_ONCE, len(effects))):
                 workers.create_task(work(Slice()), name="appends what is behind")
 
     def _at_once(self, effects: Sequence[Effect]) -> None:

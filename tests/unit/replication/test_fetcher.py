@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,9 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.errors import InvariantError, StorageError
 from service.base.types import TopicIdPartition
+from service.hot.ahead import append_beside
 from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
 from service.network.channel import Channel, ChannelOptions
 from service.partition.followed import FollowedLog
 from service.records.batch import iter_headers
@@ -34,6 +37,7 @@ from service.wire.api import (
 )
 from service.wire.fetch import FetchPartition, FetchPartitionResult, encode_fetch_response, parse_fetch
 from tests.support.peers import peer, sound
+from tests.support.world import WORLD
 from tests.unit.hot.logs import START_MS, batch, open_log
 from tests.unit.partition.following import NoFiles, Standing
 
@@ -214,7 +218,10 @@ class Pair:
             self.leader.logs[tip].append(batch(3), epoch, START_MS)
         self.leader.leaders[tip].appended(START_MS)
 
-    def fetcher(self, leader: Leader | None = None, throttle: Throttle | None = None) -> Fetcher:
+    def fetcher(
+        self, leader: Leader | None = None, throttle: Throttle | None = None, io: LogIo | None = None
+    ) -> Fetcher:
+        """`io`: writes what is behind, as all is then."""
         fetcher = Fetcher(
             leader or self.leader,
             FOLLOWER,
@@ -224,8 +231,11 @@ class Pair:
             self.bucket,
             self.warnings.append,
             throttle,
+            is_behind=io is not None,
         )
         for tip, replica in self.replicas.items():
+            if io is not None:
+                replica.files.append_beside = partial(append_beside, io)  # type: ignore[method-assign]
             fetcher.assign(tip, replica, EPOCH, is_clean=True)
         return fetcher
 
@@ -281,6 +291,44 @@ async def test_replicas_become_equal_byte_for_byte(tmp_path: Path) -> None:
         pair.write(200, tip)
     pair.leader.max_bytes = 5_000
     await pair.become_equal(pair.fetcher())
+    assert pair.warnings == []
+
+
+@at_once
+async def test_threads_write_what_is_behind(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 6, segment_bytes=40_000)
+    for tip in pair.replicas:
+        pair.write(400, tip)
+    pair.leader.max_bytes = 20_000
+    io = LogIo(WORLD.threads, 2)
+    await pair.become_equal(pair.fetcher(io=io), 60)
+    assert pair.warnings == []
+    assert sum(replica.appended for replica in pair.replicas.values()) == 0
+    await io.finish()
+
+
+@at_once
+async def test_what_a_change_of_the_log_has_ended_is_asked_for_again(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    io, may_go = LogIo(WORLD.threads, 1), threading.Event()
+    pair.write(20)
+    fetcher = pair.fetcher(io=io)
+    await pair.become_equal(fetcher)
+    pair.write(20)
+    busy = io.run(may_go.wait, 30)
+    running = asyncio.create_task(pair.fetcher(io=io).run())
+    async with asyncio.timeout(30):
+        while pair.replica.log.state.ahead is None:
+            await asyncio.sleep(0.001)
+        assert pair.replica.log.roll(), "whatever it was to be written to is sealed"
+        assert pair.replica.log.log_end_offset == 60
+        may_go.set()
+        while not pair.are_equal():
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await busy
+    await io.finish()
+    assert content(pair.replica.log, 0) == content(pair.log, 0)
     assert pair.warnings == []
 
 
