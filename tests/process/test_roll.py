@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +239,35 @@ def test_a_journal_of_another_roll_is_refused(tmp_path: Path) -> None:
     (tmp_path / "roll.json").write_text("[]")
     with pytest.raises(RollError, match="no journal"):
         roll(hands, Options())
+
+
+@pytest.mark.parametrize(("hours", "options"), [(23, Options()), (25, Options(resume=True))])
+def test_a_journal_of_days_ago_is_not_gone_on_with_unasked(
+    tmp_path: Path, hours: int, options: Options
+) -> None:
+    """Machines that it calls done may have an image that is not the one meant now."""
+    hands = ModelHands(tmp_path)
+    hands.fail_at = 12
+    with pytest.raises(RollError, match="planted"):
+        roll(hands, Options())
+    assert [name for name, one in (hands.read() or {})["machines"].items() if one.get("step") == "done"] == [
+        "c2"
+    ]
+    roll_ago(hands, 25)
+    before, so_far = hands.read(), list(hands.done)
+    with pytest.raises(RollError, match=r"written 25 hours ago.*--resume"):
+        roll(hands, Options())
+    assert (hands.read(), hands.done) == (before, so_far)
+    roll_ago(hands, hours)
+    roll(hands, options)
+    assert [name for _, name in hands.done] == ORDER
+    assert any("goes on" in line for line in hands.said)
+
+
+def roll_ago(hands: Hands, hours: int) -> None:
+    """The journal was written so long ago."""
+    written = time.time() - hours * 3600
+    os.utime(hands.journal, (written, written))
 
 
 def test_two_rolls_at_a_time_are_refused(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--unreplicated", action="store_true", help="go on where partitions have no replica elsewhere"
     )
+    parser.add_argument("--resume", action="store_true", help="go on with a journal of days ago")
     given = parser.parse_args(arguments)
     if given.settle < LEAST_SETTLE_S:
         parser.error(
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     environment = given.environment.absolute()
     hands = Hands(environment, (given.journal or environment / "roll.json").absolute(), given.terraform)
     names = tuple(name for name in given.only.split(",") if name)
-    options = Options(given.action, names, given.settle, given.patience, given.unreplicated)
+    options = Options(given.action, names, given.settle, given.patience, given.unreplicated, given.resume)
     try:
         roll(hands, options)
     except RollError as error:

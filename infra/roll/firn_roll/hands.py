@@ -109,6 +109,10 @@ class Hands:
             os.fsync(file.fileno())
         new.replace(self.journal)
 
+    def age_s(self) -> float:
+        """How long ago the journal was written."""
+        return time.time() - self.journal.stat().st_mtime
+
     def forget(self) -> None:
         self.journal.unlink(missing_ok=True)
 

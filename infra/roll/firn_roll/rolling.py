@@ -12,6 +12,8 @@ from .errors import RollError
 from .hands import PYTHON, Hands, Machine
 
 POLL_S = 3.0
+FRESH_S = 86_400
+"""Whoever goes on with a roll later than that may mean another image than that roll began with."""
 STOP = "sudo systemctl stop 'firn@*.service'"
 INSTALL = "sudo systemctl restart firn-boot.service"
 REPLACE, RESTART = "replace", "restart"
@@ -22,13 +24,14 @@ BEGUN, STOPPED, MADE, DONE = "begun", "stopped", "made", "done"
 @dataclass(frozen=True)
 class Options:
     """`settle_s`: so long the cluster has to be whole. `unreplicated`: go on where partitions have no other
-    replica."""
+    replica. `resume`: what a journal calls done is done, however old it is."""
 
     action: str = REPLACE
     names: tuple[str, ...] = ()
     settle_s: float = 15
     patience_s: float = 3600
     unreplicated: bool = False
+    resume: bool = False
 
 
 def roll(hands: Hands, options: Options) -> None:
@@ -50,7 +53,8 @@ class _Roll:
     def _journal(self) -> dict[str, Any]:
         names = self.options.names or tuple(sorted(self.machines))
         wanted = {"action": self.options.action, "machines": {name: {} for name in names}}
-        noted = self.hands.read() or wanted
+        found = self.hands.read()
+        noted = found or wanted
         if noted["action"] != self.options.action or set(noted["machines"]) != set(wanted["machines"]):
             raise RollError(
                 f"{self.hands.journal} is of another roll ({noted['action']} of "
@@ -58,7 +62,19 @@ class _Roll:
             )
         if unknown := sorted(set(names) - set(self.machines)):
             raise RollError(f"there is no machine {', '.join(unknown)}")
+        if found is not None:
+            self._goes_on(found["machines"])
         return noted
+
+    def _goes_on(self, machines: dict[str, Any]) -> None:
+        done = ", ".join(sorted(name for name, entry in machines.items() if entry.get("step") == DONE))
+        journal, age_s = self.hands.journal, self.hands.age_s()
+        if age_s > FRESH_S and not self.options.resume:
+            raise RollError(
+                f"{journal} was written {age_s / 3600:.0f} hours ago, and calls done: {done or 'none'}. They "
+                "may have an older image than is meant now: --resume goes on, without the file all are taken"
+            )
+        self.hands.say(f"goes on where {journal} ends; done: {done or 'none'}")
 
     def run(self) -> None:
         while (name := self._next()) is not None:
