@@ -301,6 +301,7 @@ class Trimming:
         segment = segments.all[slot]
         place = segment.find(offset)
         end = offset if place is None else min(place.base_offset, offset)
+        start = state.start
         with state.lock:
             state.truncations += 1
             aside: list[Path] = []
@@ -323,6 +324,8 @@ class Trimming:
             state.gaps_below = min(state.gaps_below, end)
         self._reader.forget()
         self._remove(aside)
+        if state.start < start:
+            self._on_start_moved()  # what is written below it from now on is not to be passed over by a start
         if state.epochs.truncate_end(end):
             self._durability.note(state.epochs.path)
         state.snapshots.remove_above(end)

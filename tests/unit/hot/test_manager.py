@@ -417,3 +417,21 @@ def test_producers_are_kept_as_long_as_it_says_now(tmp_path: Path) -> None:
     later = get_or_create(logs, B, CONFIG)
     assert later.producers.expiration_ms == HOUR_MS
     close(logs)
+
+
+def test_a_start_that_falls_is_told_soon(tmp_path: Path) -> None:
+    """Who finds one beyond the log's end begins there anew, and passes over what was written since."""
+    logs = manager(tmp_path)
+    log = get_or_create(logs, A, CONFIG)
+    log.append(batch(10), 0, START_MS)
+    log.move_log_start(5)
+    path, name = tmp_path / "log-start-offset-checkpoint", (A.topic, A.partition)
+    while_running(logs, lambda: until(lambda: path.exists() and checkpointed(path).get(name) == 5))
+    assert log.truncate_to(5) == 0, "its batch goes as a whole"
+    while_running(logs, lambda: until(lambda: name not in checkpointed(path)))
+    log.append(batch(3), 1, START_MS)
+    close(logs, clean=False)
+    again = manager(tmp_path)
+    log = get_or_create(again, A, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    close(again)
