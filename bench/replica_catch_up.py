@@ -22,14 +22,13 @@ from service.base.clock import SystemClock
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.ahead import append_beside
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.network.channel import Channel, ChannelOptions
 from service.partition.followed import FollowedLog
 from service.records.batch import stamp
 from service.records.builder import BatchBuilder
-from service.records.scan import BatchScan, scan_batches
+from service.records.scan import scan_batches
 from service.replication.fetcher import Fetcher, FetcherSettings
 from tests.support.peers import Address, peer
 from tests.support.processes import child, first_line
@@ -107,17 +106,6 @@ def disk(directory: Path, size: int) -> float:
     return size / took
 
 
-class Files(NoFiles):
-    """Threads write what is behind, as those of a log manager do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._io = LogIo(SystemThreads(), 2, "log-append")
-
-    async def append_beside(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool:
-        return await append_beside(self._io, log, data, run)
-
-
 class Follower:
     """Catches up with all partitions."""
 
@@ -135,7 +123,8 @@ class Follower:
             print,
             is_behind=True,
         )
-        files = Files()
+        files = NoFiles()
+        files.io = LogIo(SystemThreads(), 2, "log-append")
         self.logs: list[LocalLog] = []
         for number in range(PARTITIONS):
             tip = tip_of(number)

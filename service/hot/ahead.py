@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunAhead:
-    """`write` is for a thread, all else for the loop. ``is_taken``: it is part of the log."""
+    """`write` is for any thread, all else for the loop. ``is_taken``: it is part of the log."""
 
     __slots__ = (
         "_is_over", "_lock", "data", "error", "is_begun", "is_taken", "is_written", "run", "segment",
@@ -52,6 +52,11 @@ class RunAhead:
             else:
                 self.is_written = True
 
+    def check(self) -> None:
+        """`DiskError` where the disk has refused it."""
+        if self.error is not None:
+            raise self.error
+
     def end(self) -> None:
         """Nothing is written any more when it returns."""
         with self._lock:
@@ -68,6 +73,5 @@ async def append_beside(io: LogIo, log: LocalLog, data: memoryview, run: BatchSc
     writing = io.run(ahead.write)
     writing.add_done_callback(lambda _: log.settle(ahead))  # also where nobody waits for it any more
     await asyncio.shield(writing)
-    if ahead.error is not None:
-        raise ahead.error
+    ahead.check()
     return ahead.is_taken

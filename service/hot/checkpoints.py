@@ -104,6 +104,12 @@ class OffsetTable:
         copies = [DirOffsets(said[0], *map(dict, said[1:])) for said in self._said.values()]
         return AllOffsets(next(self._taken), copies)
 
+    def take_all(self, logs: Mapping[LocalLog, LogDir]) -> AllOffsets:
+        """As `take`, whatever has changed of these unsaid."""
+        for log, home in logs.items():
+            self.note(log, home)
+        return self.take()
+
     def _update(self, log: LocalLog, said: DirOffsets) -> None:
         """A log's start is told wherever it may not be plain from the files: those before it go later."""
         name = log.tip.topic, log.tip.partition

@@ -587,10 +587,8 @@ class LogManager:
             unclean = {*(self._homes.get(log) for log in closed if log), *self._offline.homes()}
             self._take_directories_offline()
             if clean:
-                for log, home in self._homes.items():
-                    self._offsets.note(log, home)
-                unclean |= self._dirs.failed
-                await self._io.run(self._mark_clean, self._offsets.take(), broker_epoch, unclean)
+                offsets = self._offsets.take_all(self._homes)
+                await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
         finally:
             await self._cleaner_io.finish()
             await self._io.finish()

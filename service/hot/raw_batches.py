@@ -54,15 +54,10 @@ def append_run(log: LocalLog, data: memoryview, run: BatchScan) -> bool:
     _check_next(log, run)
     if len(run.positions) == 1 or not _is_plain(log, run):
         return append_batches(log, data, headers_of(data, run))
-    active = log.state.segments.active
-    active.hold_open()
-    try:
-        active.write(data[run.positions[0] : run.end])
-    except DiskError as e:
-        active.take_back()
-        log.write_failed(active, e)
-        raise
-    _is_written(log, data, run)
+    ahead = RunAhead(log, data, run)
+    ahead.write()
+    end_run(log, ahead)
+    ahead.check()
     return False
 
 

@@ -47,6 +47,10 @@ def batches(chance: random.Random, count: int) -> list[bytes]:
     return made
 
 
+def two_logs(directory: Path, options: dict[str, Any]) -> list[LocalLog]:
+    return [open_log(directory / name, ManualClock(START_MS), **options) for name in ("one", "other")]
+
+
 def left_by(log: LocalLog) -> object:
     producers = {
         pid: (entry.epoch, entry.last_timestamp, entry.batches, entry.txn_first_offset)
@@ -69,10 +73,7 @@ def test_a_run_leaves_what_its_batches_do(first: int, tmp_path: Path) -> None:
             "segment_index_bytes": chance.choice((120, 10 << 20)),
             "cleanup_policy": chance.choice(("delete", "compact")),
         }
-        one, other = (
-            open_log(tmp_path / f"{seed}-{name}", ManualClock(START_MS), **options)
-            for name in ("one", "other")
-        )
+        one, other = two_logs(tmp_path / f"{seed}", options)
         made = batches(chance, chance.randrange(2, 150))
         while made:
             count = chance.choice((1, 2, 5, 30, 100))
@@ -101,10 +102,7 @@ def test_a_run_that_a_thread_writes_leaves_what_its_batches_do(first: int, tmp_p
             "index_interval_bytes": chance.choice((0, 300, 4096)),
             "segment_index_bytes": chance.choice((120, 10 << 20)),
         }
-        one, other = (
-            open_log(tmp_path / f"{seed}-{name}", ManualClock(START_MS), **options)
-            for name in ("one", "other")
-        )
+        one, other = two_logs(tmp_path / f"{seed}", options)
         made = batches(chance, chance.randrange(20, 150))
         while made:
             count = chance.choice((1, 2, 5, 30, 100))

@@ -94,9 +94,7 @@ def get_or_create(
 
 def checkpoint(logs: LogManager) -> None:
     """Write recovery points and log starts of all logs now; raises why one could not be written."""
-    for log, home in logs._homes.items():
-        logs._offsets.note(log, home)
-    for error in logs._checkpoints.write(logs._offsets.take()).values():
+    for error in logs._checkpoints.write(logs._offsets.take_all(logs._homes)).values():
         raise error
 
 

@@ -115,19 +115,24 @@ class Gate(FaultDisk):
         super().pwrite(fd, data, position)
 
 
+async def given_up(log: LocalLog, disk: Gate, io: LogIo) -> None:
+    """A run is being written, and whoever wanted it waits no more; the disk takes its time."""
+    data = a_run(log)
+    disk.is_shut = True
+    appending = asyncio.create_task(append_beside(io, log, data, scan_batches(data)))
+    while not disk.came.is_set():
+        await asyncio.sleep(0.001)
+    disk.is_shut = False
+    appending.cancel()
+    await asyncio.wait({appending})
+
+
 def test_whoever_changes_the_log_waits_for_what_is_being_written(tmp_path: Path) -> None:
     async def scenario() -> None:
-        disk = Gate()
+        disk, io = Gate(), LogIo(WORLD.threads, 1)
         log = a_log(tmp_path / "log", disk)
-        io = LogIo(WORLD.threads, 1)
-        data = a_run(log)
-        disk.is_shut = True
-        appending = asyncio.create_task(append_beside(io, log, data, scan_batches(data)))
-        while not disk.came.is_set():
-            await asyncio.sleep(0.001)
-        disk.is_shut = False
+        await given_up(log, disk, io)
         assert log.log_end_offset == 3, "the loop goes on"
-        appending.cancel()
         threading.Timer(0.05, disk.opens.set).start()
         assert log.append(batch(1), EPOCH, START_MS).first_offset == 13
         await io.finish()
@@ -138,16 +143,9 @@ def test_whoever_changes_the_log_waits_for_what_is_being_written(tmp_path: Path)
 
 def test_what_nobody_waits_for_any_more_is_taken_in_all_the_same(tmp_path: Path) -> None:
     async def scenario() -> None:
-        disk = Gate()
+        disk, io = Gate(), LogIo(WORLD.threads, 1)
         log = a_log(tmp_path / "log", disk)
-        io = LogIo(WORLD.threads, 1)
-        data = a_run(log)
-        disk.is_shut = True
-        appending = asyncio.create_task(append_beside(io, log, data, scan_batches(data)))
-        while not disk.came.is_set():
-            await asyncio.sleep(0.001)
-        appending.cancel()
-        await asyncio.wait({appending})
+        await given_up(log, disk, io)
         disk.opens.set()
         async with asyncio.timeout(WAIT_S):
             while log.log_end_offset != 13:

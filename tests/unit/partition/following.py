@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from service.hot.ahead import append_beside
 from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
 from service.records.scan import BatchScan
 
 T = TypeVar("T")
@@ -30,8 +32,12 @@ class NoFiles:
         self.asked: list[int] = []
         self.says_so = True
         self.flushed: list[int] = []
+        self.io: LogIo | None = None
+        """whose threads write what is behind; nobody's where there is none"""
 
     async def append_beside(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool:
+        if self.io is not None:
+            return await append_beside(self.io, log, data, run)
         log.append_fetched(data, run)
         return True
 

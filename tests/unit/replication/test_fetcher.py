@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.errors import InvariantError, StorageError
 from service.base.types import TopicIdPartition
-from service.hot.ahead import append_beside
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.network.channel import Channel, ChannelOptions
@@ -234,8 +233,7 @@ class Pair:
             is_behind=io is not None,
         )
         for tip, replica in self.replicas.items():
-            if io is not None:
-                replica.files.append_beside = partial(append_beside, io)  # type: ignore[method-assign]
+            replica.files.io = io
             fetcher.assign(tip, replica, EPOCH, is_clean=True)
         return fetcher
 
