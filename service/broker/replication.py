@@ -122,7 +122,7 @@ class Replication:
                 self._brokers.pop(broker_id, None)
                 self._places.pop(broker_id, None)
             else:
-                self._brokers[broker_id] = Registered(broker.epoch, broker.is_active)
+                self._brokers[broker_id] = Registered(broker.epoch, broker.is_active, broker.fenced)
                 self._place(broker)
             found.update(self._by_follower.get(broker_id, ()))
         return list(found)

@@ -69,6 +69,7 @@ class Registered(NamedTuple):
     epoch: int
     is_active: bool
     """neither fenced nor shutting down"""
+    is_fenced: bool = False
 
 
 class Leadership(NamedTuple):
@@ -251,11 +252,12 @@ class LeaderState:
         return None
 
     def low_watermark(self) -> int:
-        """Where all live replicas begin at the latest: what DeleteRecords waits for."""
+        """Where all live replicas begin at the latest: what DeleteRecords waits for. One that is shutting down
+        is live yet (Kafka `Partition.lowWatermarkIfLeader`)."""
         low = self._log.log_start_offset
         for one in self.followers:
             known = self._brokers.get(one.broker_id)
-            if known is not None and known.is_active:
+            if known is not None and not known.is_fenced:
                 low = min(low, one.start_offset)
         return low
 

@@ -203,7 +203,7 @@ class ModelController:
     def register(self, broker_id: int, *, is_clean: bool) -> int:
         """A process starts; it is fenced until it has caught up."""
         self._epochs += 1
-        self.brokers[broker_id] = Registered(self._epochs, is_active=False)
+        self.brokers[broker_id] = Registered(self._epochs, is_active=False, is_fenced=True)
         for tip in self.partitions:
             self._leave(tip, broker_id, () if is_clean else (broker_id,))
         self.publish()
@@ -223,7 +223,7 @@ class ModelController:
             self.change(tip, wanted=Wanted(isr=isr, unclean=unclean))
 
     def unfence(self, broker_id: int) -> None:
-        self.brokers[broker_id] = self.brokers[broker_id]._replace(is_active=True)
+        self.brokers[broker_id] = self.brokers[broker_id]._replace(is_active=True, is_fenced=False)
         for tip, state in self.partitions.items():
             if not state.has_leader:
                 self.change(tip)

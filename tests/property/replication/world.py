@@ -222,7 +222,9 @@ class World:
                 isr=state.replicas, leader=state.replicas[0], eligible_leader_replicas=(), last_known_elr=()
             )
         for number in self.brokers:
-            self.controller.brokers[number] = self.controller.brokers[number]._replace(is_active=True)
+            self.controller.brokers[number] = self.controller.brokers[number]._replace(
+                is_active=True, is_fenced=False
+            )
         self.controller.publish()
 
     # -- the network

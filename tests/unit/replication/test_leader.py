@@ -166,6 +166,8 @@ def test_the_low_watermark_is_that_of_all_who_live() -> None:
         cluster.leader.fetched(asked, None, cluster.now_ms)
     assert cluster.leader.low_watermark() == 4
     cluster.brokers[2] = Registered(102, is_active=False)
+    assert cluster.leader.low_watermark() == 4, "it is shutting down"
+    cluster.brokers[2] = Registered(102, is_active=False, is_fenced=True)
     assert cluster.leader.low_watermark() == 6
 
 
