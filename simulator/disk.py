@@ -21,6 +21,8 @@ _FSYNC_S: Final = 0.008
 
 _TOTAL: Final = 1 << 38
 HALF: Final = 0.5
+_NEAR: Final = 5
+"""One read in so many finds that the page cache has given up what it wants."""
 
 
 class DiskFaults(Protocol):
@@ -122,6 +124,11 @@ class SimDisk:
         path, file = self._file(fd, "reading")
         with self._call("pread", "reading", path):
             return bytes(file.data[position : position + size])
+
+    def pread_now(self, fd: int, size: int, position: int) -> bytes | None:
+        data = self.pread(fd, size, position)
+        is_near = self.calls % _NEAR != 0
+        return data if len(data) == size and is_near else None
 
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
         """There are no sockets here: whatever the descriptor is, it is none."""

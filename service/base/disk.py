@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from errno import EACCES, EAGAIN, EIO, ENOENT, ENOTDIR
+from errno import EACCES, EAGAIN, EIO, ENOENT, ENOTDIR, EOPNOTSUPP
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
 
@@ -97,6 +97,10 @@ class Disk(Protocol):
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Bytes from `position` on; fewer than `size` at the end of the file only."""
+
+    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
+        """`size` bytes from `position` on; None where the device would have to be waited for, or the file
+        ends. Where the system cannot tell, as `pread`."""
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         """Write all of `data`; where this raises any part of it may have been written."""
@@ -185,6 +189,19 @@ class SystemDisk:
             return data
         except OSError as e:
             raise self._error("reading", fd, e) from e
+
+    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
+        if _NOW is not None:
+            data = bytearray(size)
+            try:
+                return data if os.preadv(fd, (data,), position, _NOW) == size else None
+            except BlockingIOError:
+                return None
+            except OSError as e:
+                if e.errno != EOPNOTSUPP:
+                    raise self._error("reading", fd, e) from e
+        found = self.pread(fd, size, position)
+        return found if len(found) == size else None
 
     @staticmethod
     def _read_rest(fd: int, size: int, position: int, data: bytes) -> bytes:
@@ -322,6 +339,9 @@ def _entry(name: str, found: os.stat_result) -> Entry:
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 """macOS has none."""
+
+_NOW: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+"""Linux alone has it, and not on each file system."""
 
 _KIND: Final = 0o170000
 _FILE: Final = 0o100000

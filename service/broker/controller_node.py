@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
+from service.base.threads import Threads
 from service.base.turns import Turns
 from service.base.world import World
 from service.broker import controller_calls
@@ -176,7 +177,7 @@ class ControllerNode:
             self._channels() if calls is None else calls,
             self.here,
         )
-        self.servers = self._make_servers(metrics, turns)
+        self.servers = self._make_servers(metrics, turns, world.threads)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -185,7 +186,9 @@ class ControllerNode:
         self._registrations = asyncio.Event()
         self._stopping = False
 
-    def _make_servers(self, metrics: NetworkMetrics | None, turns: Turns | None) -> list[Server]:
+    def _make_servers(
+        self, metrics: NetworkMetrics | None, turns: Turns | None, threads: Threads
+    ) -> list[Server]:
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         admission = Admission(self._options.max_connections)
         return [
@@ -200,6 +203,7 @@ class ControllerNode:
                 turns=turns,
                 describe=dispatcher.describe,
                 on_gone=lambda context: self.side.gone(context.connection_id),
+                threads=threads,
             )
             for one in self._options.listeners
         ]

@@ -495,6 +495,7 @@ class Node:
                 admission=admission,
                 metrics=self.network,
                 turns=self.turns,
+                threads=self._world.threads,
             )
             await server.bind()
             stack.push_async_callback(server.close)

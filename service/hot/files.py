@@ -63,6 +63,10 @@ class SegmentFile:
         """Bytes from `position` on, fewer than `size` at the end of the file only."""
         return self.disk.pread(self.fd, size, position)
 
+    def pread_now(self, size: int, position: int) -> Buffer | None:
+        """As `Disk.pread_now`."""
+        return self.disk.pread_now(self.fd, size, position)
+
     def read(self, position: int, size: int) -> bytes:
         """All of these bytes; `StorageError` if they are not all there."""
         data = self.disk.pread(self.fd, size, position)

@@ -19,6 +19,7 @@ from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S, Turns
 from service.network.admission import Admission
+from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
 from service.network.connection import ANSWERING, CLOSED, READING, Connection
 from service.network.exchange import (
@@ -70,6 +71,7 @@ class Shared:
     turns: Turns
     describe: Describe
     on_gone: Gone | None = None
+    ahead: ReadAhead | None = None
     peers: dict[Peer, None] = field(default_factory=dict)
     """in the order in which they came"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
@@ -86,7 +88,7 @@ class Shared:
     def __post_init__(self) -> None:
         limits = self.limits
         self.now = self.loop.time
-        self.outlet = Outlet(self.loop, self.turns)
+        self.outlet = Outlet(self.loop, self.turns, self.ahead)
         self.closed = Connection(self.pool, limits.max_request_bytes)
         self.closed.close()
         self.watch = Watch(

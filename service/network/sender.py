@@ -30,6 +30,9 @@ read and joined  22     49     92     321     1127
 os.sendfile      75     74     97     283     1046
 loop.sendfile    228    252    268    453     1246
 ===============  =====  =====  =====  ======  =======
+
+Before bytes of a file are sent it is asked whether they are in the page cache; if not, a thread reads them
+first (`ahead.py`), and others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ from typing import Protocol
 from service.base.errors import FirnError, StorageError
 from service.base.turns import Turns
 from service.base.types import Buffer
+from service.network.ahead import AHEAD_BYTES, ReadAhead, ReadFile, is_near
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
@@ -66,11 +70,8 @@ class PeerLost(FirnError):
     """The socket is gone while something was being sent; nobody's fault."""
 
 
-class OpenFile(Protocol):
+class OpenFile(ReadFile, Protocol):
     """A file that stays open while anyone holds it."""
-
-    def pread(self, size: int, position: int) -> bytes:
-        """Bytes from `position` on, fewer than `size` at the end of the file only. `DiskError`."""
 
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
         """As `Disk.sendfile`."""
@@ -93,12 +94,15 @@ Part = Buffer | Slice
 class Outlet:
     """What all connections send of large parts in one turn of the loop. Who finds no room waits in a row."""
 
-    __slots__ = ("_began", "_is_due", "_loop", "_room", "_shared_until", "_turns", "_waiting", "has_small")
+    __slots__ = (
+        "_began", "_is_due", "_loop", "_room", "_shared_until", "_turns", "_waiting", "ahead", "has_small",
+    )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns, ahead: ReadAhead | None = None) -> None:
         """`turns` tells one turn from the next. Where nobody measures them, room comes again when somebody
-        has waited for it.
+        has waited for it. `ahead`: without it the loop itself reads from the device.
         """
+        self.ahead = ahead
         self._loop = loop
         self._turns = turns
         self._waiting: deque[Sender] = deque()
@@ -160,9 +164,9 @@ class Sender:
     """
 
     __slots__ = (
-        "_at", "_corked", "_in_row", "_is_led", "_is_tcp", "_loop", "_on_progress", "_on_sent", "_outlet",
-        "_parts", "_paused", "_refused_at", "_small_bytes", "_socket", "_transport", "_watched",
-        "taken_bytes",
+        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_tcp", "_loop", "_near_to",
+        "_on_progress", "_on_sent", "_outlet", "_parts", "_paused", "_refused_at", "_small_bytes", "_socket",
+        "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -181,6 +185,10 @@ class Sender:
         self._on_progress = on_progress
         self._parts: deque[Part] = deque()
         self._at = 0
+        self._near_to = 0
+        """so far the slice that is next is in the page cache"""
+        self._is_reading = False
+        """A thread reads what is next."""
         self.taken_bytes = 0
         """bytes that the kernel or the transport has taken so far"""
         self._refused_at = -1
@@ -275,7 +283,7 @@ class Sender:
 
     def _push(self) -> bool:
         while self._parts:
-            if self._paused or self._in_row:
+            if self._paused or self._in_row or self._is_reading:
                 return False
             part = self._parts[0]
             is_small = _size(part) - self._at <= SMALL_SLICE_BYTES
@@ -285,7 +293,7 @@ class Sender:
                 return False
             if is_small or isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
                 self._write_memory()
-            elif self._send_slice(part) == 0:
+            elif self._is_near(part) and self._send_slice(part) == 0:
                 self._watch()
                 return False
         self._is_led = False
@@ -302,7 +310,7 @@ class Sender:
 
     def _write_memory(self) -> None:
         """Write what is next in one piece: memory, its small neighbours, and once in a response the beginning
-        of a large slice behind them.
+        of a large slice behind them. Nothing where the first of it has to be read by a thread.
         """
         piece: list[Buffer] = []
         room = PIECE_BYTES
@@ -315,13 +323,17 @@ class Sender:
                 size = len(part)
             else:
                 size = part.size
-                if size - self._at <= self._small_bytes:
-                    data = _read(part, self._at, room)
-                elif not self._is_led and self._outlet.room > 0:
-                    data = _read(part, self._at, min(LEAD_BYTES, room))
-                    self._is_led = True
-                else:
+                is_lead = size - self._at > self._small_bytes
+                if is_lead and (self._is_led or self._outlet.room <= 0):
                     break
+                found = self._read_now(part, min(LEAD_BYTES, room) if is_lead else room)
+                if found is None:
+                    if not piece:
+                        self._read_ahead(part)
+                        return
+                    break
+                data = found
+                self._is_led = self._is_led or is_lead
             piece.append(data)
             room -= len(data)
             self._advance(len(data), size)
@@ -342,10 +354,61 @@ class Sender:
             raise PeerLost(str(e)) from e
         self._corked = on
 
+    # -- what the page cache lacks
+
+    def _read_now(self, part: Slice, most: int) -> Buffer | None:
+        """The first bytes of what is next, at most so many; None where they have to be waited for."""
+        position, wanted = part.position + self._at, min(part.size - self._at, most)
+        if self._outlet.ahead is not None:
+            if self._at >= self._near_to:
+                return part.file.pread_now(wanted, position)
+            wanted = min(wanted, self._near_to - self._at)
+        data = part.file.pread(wanted, position)
+        if len(data) != wanted:
+            raise StorageError(f"file ends {wanted - len(data)} bytes before the slice that is being sent")
+        return data
+
+    def _is_near(self, part: Slice) -> bool:
+        """Whether what is next need not be waited for; if not, a thread begins to read it."""
+        if self._outlet.ahead is None:
+            self._near_to = part.size
+        if self._at < self._near_to:
+            return True
+        size = min(part.size - self._at, AHEAD_BYTES)
+        if is_near(part.file, size, part.position + self._at):
+            self._near_to = self._at + size
+            return True
+        self._read_ahead(part)
+        return False
+
+    def _read_ahead(self, part: Slice) -> None:
+        """Have a thread read what is next; it is sent then, even if the pages are gone again. Meanwhile it is
+        not the peer that is waited for."""
+        assert self._outlet.ahead is not None
+        size = min(part.size - self._at, AHEAD_BYTES)
+        self._near_to = self._at + size
+        self._is_reading = True
+        self._refused_at = -1
+        reading = self._outlet.ahead.read(part.file, size, part.position + self._at)
+        reading.add_done_callback(self._was_read)
+
+    def _was_read(self, reading: asyncio.Future[None]) -> None:
+        self._is_reading = False
+        error = None if reading.cancelled() else reading.exception()
+        if not self._parts or self._transport.is_closing():
+            return
+        if isinstance(error, Exception):
+            self._on_sent(error)
+        else:
+            self._resume()
+
+    # -- files
+
     def _send_slice(self, part: Slice) -> int:
         assert self._socket is not None
         try:
-            size = min(part.size - self._at, self._outlet.room)
+            size = min(part.size, self._near_to) - self._at
+            size = min(size, self._outlet.room)
             sent = part.file.send_to(self._socket.fileno(), size, part.position + self._at)
         except BlockingIOError:
             return 0
@@ -362,7 +425,7 @@ class Sender:
         self._at += count
         self.taken_bytes += count
         if self._at >= size:
-            self._at = 0
+            self._at = self._near_to = 0
             self._parts.popleft()
 
     def _watch(self) -> None:
@@ -379,11 +442,3 @@ def _nobody(_: Exception | None = None) -> None:
 
 def _size(part: Part) -> int:
     return len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
-
-
-def _read(part: Slice, at: int, room: int) -> bytes:
-    wanted = min(part.size - at, room)
-    data = part.file.pread(wanted, part.position + at)
-    if len(data) != wanted:
-        raise StorageError(f"file ends {wanted - len(data)} bytes before the slice that is being sent")
-    return data

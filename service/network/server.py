@@ -26,8 +26,10 @@ from collections.abc import Iterator
 
 from service.base.disk import words_of
 from service.base.errors import ConfigError
+from service.base.threads import Threads
 from service.base.turns import Turns
 from service.network.admission import Admission
+from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
 from service.network.exchange import Answer, Describe, Gone, Handler, Limits
 from service.network.metrics import NetworkMetrics
@@ -55,7 +57,9 @@ class Server:
         turns: Turns | None = None,
         describe: Describe | None = None,
         on_gone: Gone | None = None,
+        threads: Threads | None = None,
     ) -> None:
+        """`threads` read what is not in the page cache; without them the loop does."""
         self.host = host
         self.port = port
         self._handler = handler
@@ -66,6 +70,7 @@ class Server:
         self._turns = turns or Turns()
         self._describe = describe or (lambda context, request: str(context))
         self._on_gone = on_gone
+        self._threads = threads
         self._shared: Shared | None = None
         self._listening: list[asyncio.Server] = []
         self._kept: list[socket.socket] = []
@@ -112,6 +117,7 @@ class Server:
             self._turns,
             self._describe,
             self._on_gone,
+            ReadAhead(loop, self._threads) if self._threads is not None else None,
         )
         try:
             server = await loop.create_server(
@@ -206,6 +212,8 @@ class Server:
             peer.abort()
         while shared.peers:
             await asyncio.sleep(0)
+        if shared.ahead is not None:
+            shared.ahead.close()
 
     def _sweep(self) -> None:
         """Close what has been idle too long: a connection with nothing to do, or a reader that does not

@@ -252,8 +252,8 @@ class LeaderState:
         return None
 
     def low_watermark(self) -> int:
-        """Where all live replicas begin at the latest: what DeleteRecords waits for. One that is shutting down
-        is live yet (Kafka `Partition.lowWatermarkIfLeader`)."""
+        """Where all live replicas begin at the latest: what DeleteRecords waits for. One that is shutting
+        down is live yet (Kafka `Partition.lowWatermarkIfLeader`)."""
         low = self._log.log_start_offset
         for one in self.followers:
             known = self._brokers.get(one.broker_id)

@@ -39,6 +39,9 @@ class File:
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
         return os.sendfile(socket_fd, self.fd, position, size)
 

@@ -121,6 +121,11 @@ class FaultDisk:
         self.bytes_read += len(data)
         return data
 
+    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
+        data = self._do("pread", self._path(fd), lambda: self.disk.pread_now(fd, size, position))
+        self.bytes_read += len(data or b"")
+        return data
+
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
         path = self._path(fd)
         return self._do("sendfile", path, lambda: self.disk.sendfile(fd, position, size, socket_fd))

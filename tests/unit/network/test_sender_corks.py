@@ -33,6 +33,9 @@ class Watched:
         self.read_bytes += size
         return self.content[position : position + size]
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
         self._look()
         return os.sendfile(socket_fd, self._fd, position, size)

@@ -1,0 +1,270 @@
+"""What the page cache lacks is read by a thread before it is sent, and nobody else waits meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.base.disk import DiskError, Open, SystemDisk
+from service.base.threads import SystemThreads
+from service.base.turns import Turns
+from service.hot.files import FileSlice, SegmentFile
+from service.network.ahead import AHEAD_BYTES, STRIDE_BYTES, ReadAhead
+from service.network.sender import PIECE_BYTES, Outlet, Part, Sender
+
+SIZE = 3 * AHEAD_BYTES + 12_345
+CONTENT = random.Random(1).randbytes(SIZE)
+
+
+class FarFile(SegmentFile):
+    """A file of which the loop may touch what a thread has read, and what was `near` before."""
+
+    def begin(self, *near: range) -> FarFile:
+        self.pages = {page for some in near for page in some}
+        self.loop_thread = threading.get_ident()
+        self.may_read = threading.Event()
+        self.may_read.set()
+        self.refuses = False
+        self.read_by_threads = 0
+        return self
+
+    def _are_near(self, size: int, position: int) -> bool:
+        return self.pages.issuperset(range(position >> 12, (position + size - 1 >> 12) + 1))
+
+    def pread_now(self, size: int, position: int) -> Any:
+        assert threading.get_ident() == self.loop_thread
+        return super().pread_now(size, position) if self._are_near(size, position) else None
+
+    def pread(self, size: int, position: int) -> bytes:
+        if threading.get_ident() == self.loop_thread:
+            assert self._are_near(size, position), "the loop would wait for the device"
+            return super().pread(size, position)
+        assert self.may_read.wait(60)
+        if self.refuses:
+            raise DiskError("reading", self.path, 5)
+        found = super().pread(size, position)
+        self.pages.update(range(position >> 12, (position + size - 1 >> 12) + 1))
+        self.read_by_threads += len(found)
+        return found
+
+    def send_to(self, socket_fd: int, size: int, position: int) -> int:
+        sent = super().send_to(socket_fd, size, position)
+        assert self._are_near(max(sent, 1), position), "the loop would wait for the device"
+        return sent
+
+
+class _Peer(asyncio.Protocol):
+    """Tells its sender what the transport says, as a connection does."""
+
+    sender: Sender
+
+    def pause_writing(self) -> None:
+        self.sender.paused()
+
+    def resume_writing(self) -> None:
+        self.sender.resumed()
+
+
+class Reader:
+    """A sender, and the socket at its other end."""
+
+    def __init__(self, sender: Sender, other: socket.socket, transport: asyncio.Transport) -> None:
+        self.sender, self.other, self.transport = sender, other, transport
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_sent(self, error: Exception | None) -> None:
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+
+    async def take(self, parts: list[Part], size: int) -> bytes:
+        """`parts` are sent; the bytes that come."""
+        if self.sender.send(parts):
+            self.ended.set_result(None)
+        loop, taken = asyncio.get_running_loop(), bytearray()
+        while len(taken) < size:
+            piece = await loop.sock_recv(self.other, 1 << 20)
+            assert piece
+            taken += piece
+        await self.ended
+        return bytes(taken)
+
+
+class Scene:
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "file"
+        self._path.write_bytes(CONTENT)
+        loop = asyncio.get_running_loop()
+        self.ahead = ReadAhead(loop, SystemThreads())
+        self.outlet = Outlet(loop, Turns(), self.ahead)
+
+    def file(self, *near: range) -> FarFile:
+        return FarFile(SystemDisk(), self._path, SIZE).begin(*near)
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[Reader]:
+        loop, own, other = asyncio.get_running_loop(), *socket.socketpair()
+        own.setblocking(False)
+        other.setblocking(False)
+        transport, peer = await loop.create_connection(_Peer, sock=own)
+        found: list[Reader] = []
+        sender = Sender(loop, transport, lambda e: found[0].on_sent(e), lambda: None, self.outlet)
+        peer.sender = sender
+        found.append(Reader(sender, other, transport))
+        try:
+            yield found[0]
+        finally:
+            sender.close()
+            transport.abort()
+            other.close()
+
+
+def run(folder: Path, scenario: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+    async def in_time() -> None:
+        scene = Scene(folder)
+        try:
+            await asyncio.wait_for(scenario(scene), 60)
+        finally:
+            scene.ahead.close()
+
+    asyncio.run(in_time())
+
+
+def _pieces(source: random.Random, file: FarFile) -> Iterator[tuple[Part, bytes]]:
+    for _ in range(source.randrange(1, 8)):
+        size = source.choice((1, 100, 5_000, 70_000, 300_000, AHEAD_BYTES, 2 * AHEAD_BYTES + 77))
+        if source.random() < 0.4:
+            data = source.randbytes(min(size, 400_000))
+            yield data, data
+        else:
+            at = source.randrange(SIZE - size)
+            yield FileSlice(file, at, size), CONTENT[at : at + size]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_bytes_come_in_order_and_the_loop_reads_none_from_the_device(tmp_path: Path, seed: int) -> None:
+    source = random.Random(seed)
+
+    async def scenario(scene: Scene) -> None:
+        pages = SIZE >> 12
+        near = [range(at, at + source.randrange(1, 200)) for at in source.sample(range(pages), 3)]
+        file = scene.file(*near[: source.randrange(4)])
+        # What is large is looked at in strides: what lies between them may be far, and is read by the loop.
+        file.pages = {
+            page for page in file.pages if file.pages.issuperset(range(page & -16, (page | 15) + 1))
+        }
+        pieces = list(_pieces(source, file))
+        expected = b"".join(data for _, data in pieces)
+        async with scene.reader() as reader:
+            assert await reader.take([part for part, _ in pieces], len(expected)) == expected
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_there_takes_no_thread(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        file = scene.file(range((SIZE >> 12) + 1))
+        async with scene.reader() as reader:
+            parts: list[Part] = [
+                b"head",
+                FileSlice(file, 0, SIZE),
+                b"middle",
+                FileSlice(file, 5, 900),
+                b"end",
+            ]
+            expected = b"head" + CONTENT + b"middle" + CONTENT[5:905] + b"end"
+            assert await reader.take(parts, len(expected)) == expected
+        assert scene.ahead.reads == file.read_by_threads == 0
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("size", [900, 40_000, SIZE])
+def test_nobody_waits_for_a_device_that_another_reader_waits_for(tmp_path: Path, size: int) -> None:
+    async def scenario(scene: Scene) -> None:
+        far, near = scene.file(), scene.file(range((SIZE >> 12) + 1))
+        far.may_read.clear()
+        async with scene.reader() as late, scene.reader() as prompt:
+            waits = asyncio.create_task(late.take([b"head", FileSlice(far, 0, size)], 4 + size))
+            for _ in range(3):
+                prompt.ended = asyncio.get_running_loop().create_future()
+                assert await prompt.take([FileSlice(near, 0, SIZE)], SIZE) == CONTENT
+            assert late.sender.busy
+            assert not waits.done()
+            assert late.sender.moved_bytes is None, "it is not the peer that is waited for"
+            far.may_read.set()
+            assert await waits == b"head" + CONTENT[:size]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("size", [900, SIZE])
+def test_a_device_that_fails_ends_that_answer(tmp_path: Path, size: int) -> None:
+    async def scenario(scene: Scene) -> None:
+        file = scene.file()
+        file.refuses = True
+        async with scene.reader() as reader:
+            assert not reader.sender.send([b"head", FileSlice(file, 0, size)])
+            with pytest.raises(DiskError):
+                await reader.ended
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_leaves_meanwhile_is_sent_nothing_more(tmp_path: Path, fails: bool) -> None:
+    async def scenario(scene: Scene) -> None:
+        file = scene.file()
+        file.may_read.clear()
+        async with scene.reader() as reader:
+            assert not reader.sender.send([FileSlice(file, 0, SIZE)])
+            reader.sender.close()
+            file.refuses = fails
+            file.may_read.set()
+            async with scene.reader() as other:
+                assert await other.take([FileSlice(scene.file(), 0, SIZE)], SIZE) == CONTENT
+            assert not reader.ended.done()
+
+    run(tmp_path, scenario)
+
+
+def test_a_file_that_is_shorter_than_it_was_is_an_error(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        file = scene.file()
+        async with scene.reader() as reader:
+            assert not reader.sender.send([FileSlice(file, SIZE - 1000, PIECE_BYTES)])
+            taking = asyncio.create_task(asyncio.get_running_loop().sock_recv(reader.other, 1 << 20))
+            with pytest.raises(Exception, match="bytes before the slice"):
+                await reader.ended
+            assert (await taking)[:1000] == CONTENT[-1000:]
+
+    run(tmp_path, scenario)
+
+
+def test_the_system_says_what_it_would_have_to_read(tmp_path: Path) -> None:
+    path, disk = tmp_path / "file", SystemDisk()
+    path.write_bytes(CONTENT)
+    fd = disk.open(path, Open.READ)
+    try:
+        assert disk.pread_now(fd, 5_000, 77) == CONTENT[77:5_077]
+        assert disk.pread_now(fd, 100, SIZE - 50) is None, "the file ends"
+        disk.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if disk.pread_now(fd, STRIDE_BYTES, AHEAD_BYTES) is not None:
+            pytest.skip("this file system keeps its pages, or cannot tell")
+        assert disk.pread(fd, STRIDE_BYTES, AHEAD_BYTES) == CONTENT[AHEAD_BYTES : AHEAD_BYTES + STRIDE_BYTES]
+        assert disk.pread_now(fd, STRIDE_BYTES, AHEAD_BYTES) is not None
+    finally:
+        disk.close(fd)
+    with pytest.raises(DiskError, match="reading"):
+        disk.pread_now(fd, 1, 0)
