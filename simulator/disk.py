@@ -130,6 +130,9 @@ class SimDisk:
         is_near = self.calls % _NEAR != 0
         return data if len(data) == size and is_near else None
 
+    def bring(self, fd: int, size: int, position: int) -> None:
+        self.pread(fd, size, position)
+
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
         """There are no sockets here: whatever the descriptor is, it is none."""
         path, _ = self._file(fd, "sending")

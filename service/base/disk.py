@@ -102,6 +102,10 @@ class Disk(Protocol):
         """`size` bytes from `position` on; None where the device would have to be waited for, or the file
         ends. Where the system cannot tell, as `pread`."""
 
+    def bring(self, fd: int, size: int, position: int) -> None:
+        """Read these bytes into the page cache, as far as the file goes. From then on whoever reads from `fd`
+        reads from the device what was asked for, and no more: what comes behind is brought as well."""
+
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         """Write all of `data`; where this raises any part of it may have been written."""
 
@@ -202,6 +206,17 @@ class SystemDisk:
                     raise self._error("reading", fd, e) from e
         found = self.pread(fd, size, position)
         return found if len(found) == size else None
+
+    def bring(self, fd: int, size: int, position: int) -> None:
+        if _ADVISE is not None:
+            with self._saying("reading", fd):
+                _ADVISE(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        end = position + size
+        while position < end:
+            found = len(self.pread(fd, min(end - position, _BROUGHT_BYTES), position))
+            if not found:
+                break
+            position += found
 
     @staticmethod
     def _read_rest(fd: int, size: int, position: int, data: bytes) -> bytes:
@@ -338,6 +353,10 @@ def _entry(name: str, found: os.stat_result) -> Entry:
 
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+"""macOS has none."""
+
+_BROUGHT_BYTES: Final = 256 << 10
+_ADVISE: Final[Callable[[int, int, int, int], None] | None] = getattr(os, "posix_fadvise", None)
 """macOS has none."""
 
 _NOW: Final[int | None] = getattr(os, "RWF_NOWAIT", None)

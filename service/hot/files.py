@@ -67,6 +67,10 @@ class SegmentFile:
         """As `Disk.pread_now`."""
         return self.disk.pread_now(self.fd, size, position)
 
+    def bring(self, size: int, position: int) -> None:
+        """As `Disk.bring`."""
+        self.disk.bring(self.fd, size, position)
+
     def read(self, position: int, size: int) -> bytes:
         """All of these bytes; `StorageError` if they are not all there."""
         data = self.disk.pread(self.fd, size, position)

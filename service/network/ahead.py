@@ -4,9 +4,10 @@ A reader that is far behind asks for bytes that nobody has touched for long, and
 their pages to others. ``sendfile`` would read them from the device, in the loop, and behind what is being
 written back just then: 20 to 60 ms for a quarter of a megabyte were seen, for everybody.
 
-So pages are asked for with ``RWF_NOWAIT`` before they are sent: a byte in each `STRIDE_BYTES` of what is large
-(the system reads ahead, and gives pages up, in about such pieces: 0.6 us each, one part in a hundred of what
-sending costs), all of what is small, as it is read anyway.
+So pages are asked for with ``RWF_NOWAIT`` before they are sent: of what is large one byte of each
+`STRIDE_BYTES` (the system brings pages, and gives them up, in about such pieces; 0.6 us each, one part in a
+hundred of what sending costs), of what is small all, as it is read anyway. Nor does the system read ahead in a
+file once a thread has: it would do so within ``sendfile``, megabytes at a time.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from service.base.types import Buffer
 AHEAD_BYTES: Final = 1 << 20
 """So much is looked at and read in one go."""
 STRIDE_BYTES: Final = 64 << 10
-_PIECE_BYTES: Final = 256 << 10
-"""memory that a thread has"""
 _THREADS: Final = 4
 
 
 class ReadFile(Protocol):
+    """All of these raise `DiskError`."""
+
     def pread(self, size: int, position: int) -> bytes:
-        """Bytes from `position` on, fewer than `size` at the end of the file only. `DiskError`."""
+        """Bytes from `position` on, fewer than `size` at the end of the file only."""
 
     def pread_now(self, size: int, position: int) -> Buffer | None:
         """As `Disk.pread_now`."""
+
+    def bring(self, size: int, position: int) -> None:
+        """As `Disk.bring`."""
 
 
 class ReadAhead:
@@ -45,7 +49,7 @@ class ReadAhead:
     def read(self, file: ReadFile, size: int, position: int) -> asyncio.Future[None]:
         """Have a thread read these bytes into the page cache, as far as the file goes. `DiskError`."""
         self.reads += 1
-        return self._loop.run_in_executor(self._pool, _read, file, size, position)
+        return self._loop.run_in_executor(self._pool, file.bring, size, position)
 
     def close(self) -> None:
         """Nobody asks any more; what is being read goes on."""
@@ -58,12 +62,3 @@ def is_near(file: ReadFile, size: int, position: int) -> bool:
     return all(file.pread_now(1, at) for at in range(position, end, STRIDE_BYTES)) and bool(
         file.pread_now(1, end - 1)
     )
-
-
-def _read(file: ReadFile, size: int, position: int) -> None:
-    end = position + size
-    while position < end:
-        found = len(file.pread(min(end - position, _PIECE_BYTES), position))
-        if not found:
-            return  # who sends it finds out
-        position += found

@@ -126,6 +126,9 @@ class FaultDisk:
         self.bytes_read += len(data or b"")
         return data
 
+    def bring(self, fd: int, size: int, position: int) -> None:
+        self._do("pread", self._path(fd), lambda: self.disk.bring(fd, size, position))
+
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
         path = self._path(fd)
         return self._do("sendfile", path, lambda: self.disk.sendfile(fd, position, size, socket_fd))

@@ -36,6 +36,9 @@ class Watched:
     def pread_now(self, size: int, position: int) -> bytes | None:
         return self.pread(size, position)
 
+    def bring(self, size: int, position: int) -> None:
+        raise AssertionError("all of it is here")
+
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
         self._look()
         return os.sendfile(socket_fd, self._fd, position, size)
