@@ -6,8 +6,8 @@ written back just then: 20 to 60 ms for a quarter of a megabyte were seen, for e
 
 So pages are asked for with ``RWF_NOWAIT`` before they are sent: of what is large one byte of each
 `STRIDE_BYTES` (the system brings pages, and gives them up, in about such pieces; 0.6 us each, one part in a
-hundred of what sending costs), of what is small all, as it is read anyway. Nor does the system read ahead in a
-file once a thread has: it would do so within ``sendfile``, megabytes at a time.
+hundred of what sending costs), of what is small all, as it is read anyway. Nor does the system read ahead in
+a file once a thread has: it would do so within ``sendfile``, megabytes at a time.
 """
 
 from __future__ import annotations
