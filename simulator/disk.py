@@ -130,6 +130,9 @@ class SimDisk:
         is_near = self.calls % _NEAR != 0
         return data if len(data) == size and is_near else None
 
+    def is_near(self, fd: int, size: int, position: int) -> bool:
+        return self.pread_now(fd, size, position) is not None
+
     def bring(self, fd: int, size: int, position: int) -> None:
         self.pread(fd, size, position)
 

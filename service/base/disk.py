@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from service.base.errors import StorageError
+from service.base.page_cache import is_cached
 from service.base.types import Buffer
 
 
@@ -101,6 +102,9 @@ class Disk(Protocol):
     def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
         """`size` bytes from `position` on; None where the device would have to be waited for, or the file
         ends. Where the system cannot tell, as `pread`."""
+
+    def is_near(self, fd: int, size: int, position: int) -> bool:
+        """Whether these bytes can be read without waiting for the device, as far as the system can tell."""
 
     def bring(self, fd: int, size: int, position: int) -> None:
         """Read these bytes into the page cache, as far as the file goes. From then on whoever reads from `fd`
@@ -206,6 +210,13 @@ class SystemDisk:
                     raise self._error("reading", fd, e) from e
         found = self.pread(fd, size, position)
         return found if len(found) == size else None
+
+    def is_near(self, fd: int, size: int, position: int) -> bool:
+        is_near = is_cached(fd, size, position)
+        if is_near is None:
+            at = (*range(position, position + size, _STRIDE_BYTES), position + size - 1)
+            is_near = all(self.pread_now(fd, 1, one) for one in at)
+        return is_near
 
     def bring(self, fd: int, size: int, position: int) -> None:
         if _ADVISE is not None:
@@ -355,6 +366,8 @@ def _entry(name: str, found: os.stat_result) -> Entry:
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 """macOS has none."""
 
+_STRIDE_BYTES: Final = 64 << 10
+"""The system mostly brings pages, and gives them up, in about such pieces."""
 _BROUGHT_BYTES: Final = 256 << 10
 _ADVISE: Final[Callable[[int, int, int, int], None] | None] = getattr(os, "posix_fadvise", None)
 """macOS has none."""

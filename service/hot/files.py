@@ -67,6 +67,10 @@ class SegmentFile:
         """As `Disk.pread_now`."""
         return self.disk.pread_now(self.fd, size, position)
 
+    def is_near(self, size: int, position: int) -> bool:
+        """As `Disk.is_near`."""
+        return self.disk.is_near(self.fd, size, position)
+
     def bring(self, size: int, position: int) -> None:
         """As `Disk.bring`."""
         self.disk.bring(self.fd, size, position)

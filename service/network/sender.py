@@ -47,7 +47,7 @@ from typing import Protocol
 from service.base.errors import FirnError, StorageError
 from service.base.turns import Turns
 from service.base.types import Buffer
-from service.network.ahead import AHEAD_BYTES, ReadAhead, ReadFile, is_near
+from service.network.ahead import AHEAD_BYTES, ReadAhead, ReadFile
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
@@ -375,7 +375,7 @@ class Sender:
         if self._at < self._near_to:
             return True
         size = min(part.size - self._at, AHEAD_BYTES)
-        if is_near(part.file, size, part.position + self._at):
+        if part.file.is_near(size, part.position + self._at):
             self._near_to = self._at + size
             return True
         self._read_ahead(part)

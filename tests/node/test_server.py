@@ -42,6 +42,9 @@ class File:
     def pread_now(self, size: int, position: int) -> bytes | None:
         return self.pread(size, position)
 
+    def is_near(self, size: int, position: int) -> bool:
+        return True
+
     def bring(self, size: int, position: int) -> None:
         raise AssertionError("all of it is here")
 

@@ -126,6 +126,9 @@ class FaultDisk:
         self.bytes_read += len(data or b"")
         return data
 
+    def is_near(self, fd: int, size: int, position: int) -> bool:
+        return self._do("pread", self._path(fd), lambda: self.disk.is_near(fd, size, position))
+
     def bring(self, fd: int, size: int, position: int) -> None:
         self._do("pread", self._path(fd), lambda: self.disk.bring(fd, size, position))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import random
 import socket
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 
+import service.base.disk
 from service.base.disk import DiskError, Open, SystemDisk
 from service.base.threads import SystemThreads
 from service.base.turns import Turns
 from service.hot.files import FileSlice, SegmentFile
-from service.network.ahead import AHEAD_BYTES, STRIDE_BYTES, ReadAhead
+from service.network.ahead import AHEAD_BYTES, ReadAhead
 from service.network.sender import PIECE_BYTES, Outlet, Part, Sender
 
 SIZE = 3 * AHEAD_BYTES + 12_345
@@ -43,6 +45,9 @@ class FarFile(SegmentFile):
     def pread_now(self, size: int, position: int) -> Any:
         assert threading.get_ident() == self.loop_thread
         return super().pread_now(size, position) if self._are_near(size, position) else None
+
+    def is_near(self, size: int, position: int) -> bool:
+        return self._are_near(size, position)
 
     def pread(self, size: int, position: int) -> bytes:
         assert self._are_near(size, position), "the loop would wait for the device"
@@ -160,10 +165,6 @@ def test_all_bytes_come_in_order_and_the_loop_reads_none_from_the_device(tmp_pat
         pages = SIZE >> 12
         near = [range(at, at + source.randrange(1, 200)) for at in source.sample(range(pages), 3)]
         file = scene.file(*near[: source.randrange(4)])
-        # What is large is looked at in strides: what lies between them may be far, and is read by the loop.
-        file.pages = {
-            page for page in file.pages if file.pages.issuperset(range(page & -16, (page | 15) + 1))
-        }
         pieces = list(_pieces(source, file))
         expected = b"".join(data for _, data in pieces)
         async with scene.reader() as reader:
@@ -252,22 +253,32 @@ def test_a_file_that_is_shorter_than_it_was_is_an_error(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_system_says_what_it_would_have_to_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("can_tell", [True, False])
+def test_the_system_says_what_it_would_have_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_tell: bool
+) -> None:
+    if not can_tell:
+        monkeypatch.setattr(service.base.disk, "is_cached", lambda *_: None)
     path, disk = tmp_path / "file", SystemDisk()
     path.write_bytes(CONTENT)
-    fd = disk.open(path, Open.READ)
+    fd = disk.open(path, Open.WRITE)
     try:
+        assert disk.is_near(fd, SIZE, 0)
+        assert disk.is_near(fd, SIZE - 5_000, 5_000)
+        assert not disk.is_near(fd, mmap.PAGESIZE, SIZE), "the file ends"
         assert disk.pread_now(fd, 5_000, 77) == CONTENT[77:5_077]
         assert disk.pread_now(fd, 100, SIZE - 50) is None, "the file ends"
         disk.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if disk.pread_now(fd, STRIDE_BYTES, AHEAD_BYTES) is not None:
+        if disk.is_near(fd, AHEAD_BYTES, AHEAD_BYTES):
             pytest.skip("this file system keeps its pages, or cannot tell")
         disk.bring(fd, AHEAD_BYTES, AHEAD_BYTES)
+        assert disk.is_near(fd, AHEAD_BYTES, AHEAD_BYTES)
         assert disk.pread_now(fd, AHEAD_BYTES, AHEAD_BYTES) == CONTENT[AHEAD_BYTES : 2 * AHEAD_BYTES]
         disk.bring(fd, AHEAD_BYTES, SIZE - 50)
         assert disk.pread_now(fd, 50, SIZE - 50) == CONTENT[-50:]
     finally:
         disk.close(fd)
-    with pytest.raises(DiskError, match="reading"):
-        disk.pread_now(fd, 1, 0)
+    for read in (disk.pread_now, disk.bring, disk.is_near):
+        with pytest.raises(DiskError, match="reading"):
+            read(fd, 1, 0)

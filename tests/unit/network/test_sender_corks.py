@@ -36,6 +36,9 @@ class Watched:
     def pread_now(self, size: int, position: int) -> bytes | None:
         return self.pread(size, position)
 
+    def is_near(self, size: int, position: int) -> bool:
+        return True
+
     def bring(self, size: int, position: int) -> None:
         raise AssertionError("all of it is here")
 
