@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -60,6 +61,12 @@ def have_pages(folder: Path, size: int) -> None:
         for _ in range(0, size, len(chunk)):
             file.write(chunk)
     path.unlink()
+
+
+def stolen_s() -> float:
+    """Seconds, of all processors together, that the host of this virtual machine gave to others so far."""
+    ticks = Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=9)[1:9]
+    return int(ticks[7]) / os.sysconf("SC_CLK_TCK")
 
 
 def kafka_is_here() -> bool:

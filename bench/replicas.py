@@ -32,7 +32,7 @@ from kio.schema.errors import ErrorCode
 
 from bench.measures import Measured
 from bench.parts import parts_of
-from bench.peers import Cpu, have_pages, kafka_is_here, rss_mb
+from bench.peers import Cpu, have_pages, kafka_is_here, rss_mb, stolen_s
 from bench.replica_load import Pace, pour
 from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
@@ -407,16 +407,18 @@ def _catch_up(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
         before = pace.felt(10)
         have_pages(cluster.folder, size)
         cluster.members[victim].start(120)
-        began = time.monotonic()
+        began, stolen = time.monotonic(), stolen_s()
         wait_in_sync(cluster, "missed", 600)
         took = time.monotonic() - began
         felt = pace.felt_since(began)
+        taken = (stolen_s() - stolen) / took
     return [
         Measured(f"a follower was away for {size / 1e9:.1f} GB: in sync, from ready", "s", None, took),
         Measured("… a second", "MB/s", None, size / took / 1e6),
         Measured("acks=all of others, p99 before", "ms", None, 1000 * before.p99),
         Measured("… and beside it", "ms", None, 1000 * felt.p99),
         Measured("… in times", "x", None, felt.p99 / before.p99),
+        Measured("… of a processor, taken by the host of this machine meanwhile", "%", None, 100 * taken),
     ]
 
 

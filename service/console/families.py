@@ -102,6 +102,10 @@ NETWORK: Final = (
         "connections_ended_for_memory",
         "Connections that were closed because their request had stalled and its memory was needed.",
     ),
+    _counter(
+        "device_reads",
+        "Reads from a disk's device, by threads, of up to a megabyte to be sent that the page cache lacked.",
+    ),
     _counter("connections_malformed", "Connections that were closed because their bytes made no sense."),
     _counter("handler_failures", "Requests that ended in a bug of ours or an error of the disk."),
     _gauge(

@@ -134,6 +134,7 @@ def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     yield Sample("firn_connections_idle_closed", metrics.idle_closed)
     yield Sample("firn_connections_late_requests", metrics.late_requests)
     yield Sample("firn_connections_late_responses", metrics.late_responses)
+    yield Sample("firn_device_reads", metrics.device_reads)
     yield Sample("firn_connections_ended_for_memory", metrics.ended_for_memory)
     yield Sample("firn_connections_malformed", metrics.wire_errors)
     yield Sample("firn_handler_failures", metrics.handler_errors)

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from service.base.threads import Threads
 from service.base.types import Buffer
+from service.network.metrics import NetworkMetrics
 
 AHEAD_BYTES: Final = 1 << 20
 """So much is looked at and read in one go."""
@@ -41,15 +42,14 @@ class ReadFile(Protocol):
 class ReadAhead:
     """The threads of one server; they are made when one is needed. Owned by the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads, metrics: NetworkMetrics) -> None:
         self._loop = loop
         self._pool = threads.pool("read-ahead", _THREADS)
-        self.reads = 0
-        """how often a thread had to"""
+        self._metrics = metrics
 
     def read(self, file: ReadFile, size: int, position: int) -> asyncio.Future[None]:
         """Have a thread read these bytes into the page cache, as far as the file goes. `DiskError`."""
-        self.reads += 1
+        self._metrics.device_reads += 1
         return self._loop.run_in_executor(self._pool, file.bring, size, position)
 
     def close(self) -> None:

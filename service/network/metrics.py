@@ -56,6 +56,8 @@ class NetworkMetrics:
     """connections that were closed because a response was taken too slowly"""
     ended_for_memory: int = 0
     """connections that were closed because their request had stalled and its memory was needed"""
+    device_reads: int = 0
+    """reads of up to a megabyte that threads did, as the page cache lacked what was to be sent"""
 
     @property
     def requests(self) -> int:

@@ -117,7 +117,7 @@ class Server:
             self._turns,
             self._describe,
             self._on_gone,
-            ReadAhead(loop, self._threads) if self._threads is not None else None,
+            ReadAhead(loop, self._threads, self.counters) if self._threads is not None else None,
         )
         try:
             server = await loop.create_server(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import random
 import shutil
 import threading
 import time
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.disk import SystemDisk
 from service.base.slices import Slice
 from service.broker.fetch_pass import Pass
 from service.records.decode import iter_records
@@ -92,6 +95,28 @@ def test_min_bytes_gathers_several_appends(talk: Talk) -> None:
     thread.join()
     other.client.close()
     assert len(found) >= 4
+
+
+def test_what_the_page_cache_has_given_up_is_read_by_threads(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    node, source = start(), random.Random(7)
+    client = node.client()
+    talk = Talk(client)
+    topic_id = talk.create("t").topic_id
+    produced = [source.randbytes(size) for size in (900_000, 50, 5_000, 900_000, 30_000, 900_000, 700)]
+    for value in produced:
+        talk.produce(topic_id, [value], DAY)
+    (log,) = tmp_path.rglob("t-0/*0.log")
+    with log.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if SystemDisk().is_near(file.fileno(), log.stat().st_size, 0):
+            pytest.skip("this file system keeps its pages, or cannot tell")
+    answer = talk.fetch(topic_id, 0, partition_max_bytes=4 << 20, max_bytes=4 << 20)
+    assert values(answer.records) == produced
+    assert node.node.network.device_reads > 0
+    client.close()
 
 
 def test_a_fetch_does_not_wait_at_the_end_of_a_segment(talk: Talk) -> None:

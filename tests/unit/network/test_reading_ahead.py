@@ -21,6 +21,7 @@ from service.base.threads import SystemThreads
 from service.base.turns import Turns
 from service.hot.files import FileSlice, SegmentFile
 from service.network.ahead import AHEAD_BYTES, ReadAhead
+from service.network.metrics import NetworkMetrics
 from service.network.sender import PIECE_BYTES, Outlet, Part, Sender
 
 SIZE = 3 * AHEAD_BYTES + 12_345
@@ -111,7 +112,8 @@ class Scene:
         self._path = folder / "file"
         self._path.write_bytes(CONTENT)
         loop = asyncio.get_running_loop()
-        self.ahead = ReadAhead(loop, SystemThreads())
+        self.metrics = NetworkMetrics()
+        self.ahead = ReadAhead(loop, SystemThreads(), self.metrics)
         self.outlet = Outlet(loop, Turns(), self.ahead)
 
     def file(self, *near: range) -> FarFile:
@@ -186,7 +188,7 @@ def test_what_is_there_takes_no_thread(tmp_path: Path) -> None:
             ]
             expected = b"head" + CONTENT + b"middle" + CONTENT[5:905] + b"end"
             assert await reader.take(parts, len(expected)) == expected
-        assert scene.ahead.reads == file.read_by_threads == 0
+        assert scene.metrics.device_reads == file.read_by_threads == 0
 
     run(tmp_path, scenario)
 
