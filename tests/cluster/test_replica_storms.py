@@ -53,18 +53,24 @@ def check(cluster: Cluster, writers: Writers) -> None:
     check_files(cluster, SAFE, range(PARTITIONS))
 
 
-def blow(cluster: Cluster, is_over: Callable[[Storm], bool], longest_sleep_s: float = 10) -> None:
+KILLS_A_WHOLE = 25
+"""Of 500 kills 20 are of the whole cluster."""
+
+
+def blow(
+    cluster: Cluster, is_over: Callable[[Storm], bool], longest_sleep_s: float = 10, kills_a_whole: int = 0
+) -> None:
     source = random.Random(SEED)
     with Writers(cluster, create(cluster)) as writers:
         storm = Storm(cluster, SAFE, source)
-        storm.longest_sleep_s = longest_sleep_s
+        storm.longest_sleep_s, storm.kills_a_whole = longest_sleep_s, kills_a_whole
         while not is_over(storm):
             storm.next()
             if source.random() < 0.4:
                 wait_in_sync(cluster, SAFE, 120)
             time.sleep(source.uniform(0, 3))
         check(cluster, writers)
-    print(f"{len(storm.done)} harms, {storm.kills} kills", flush=True)
+    print(f"{len(storm.done)} harms, {storm.kills} kills, {storm.wholes} times everybody", flush=True)
 
 
 def test_a_short_storm_loses_nothing(cluster: Cluster) -> None:
@@ -77,7 +83,7 @@ def test_a_long_storm_loses_nothing(cluster: Cluster) -> None:
     kills = int(os.environ.get("KILLS", "0"))
     until_s = time.monotonic() + float(os.environ.get("SECONDS_OF_STORM", "300"))
     is_over = (lambda storm: storm.kills >= kills) if kills else (lambda _: time.monotonic() > until_s)
-    blow(cluster, is_over, LONG_SLEEP_S)
+    blow(cluster, is_over, LONG_SLEEP_S, KILLS_A_WHOLE if kills else 0)
 
 
 @pytest.mark.soak

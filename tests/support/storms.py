@@ -265,6 +265,9 @@ def read_partition(bootstrap: str, place: Place, seconds: float = 120) -> dict[i
 # -- the harm
 
 
+_WHOLE: Final = "kill all"
+
+
 class Harm(NamedTuple):
     what: str
     victims: tuple[int, ...]
@@ -278,6 +281,8 @@ class Storm:
         self._cluster, self._topic, self._source = cluster, topic, source
         self.kills = 0
         self.longest_sleep_s = 10.0
+        self.kills_a_whole = 0
+        """After so many kills at the latest the whole cluster is killed again; 0: as it comes."""
         self.done: list[Harm] = []
         self._began_s = time.monotonic()
 
@@ -290,11 +295,16 @@ class Storm:
             (2, "kill one again as it starts", self._kill_as_it_starts),
             (2, "kill two", lambda: self._kill(self._source.sample(self._ids, 2))),
             (2, "kill everybody but one", self._kill_all_but_one),
-            (2, "kill all", lambda: self._kill(self._ids)),
+            (2, _WHOLE, lambda: self._kill(self._ids)),
             (3, "let one sleep", lambda: self._sleep(kills_another=False)),
             (1, "kill one while another sleeps", lambda: self._sleep(kills_another=True)),
             (1, "roll", self._roll),
         )
+
+    @property
+    def wholes(self) -> int:
+        """How often everybody was killed at once."""
+        return sum(one.what == _WHOLE for one in self.done)
 
     @property
     def _ids(self) -> list[int]:
@@ -302,6 +312,8 @@ class Storm:
 
     def next(self) -> Harm:
         """Does one harm, and undoes it: all nodes run after it, not all may be in sync."""
+        if self.kills_a_whole and self.wholes < self.kills // self.kills_a_whole:
+            return self.do(_WHOLE, lambda: self._kill(self._ids))
         kinds = self._kinds
         ((_, what, do),) = self._source.choices(kinds, [one[0] for one in kinds])
         return self.do(what, do)
