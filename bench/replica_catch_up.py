@@ -121,7 +121,7 @@ class Follower:
             SystemClock(),
             Bucket({}),
             print,
-            is_behind=True,
+            on_caught_up=lambda *_: None,
         )
         files = NoFiles()
         files.io = LogIo(SystemThreads(), 2, "log-append")

@@ -47,7 +47,8 @@ class _Place(NamedTuple):
 
     leader: int
     number: int
-    is_in_sync: bool
+    has_caught_up: bool
+    """for what is in sync, or is about to be: who waits for it does not wait for what is behind"""
 
 
 class Replication:
@@ -102,6 +103,8 @@ class Replication:
         self._fetching: dict[_Place, _Fetching] = {}
         self._out: set[TopicIdPartition] = set()
         """followed here, and not in sync"""
+        self._near: dict[TopicIdPartition, int] = {}
+        """those of them that have caught up with the leader of this epoch, which is to count them"""
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
@@ -225,13 +228,15 @@ class Replication:
             self._out.add(tip)
         elif tip in self._out:
             self._out.discard(tip)
+            self._near.pop(tip, None)
             # Its leader has seen that its log is theirs: it goes on from there, should it be elected.
             partition.head_judged(None)
         # A log that fails ends where it did: its leader would take it for one that has caught up.
         if replica.leader < 0 or self._is_closed or partition.log.failure is not None:
             self._unfollow(tip)
             return
-        place = _Place(replica.leader, self._number_of(tip), self._me in replica.isr)
+        has_caught_up = self._me in replica.isr or self._near.get(tip) == replica.leader_epoch
+        place = _Place(replica.leader, self._number_of(tip), has_caught_up)
         followed = self._followed.get(tip)
         if followed is None or followed.place != place or followed.partition is not partition:
             self._unfollow(tip)
@@ -253,8 +258,17 @@ class Replication:
                 and not remote.is_given_up
                 and remote.end_offset > 0
             ),
-            is_in_sync=place.is_in_sync,
+            is_in_sync=has_caught_up,
         )
+
+    def _caught_up(self, tip: TopicIdPartition, leader_epoch: int) -> None:
+        """Its leader counts it from its next fetch on, and others may wait for it."""
+        followed = self._followed.get(tip)
+        if followed is None or followed.replica.leader_epoch != leader_epoch or self._is_closed:
+            return
+        self._near[tip] = leader_epoch
+        if not followed.place.has_caught_up:
+            self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
 
     def _number_of(self, tip: TopicIdPartition) -> int:
         """Which of the loops that fetch from its leader."""
@@ -281,6 +295,7 @@ class Replication:
         self._unfollow(tip)
         self._directories.gone(tip)
         self._out.discard(tip)
+        self._near.pop(tip, None)
 
     def _unlead(self, tip: TopicIdPartition) -> None:
         if self._led.pop(tip, None) is None:
@@ -342,7 +357,7 @@ class Replication:
     def _begin(self, place: _Place) -> _Fetching:
         leader, config = place.leader, self._config
         client_id = f"broker-{self._me}-fetcher-{place.number}"
-        if not place.is_in_sync:
+        if not place.has_caught_up:
             client_id += "-behind"
         channels = Channels(ChannelOptions(client_id=client_id), chance=self._chance)
         fetcher = Fetcher(
@@ -362,7 +377,7 @@ class Replication:
             lambda why: self._warnings.warning("from broker %d: %s", leader, why),
             self.follower_throttle,
             self.metrics,
-            is_behind=not place.is_in_sync,
+            on_caught_up=None if place.has_caught_up else self._caught_up,
         )
         task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetcher of broker {leader}")
         task.add_done_callback(self._ended)

@@ -31,6 +31,7 @@ from service.replication.follower import (
     Append,
     AskOffsets,
     BuildLocalStart,
+    CaughtUp,
     Done,
     Effect,
     Fetch,
@@ -156,10 +157,11 @@ class Fetcher:
         throttle: Throttle | None = None,
         metrics: ReplicationMetrics | None = None,
         *,
-        is_behind: bool = False,
+        on_caught_up: Callable[[TopicIdPartition, int], None] | None = None,
     ) -> None:
         """`warn` is told what somebody should know; it limits how often. `throttle`: that of all fetchers.
-        `is_behind`: what it fetches has to catch up, which nobody else waits for."""
+        `on_caught_up`: what it fetches has to catch up, which nobody else waits for; called, in a later step
+        of the loop, with a partition that has, and the leader's epoch."""
         self._leader = leader
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -167,7 +169,8 @@ class Fetcher:
         self._clock = clock
         self._archive = archive
         self._warn = warn
-        self._is_behind = is_behind
+        self._on_caught_up = on_caught_up
+        self._is_behind = on_caught_up is not None
         self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms), throttle)
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
@@ -395,6 +398,9 @@ class Fetcher:
                 self._warn(f"{effect.tip} is left alone: {effect.why}")
             elif isinstance(effect, Follow):
                 self._follow(effect)
+            elif isinstance(effect, CaughtUp):
+                if self._on_caught_up is not None:
+                    asyncio.get_running_loop().call_soon(self._on_caught_up, *effect)
             elif isinstance(effect, Truncate | Restart):
                 self._go_on_beside(effect, self._cut(effect))
             elif isinstance(effect, AskOffsets):

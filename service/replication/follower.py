@@ -154,6 +154,13 @@ class Follow(NamedTuple):
     start_offset: int
 
 
+class CaughtUp(NamedTuple):
+    """The log has all that its leader has told to be committed, for the first time since it lacked some."""
+
+    tip: TopicIdPartition
+    leader_epoch: int
+
+
 class Hold(NamedTuple):
     """The partition is left alone until it is assigned anew, for a reason that somebody should know."""
 
@@ -167,7 +174,7 @@ class Warn(NamedTuple):
     why: str
 
 
-Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Flush | Follow | Hold | Warn
+Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Flush | Follow | CaughtUp | Hold | Warn
 
 
 MOST_NAMED: Final = 1_000
@@ -442,9 +449,8 @@ class FollowerMachine:
                 followed.told = told.high_watermark, told.start_offset
                 number = self._begin(followed, State.WORKING)
                 return (Append(number, followed.tip, followed.leader_epoch, index, told.start_offset),)
-            if followed.lag is None:
-                self._lags(followed, told.high_watermark)
-            return self._follow(followed, told.high_watermark, told.start_offset)
+            news = self._lags(followed, told.high_watermark) if followed.lag is None else ()
+            return (*self._follow(followed, told.high_watermark, told.start_offset), *news)
         if error is ErrorCode.offset_out_of_range:
             number = self._begin(followed, State.ASKING)
             return (AskOffsets(number, followed.tip, followed.leader_epoch),)
@@ -477,11 +483,12 @@ class FollowerMachine:
             self._changed[followed.tip] = None
         return (Follow(followed.tip, mark, start),)
 
-    def _lags(self, followed: Followed, high_watermark: int) -> None:
+    def _lags(self, followed: Followed, high_watermark: int) -> Iterable[Effect]:
         """How much it lacks of what the leader tells to be committed."""
-        is_told = high_watermark != NO_OFFSET
+        before, is_told = followed.lag, high_watermark != NO_OFFSET
         followed.lag = max(high_watermark - followed.log.log_end_offset, 0) if is_told else None
         self._held_back.note(followed.tip, followed.lag)
+        return (CaughtUp(followed.tip, followed.leader_epoch),) if followed.lag == 0 != before else ()
 
     # -- where the logs part
 
@@ -550,9 +557,9 @@ class FollowerMachine:
             self._delay(followed, now_ms)
         else:
             followed.move(State.READY)
-            self._lags(followed, told[0])
+            news = self._lags(followed, told[0])
             self._partitions[followed.tip] = self._partitions.pop(followed.tip)
-            return tuple(self._follow(followed, *told))
+            return (*self._follow(followed, *told), *news)
         return ()
 
     def _build(self, followed: Followed, start_offset: int) -> BuildLocalStart:

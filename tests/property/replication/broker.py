@@ -14,6 +14,7 @@ from service.replication.follower import (
     Append,
     AskOffsets,
     BuildLocalStart,
+    CaughtUp,
     Done,
     Effect,
     Fetch,
@@ -396,6 +397,9 @@ class Broker:
                 log = self.logs[effect.tip]
                 log.high_watermark, log.log_start_offset = effect.high_watermark, effect.start_offset
                 world.oracle.follows(self, effect.tip)
+            elif isinstance(effect, CaughtUp):
+                log = self.logs[effect.tip]
+                assert log.log_end_offset >= log.high_watermark, "it lacks nothing of what it was told"
             elif isinstance(effect, Hold | Warn):
                 raise Violation(f"{self.id}: {effect.why}")
             elif isinstance(effect, Append):

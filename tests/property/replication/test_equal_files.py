@@ -169,7 +169,7 @@ class History:
             SystemClock(),
             Bucket({}),
             self.warnings.append,
-            is_behind=self.chance.random() < 0.5,
+            on_caught_up=None if self.chance.random() < 0.5 else lambda *_: None,
         )
         fetcher.assign(TIP, replica, self.epoch, is_clean=self.is_clean)
         running = asyncio.create_task(fetcher.run())

@@ -34,9 +34,11 @@ ME, LEADER, EPOCH = 1, 2, 5
 
 @dataclass
 class Leading:
-    """A leader with nothing in its logs, and what each client has in its fetch session with it."""
+    """A leader that sends nothing of its logs, and what each client has in its fetch session with it."""
 
     sessions: dict[str, set[UUID]] = field(default_factory=lambda: defaultdict(set))
+    committed: int = 10
+    """what it tells of every log"""
 
     async def behave(self, header: RequestHeader, message: Any) -> bytes | None:
         if header.api_key != ApiKey.FETCH:
@@ -51,7 +53,8 @@ class Leading:
         asked |= {cast("UUID", topic_id) for topic_id, _ in view.topics}
         if view.session_epoch:
             await asyncio.sleep(0.02)
-        results = [(one, [FetchPartitionResult(0, high_watermark=0, log_start_offset=0)]) for one in asked]
+        told = FetchPartitionResult(0, high_watermark=self.committed, log_start_offset=0)
+        results = [(one, [told]) for one in asked]
         parts: list[Any] = encode_fetch_response(18, header.correlation_id, results, session_id=9)
         return b"".join(bytes(one) for one in parts)
 
@@ -120,6 +123,40 @@ def test_what_is_behind_is_fetched_apart_until_it_is_in_sync(tmp_path: Path) -> 
         assert len(replication._fetching) == 1, "nobody is behind: that loop has ended"
         replication.follow(synced, image_of((LEADER,)), is_unclean=False)
         await until(lambda: leading.sessions == {name: {ids[1]}, late: {ids[0]}})
+
+    observe(tmp_path, scenario)
+
+
+def test_what_has_caught_up_is_fetched_with_what_is_in_sync_before_its_leader_counts_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario(following: Following, leading: Leading) -> None:
+        leading.committed = 0
+        replication = following.replication
+        synced, near = following.partition(1), following.partition(2)
+        replication.follow(synced, image_of((ME, LEADER)), is_unclean=False)
+        replication.follow(near, image_of((LEADER,)), is_unclean=False)
+        name, late = "broker-1-fetcher-0", "broker-1-fetcher-0-behind"
+        both = {synced.tip.topic_id, near.tip.topic_id}
+        await until(lambda: leading.sessions[name] == both)
+        assert len(replication._fetching) == 1, "nobody is behind: that loop has ended"
+        replication.follow(near, image_of((LEADER,))._replace(partition_epoch=9), is_unclean=False)
+        replication.follow(near, image_of((ME, LEADER)), is_unclean=False)
+        assert len(replication._fetching) == 1
+        # Another time is another matter, and so is another leader.
+        leading.committed = 10
+        leading.sessions.pop(late)
+        replication.follow(near, image_of((LEADER,)), is_unclean=False)
+        await until(lambda: leading.sessions == {name: both - {near.tip.topic_id}, late: {near.tip.topic_id}})
+        replication._caught_up(near.tip, EPOCH - 1)
+        assert len(replication._fetching) == 2, "an earlier leader is not asked any more"
+        replication._caught_up(near.tip, EPOCH)
+        assert len(replication._fetching) == 1
+        replication.follow(near, image_of((LEADER,))._replace(leader_epoch=EPOCH + 1), is_unclean=False)
+        assert len(replication._fetching) == 2
+        replication.leave(near.tip)
+        replication._caught_up(near.tip, EPOCH + 1)
+        assert len(replication._fetching) == 1
 
     observe(tmp_path, scenario)
 

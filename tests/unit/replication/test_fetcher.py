@@ -202,6 +202,7 @@ class Pair:
         self.replicas = {tip: LocalReplica(open_log(directory / "b" / tip.topic, **options)) for tip in tips}
         self.bucket = Bucket(self.replicas)
         self.warnings: list[str] = []
+        self.caught_up: list[TopicIdPartition] = []
 
     @property
     def log(self) -> LocalLog:
@@ -230,7 +231,7 @@ class Pair:
             self.bucket,
             self.warnings.append,
             throttle,
-            is_behind=io is not None,
+            on_caught_up=None if io is None else lambda tip, _: self.caught_up.append(tip),
         )
         for tip, replica in self.replicas.items():
             replica.files.io = io
@@ -302,6 +303,7 @@ async def test_threads_write_what_is_behind(tmp_path: Path) -> None:
     await pair.become_equal(pair.fetcher(io=io), 60)
     assert pair.warnings == []
     assert sum(replica.appended for replica in pair.replicas.values()) == 0
+    assert set(pair.caught_up) == set(pair.replicas)
     await io.finish()
 
 

@@ -15,6 +15,7 @@ from service.replication.follower import (
     Append,
     AskOffsets,
     BuildLocalStart,
+    CaughtUp,
     Done,
     Effect,
     Fetch,
@@ -249,9 +250,38 @@ def test_what_was_appended_has_the_leaders_mark_and_start_follow() -> None:
 def test_the_mark_does_not_fall_and_the_start_does_not_pass_it() -> None:
     fetcher = Fetcher()
     fetcher.logs[0].high_watermark = 6
-    assert fetcher.is_told(high_watermark=4, start_offset=9) == (Follow(tip(), 6, 6),)
+    assert fetcher.is_told(high_watermark=4, start_offset=9)[:1] == (Follow(tip(), 6, 6),)
     fetcher.logs[0].log_start_offset = 6
     assert fetcher.is_told(high_watermark=-1, start_offset=-1) == ()
+
+
+def test_who_has_all_that_is_committed_has_caught_up_and_is_said_to_once() -> None:
+    fetcher = Fetcher()
+    caught_up = CaughtUp(tip(), 5)
+    for end, committed, has_caught_up in ((14, 30, False), (20, 30, False), (31, 31, True), (35, 34, False)):
+        (append,) = fetcher.is_told(size=100, high_watermark=committed)
+        fetcher.logs[0].log_end_offset = end
+        assert (caught_up in fetcher.done(append)) is has_caught_up, end
+    (append,) = fetcher.is_told(size=100, high_watermark=50)
+    fetcher.logs[0].log_end_offset = 40
+    assert caught_up not in fetcher.done(append)
+    (append,) = fetcher.is_told(size=100, high_watermark=50)
+    fetcher.logs[0].log_end_offset = 50
+    assert caught_up in fetcher.done(append), "it had fallen behind"
+
+
+def test_who_lacks_nothing_has_caught_up_with_an_answer_that_brings_nothing() -> None:
+    for committed, expected in ((-1, ()), (11, ()), (10, (CaughtUp(tip(), 5),))):
+        fetcher = Fetcher()
+        fetcher.logs[0].high_watermark = 10
+        assert fetcher.is_told(high_watermark=committed) == expected
+        assert fetcher.is_told(high_watermark=committed) == ()
+
+
+def test_who_is_in_sync_has_not_to_catch_up() -> None:
+    fetcher = Fetcher(0)
+    fetcher.machine.assign(tip(), Log(10), 5, fetcher.now_ms, is_clean=True, is_in_sync=True)
+    assert not any(isinstance(one, CaughtUp) for one in fetcher.is_told(high_watermark=10))
 
 
 def test_a_partition_with_corrupt_bytes_rests_and_the_others_go_on() -> None:
@@ -313,7 +343,7 @@ def test_the_leader_tells_the_mark_again_of_which_the_answer_was_dropped() -> No
         fetcher.answer(fetch)
         fetch = fetcher.fetch()
         assert ([one for one, _ in fetch.partitions], fetch.forgotten) == ([tip()], []), change
-        assert fetcher.answer(fetch, PartitionAnswer(tip(), high_watermark=9)) == (Follow(tip(), 9, 0),)
+        assert fetcher.answer(fetch, PartitionAnswer(tip(), high_watermark=9))[:1] == (Follow(tip(), 9, 0),)
         assert fetcher.fetch().partitions == [], change
 
 
@@ -505,7 +535,7 @@ def test_what_is_not_on_the_device_is_not_told_and_the_others_are_fetched_meanwh
     assert (fetch.partitions, fetch.forgotten) == ([], [tip()])
     fetcher.answer(fetch)
     (again,) = fetcher.done(flush, Done.UNFLUSHED)
-    assert fetcher.done(again) == (Follow(tip(), 12, 0),)
+    assert fetcher.done(again)[:1] == (Follow(tip(), 12, 0),)
     assert fetcher.fetch().partitions == [(tip(), Asked(5, 14, 3, 0))]
 
 
