@@ -12,6 +12,7 @@ file once a thread has: it would do so within ``sendfile``, megabytes at a time.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, Protocol
 
 from service.base.threads import Threads
@@ -46,12 +47,27 @@ class ReadAhead:
         self._loop = loop
         self._pool = threads.pool("read-ahead", _THREADS)
         self._metrics = metrics
+        self._is_closed = False
 
     def read(self, file: ReadFile, size: int, position: int) -> asyncio.Future[None]:
-        """Have a thread read these bytes into the page cache, as far as the file goes. `DiskError`."""
+        """Have a thread read these bytes into the page cache, as far as the file goes. `DiskError`. What
+        comes behind them is read afterwards, as most read on."""
         self._metrics.device_reads += 1
-        return self._loop.run_in_executor(self._pool, file.bring, size, position)
+        reading = self._loop.run_in_executor(self._pool, file.bring, size, position)
+        reading.add_done_callback(partial(self._read_on, file, position + size))
+        return reading
+
+    def _read_on(self, file: ReadFile, position: int, reading: asyncio.Future[None]) -> None:
+        if not (self._is_closed or reading.cancelled() or reading.exception()):
+            self._pool.submit(_bring_missing, file, position)
 
     def close(self) -> None:
         """Nobody asks any more; what is being read goes on."""
+        self._is_closed = True
         self._pool.shutdown(wait=False)
+
+
+def _bring_missing(file: ReadFile, position: int) -> None:
+    """What fails here fails for whoever asks for it, should somebody."""
+    if not file.is_near(AHEAD_BYTES, position):
+        file.bring(AHEAD_BYTES, position)

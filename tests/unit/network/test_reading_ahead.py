@@ -36,7 +36,7 @@ class FarFile(SegmentFile):
         self.loop_thread = threading.get_ident()
         self.may_read = threading.Event()
         self.may_read.set()
-        self.refuses = False
+        self.refuses_from = SIZE + 1
         self.read_by_threads = 0
         return self
 
@@ -57,7 +57,7 @@ class FarFile(SegmentFile):
     def bring(self, size: int, position: int) -> None:
         assert threading.get_ident() != self.loop_thread
         assert self.may_read.wait(60)
-        if self.refuses:
+        if position >= self.refuses_from:
             raise DiskError("reading", self.path, 5)
         super().bring(size, position)
         self.pages.update(range(position >> 12, (position + size - 1 >> 12) + 1))
@@ -212,11 +212,39 @@ def test_nobody_waits_for_a_device_that_another_reader_waits_for(tmp_path: Path,
     run(tmp_path, scenario)
 
 
+def test_what_comes_behind_is_read_as_well_and_waited_for_by_nobody(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        file = scene.file()
+        async with scene.reader() as reader:
+            assert await reader.take([FileSlice(file, 0, 50_000)], 50_000) == CONTENT[:50_000]
+        while not file.is_near(AHEAD_BYTES, 50_000):
+            await asyncio.sleep(0.001)
+        async with scene.reader() as reader:
+            assert await reader.take([FileSlice(file, 50_000, 900_000)], 900_000) == CONTENT[50_000:950_000]
+        assert scene.metrics.device_reads == 1
+
+    run(tmp_path, scenario)
+
+
+def test_what_comes_behind_may_fail_and_that_is_told_to_who_asks_for_it(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        file = scene.file()
+        file.refuses_from = 50_000
+        async with scene.reader() as reader:
+            assert await reader.take([FileSlice(file, 0, 50_000)], 50_000) == CONTENT[:50_000]
+        async with scene.reader() as reader:
+            assert not reader.sender.send([FileSlice(file, 50_000, 900_000)])
+            with pytest.raises(DiskError):
+                await reader.ended
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("size", [900, SIZE])
 def test_a_device_that_fails_ends_that_answer(tmp_path: Path, size: int) -> None:
     async def scenario(scene: Scene) -> None:
         file = scene.file()
-        file.refuses = True
+        file.refuses_from = 0
         async with scene.reader() as reader:
             assert not reader.sender.send([b"head", FileSlice(file, 0, size)])
             with pytest.raises(DiskError):
@@ -233,7 +261,7 @@ def test_who_leaves_meanwhile_is_sent_nothing_more(tmp_path: Path, fails: bool) 
         async with scene.reader() as reader:
             assert not reader.sender.send([FileSlice(file, 0, SIZE)])
             reader.sender.close()
-            file.refuses = fails
+            file.refuses_from = 0 if fails else SIZE + 1
             file.may_read.set()
             async with scene.reader() as other:
                 assert await other.take([FileSlice(scene.file(), 0, SIZE)], SIZE) == CONTENT
