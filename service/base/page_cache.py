@@ -28,12 +28,12 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def is_cached(fd: int, size: int, position: int) -> bool | None:
-    """Whether all pages of these bytes are in the page cache; None where the system does not tell. Pages
-    behind the end of the file are not."""
+    """Whether all pages of these bytes are in the page cache; None where the system does not tell, or has
+    none of them, as of file systems with a cache of their own. Pages behind the end of the file are not."""
     if _LIBC is None or size <= 0:
         return None
     first, last = position // mmap.PAGESIZE, (position + size - 1) // mmap.PAGESIZE
     wanted, found = _Range(position, size), _Counts()
     if _LIBC.syscall(_CACHESTAT, fd, ctypes.byref(wanted), ctypes.byref(found), 0):
         return None
-    return int(found.cached) > last - first
+    return int(found.cached) > last - first if found.cached else None
