@@ -176,7 +176,6 @@ class Warn(NamedTuple):
 
 Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Flush | Follow | CaughtUp | Hold | Warn
 
-
 MOST_NAMED: Final = 1_000
 """partitions in one fetch, so that neither it nor its answer holds the loop"""
 _NOT_YET: Final = (
