@@ -21,7 +21,7 @@ _FSYNC_S: Final = 0.008
 
 _TOTAL: Final = 1 << 38
 HALF: Final = 0.5
-_NEAR: Final = 5
+_FAR_EVERY: Final = 5
 """One read in so many finds that the page cache has given up what it wants."""
 
 
@@ -127,7 +127,7 @@ class SimDisk:
 
     def pread_now(self, fd: int, size: int, position: int) -> bytes | None:
         data = self.pread(fd, size, position)
-        is_near = self.calls % _NEAR != 0
+        is_near = self.calls % _FAR_EVERY != 0
         return data if len(data) == size and is_near else None
 
     def is_near(self, fd: int, size: int, position: int) -> bool:

@@ -24,12 +24,13 @@ from service.network.exchange import Limits, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
+from tests.support.near_file import NearFile
 from tests.support.waiting import until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class File:
+class File(NearFile):
     def __init__(self, content: bytes) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._file.write(content)
@@ -38,15 +39,6 @@ class File:
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
-
-    def pread_now(self, size: int, position: int) -> bytes | None:
-        return self.pread(size, position)
-
-    def is_near(self, size: int, position: int) -> bool:
-        return True
-
-    def bring(self, size: int, position: int) -> None:
-        raise AssertionError("all of it is here")
 
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
         return os.sendfile(socket_fd, self.fd, position, size)

@@ -12,6 +12,7 @@ import pytest
 
 from service.base.turns import Turns
 from service.network.sender import LEAD_BYTES, SMALL_SLICE_BYTES, TURN_BYTES, Outlet, Sender
+from tests.support.near_file import NearFile
 
 if not hasattr(socket, "TCP_CORK"):
     pytest.skip("this system cannot hold packets back", allow_module_level=True)
@@ -19,7 +20,7 @@ if not hasattr(socket, "TCP_CORK"):
 SLICE_BYTES = 300_000
 
 
-class Watched:
+class Watched(NearFile):
     """A file of `content`; `look` is called before each of its bytes go into the socket."""
 
     def __init__(self, content: bytes, look: Callable[[], None]) -> None:
@@ -32,15 +33,6 @@ class Watched:
     def pread(self, size: int, position: int) -> bytes:
         self.read_bytes += size
         return self.content[position : position + size]
-
-    def pread_now(self, size: int, position: int) -> bytes | None:
-        return self.pread(size, position)
-
-    def is_near(self, size: int, position: int) -> bool:
-        return True
-
-    def bring(self, size: int, position: int) -> None:
-        raise AssertionError("all of it is here")
 
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
         self._look()

@@ -250,7 +250,8 @@ def test_what_was_appended_has_the_leaders_mark_and_start_follow() -> None:
 def test_the_mark_does_not_fall_and_the_start_does_not_pass_it() -> None:
     fetcher = Fetcher()
     fetcher.logs[0].high_watermark = 6
-    assert fetcher.is_told(high_watermark=4, start_offset=9)[:1] == (Follow(tip(), 6, 6),)
+    told = fetcher.is_told(high_watermark=4, start_offset=9)
+    assert told == (Follow(tip(), 6, 6), CaughtUp(tip(), 5))
     fetcher.logs[0].log_start_offset = 6
     assert fetcher.is_told(high_watermark=-1, start_offset=-1) == ()
 
@@ -343,7 +344,8 @@ def test_the_leader_tells_the_mark_again_of_which_the_answer_was_dropped() -> No
         fetcher.answer(fetch)
         fetch = fetcher.fetch()
         assert ([one for one, _ in fetch.partitions], fetch.forgotten) == ([tip()], []), change
-        assert fetcher.answer(fetch, PartitionAnswer(tip(), high_watermark=9))[:1] == (Follow(tip(), 9, 0),)
+        told = fetcher.answer(fetch, PartitionAnswer(tip(), high_watermark=9))
+        assert told == (Follow(tip(), 9, 0), CaughtUp(tip(), 5 if change == "end" else 6))
         assert fetcher.fetch().partitions == [], change
 
 
@@ -535,7 +537,7 @@ def test_what_is_not_on_the_device_is_not_told_and_the_others_are_fetched_meanwh
     assert (fetch.partitions, fetch.forgotten) == ([], [tip()])
     fetcher.answer(fetch)
     (again,) = fetcher.done(flush, Done.UNFLUSHED)
-    assert fetcher.done(again)[:1] == (Follow(tip(), 12, 0),)
+    assert fetcher.done(again) == (Follow(tip(), 12, 0), CaughtUp(tip(), 5))
     assert fetcher.fetch().partitions == [(tip(), Asked(5, 14, 3, 0))]
 
 

@@ -1,0 +1,19 @@
+"""A file for a sender of which nothing has to come from a device."""
+
+from __future__ import annotations
+
+
+class NearFile:
+    """What `network.ahead.ReadFile` wants beside `pread`."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        raise NotImplementedError
+
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
+    def is_near(self, size: int, position: int) -> bool:
+        return True
+
+    def bring(self, size: int, position: int) -> None:
+        raise AssertionError("all of it is here")
