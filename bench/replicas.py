@@ -33,11 +33,11 @@ from kio.schema.errors import ErrorCode
 from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, have_pages, kafka_is_here, rss_mb, stolen_s
-from bench.replica_load import Pace, pour
+from bench.replica_load import Felt, Pace, pour
 from bench.replica_wiped import wiped
 from service.cli.dev_nodes import agree_on_ports
 from tests.support.clients import Admin
-from tests.support.processes import wait_until
+from tests.support.processes import child, first_line, wait_until
 from tests.support.quorums import Cluster, Member, Program
 from tests.support.replicas import states, wait_in_sync
 from tests.support.stores import versitygw_binary
@@ -402,24 +402,51 @@ def _catch_up(cluster: Cluster, arguments: argparse.Namespace) -> list[Measured]
     others = ",".join(one.bootstrap for node_id, one in cluster.members.items() if node_id != victim)
     size, _ = pour(others, "missed", PARTITIONS, arguments.megabytes * 1_000_000, BATCH_RECORDS, -1)
     with Pace(others, "paced", [0], arguments.rate, -1) as pace:
-        os.sync()  # what was poured is written back, which is felt, too
-        time.sleep(5)
+        _write_back()
         before = pace.felt(10)
+        have_pages(cluster.folder, size)
+        copied, copying = _copied(running, size, pace)
+        _write_back()
         have_pages(cluster.folder, size)
         cluster.members[victim].start(120)
         began, stolen = time.monotonic(), stolen_s()
-        wait_in_sync(cluster, "missed", 600)
+        with _Servers(cluster) as servers:
+            wait_in_sync(cluster, "missed", 600)
         took = time.monotonic() - began
         felt = pace.felt_since(began)
         taken = (stolen_s() - stolen) / took
     return [
         Measured(f"a follower was away for {size / 1e9:.1f} GB: in sync, from ready", "s", None, took),
         Measured("… a second", "MB/s", None, size / took / 1e6),
+        Measured("… of a bare copy over loopback into a file", "%", None, 100 * size / took / copied),
+        Measured("… processor time of all nodes", "s/GB", None, servers.seconds / size * 1e9),
         Measured("acks=all of others, p99 before", "ms", None, 1000 * before.p99),
         Measured("… and beside it", "ms", None, 1000 * felt.p99),
         Measured("… in times", "x", None, felt.p99 / before.p99),
+        Measured("… beside that bare copy", "ms", None, 1000 * copying.p99),
+        Measured("… in times of that", "x", None, felt.p99 / copying.p99),
         Measured("… of a processor, taken by the host of this machine meanwhile", "%", None, 100 * taken),
     ]
+
+
+def _write_back() -> None:
+    """Have on disk what was written before, and its writing over, which is felt, too."""
+    os.sync()
+    time.sleep(5)
+
+
+def _copied(member: Member, size: int, pace: Pace) -> tuple[float, Felt]:
+    """Bytes a second that plain system calls copy of the same files, and what others feel beside them."""
+    target = member.folder / "copied"
+    files = sorted(map(str, member.data.glob("missed-*/*.log")))
+    began = time.monotonic()
+    with child([sys.executable, "-m", "bench.bare_copy", str(target), *files], member.folder / "copy") as one:
+        copied, took = first_line(one, 600).split()
+    felt = pace.felt_since(began)
+    target.unlink()
+    if int(copied) < size:
+        raise AssertionError(f"{copied} bytes were copied of {size}")
+    return int(copied) / float(took), felt
 
 
 Part = Callable[[Cluster, argparse.Namespace], list[Measured]]
