@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -27,6 +28,8 @@ from service.broker.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAd
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
+from service.hot.far import bring
+from service.hot.files import FileSlice
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
@@ -100,6 +103,7 @@ class Broker:
         self._logs = logs
         self._records_pool = threads.pool("records", 2)
         self._search_pool = threads.pool("search", 1)
+        self._seek_pool = threads.pool("seek", 2)
         self.encoded_settings = EncodedSettings()
         self.encoded_topics = EncodedTopics(replicas)
         self.replica_selector: Selector | None = None
@@ -191,13 +195,17 @@ class Broker:
         """Look for a record. The searches of all clients stand in one line, beside nobody's records."""
         return await self.loop.run_in_executor(self._search_pool, call)
 
+    def seek(self, slices: Sequence[FileSlice]) -> Future[None]:
+        """Have these bytes in the page cache, or the error that whoever reads them meets as well."""
+        return self._seek_pool.submit(bring, slices)
+
     async def load(self, module: str) -> ModuleType:
         """Code that is needed from now on: it is loaded on a thread, as that takes long."""
         return await self._logs.on_thread(import_module, module)
 
     def close(self) -> None:
         """No more work on threads; what is under way ends for nobody."""
-        for pool in (self._records_pool, self._search_pool):
+        for pool in (self._records_pool, self._search_pool, self._seek_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     @property

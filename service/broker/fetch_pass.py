@@ -10,8 +10,9 @@ of on the way (`Partition.judge_replica`).
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -20,6 +21,7 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.broker.broker import Broker
 from service.broker.cluster_view import NOBODY
+from service.hot.far import MOST_STEPS
 from service.hot.files import FileSlice
 from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
@@ -49,8 +51,16 @@ CAREFUL_BYTES: Final = 1 << 20
 """Most bytes of a response while all of them are read before."""
 _NOBODYS: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 
-RemoteReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead]]"
-"""Downloads, by topic, partition and offset."""
+
+class Seek(NamedTuple):
+    """Bytes are being brought from the disk's device by which an offset is found."""
+
+    future: Future[None]
+    number: int
+
+
+Awaited: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead] | Seek]"
+"""Downloads and seeks, by topic, partition and offset."""
 
 
 class Pass:
@@ -58,8 +68,8 @@ class Pass:
 
     __slots__ = (
         "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch", "_hot_reads", "_is_first",
-        "_session", "_started", "_throttled_size", "_version", "held_back", "holds", "is_final",
-        "is_replica", "leaders", "partitions", "remote", "room", "size", "unknown",
+        "_session", "_started", "_throttled_size", "_version", "awaited", "held_back", "holds", "is_final",
+        "is_replica", "leaders", "partitions", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -67,13 +77,13 @@ class Pass:
         broker: Broker,
         context: RequestContext,
         fetch: FetchRequestView,
-        started: RemoteReads,
+        started: Awaited,
         session: ReplicaSession | None = None,
         *,
         is_first: bool = True,
     ) -> None:
-        """`started` are downloads of an earlier pass, so that none is asked for twice. A replica's fetch may
-        have a `session`; what it says counts when it `is_first` looked at."""
+        """`started` is what an earlier pass waits for, so that nothing is asked for twice. A replica's fetch
+        may have a `session`; what it says counts when it `is_first` looked at."""
         self._broker = broker
         self._context = context
         self._version = context.api_version
@@ -103,8 +113,8 @@ class Pass:
         self.held_back: dict[Partition, None] = {}
         """those among them of which more cannot be sent now, as the replica is throttled"""
         self._throttled_size = 0
-        self.remote: RemoteReads = {}
-        """downloads that the pass is short of"""
+        self.awaited: Awaited = {}
+        """what the pass is short of"""
 
     def look(
         self, topic: TopicKey, asked: FetchPartition, *, is_named: bool = True
@@ -115,7 +125,7 @@ class Pass:
         try:
             partition = broker.replicas.find(topic, asked.partition)
             if self.is_replica:
-                diverging, read = self._look_for_replica(partition, asked, is_named)
+                diverging, read = self._look_for_replica(partition, topic, asked, is_named)
             else:
                 self._check(partition)
                 if broker.replica_selector is not None and self._version >= FIRST_VERSION_WITH_RACKS:
@@ -133,7 +143,7 @@ class Pass:
             return None, FetchPartitionResult(asked.partition, code)
         self.partitions.append(partition)
         if read.pending is not None:
-            self.remote[topic, asked.partition, asked.fetch_offset] = read.pending
+            self.awaited[topic, asked.partition, asked.fetch_offset] = read.pending
         self.size += read.size
         if read.hold is not None:
             self.holds.append(read.hold)
@@ -194,7 +204,7 @@ class Pass:
         return code if error is ErrorCode.none else error
 
     def _look_for_replica(
-        self, partition: Partition, asked: FetchPartition, is_named: bool
+        self, partition: Partition, topic: TopicKey, asked: FetchPartition, is_named: bool
     ) -> tuple[tuple[int, int] | None, LogRead]:
         fetch = self._fetch
         says = ReplicaFetch(
@@ -215,6 +225,8 @@ class Pass:
             return None, NOTHING
         limit = max(min(asked.max_bytes, self.room - self.size), 0)
         is_first = self.size == 0
+        if self._must_seek(partition, topic, asked, partition.end_offset):
+            return None, NOTHING
         read = partition.read_as_replica(asked.fetch_offset, limit, min_one=is_first)
         if not is_first and read.size > limit:
             return None, NOTHING
@@ -231,9 +243,19 @@ class Pass:
         assert broker.leader_throttle is not None
         return broker.leader_throttle.quota.is_exceeded(broker.clock.monotonic_ms())
 
-    def forget_downloads(self) -> None:
-        """Of this pass and of the one before: nobody here waits for them."""
-        self.remote = self._started = {}
+    def forget_awaited(self) -> None:
+        """Of this pass and of the one before: nobody here waits for it."""
+        self.awaited = self._started = {}
+
+    @property
+    def futures(self) -> Iterator[Future[Any]]:
+        """Each is done when there is a reason to look again."""
+        return (one.future if isinstance(one, Seek) else one for one in self.awaited.values())
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the bucket is waited for."""
+        return any(not isinstance(one, Seek) for one in self.awaited.values())
 
     def count(self) -> None:
         """This pass is what is answered: count what it found."""
@@ -315,7 +337,9 @@ class Pass:
         started = None
         if self._started:
             started = self._started.get((topic, asked.partition, asked.fetch_offset))
-        if started is None:
+        if started is None or isinstance(started, Seek):
+            if self._must_seek(partition, topic, asked, partition.high_watermark):
+                return NOTHING
             read = partition.read(asked.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
         elif self._cold_bytes <= 0:
             read = NOTHING
@@ -323,6 +347,25 @@ class Pass:
             read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
         # A remote read brings whole batches, at least one: it may be more than is left of the budget.
         return read if is_first or read.size <= limit else NOTHING
+
+    def _must_seek(self, partition: Partition, topic: TopicKey, asked: FetchPartition, end: int) -> bool:
+        """Whether the disk's device has to be asked where the offset is, if it lies before `end`. A thread
+        does that; what is not here then, the loop reads."""
+        if asked.fetch_offset >= end or (self.size and self.room <= self.size):
+            return False
+        key = topic, asked.partition, asked.fetch_offset
+        before = self._started.get(key)
+        number = 1
+        if isinstance(before, Seek):
+            if not before.future.done():
+                self.awaited[key] = before
+                return True
+            number = before.number + 1
+            if number > MOST_STEPS:
+                return False
+        if missing := partition.unified.far(asked.fetch_offset):
+            self.awaited[key] = Seek(self._broker.seek(missing), number)
+        return bool(missing)
 
 
 def storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:

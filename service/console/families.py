@@ -137,7 +137,9 @@ SERVING: Final = (
         kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch",
     ),
     _histogram(
-        "fetch_wait_seconds", "How long fetches waited, for new records or for the bucket.", "reason",
+        "fetch_wait_seconds",
+        "How long fetches waited: for new records, the bucket, or a disk's device to find an offset.",
+        "reason",
         kafka="kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec",
     ),
 )  # fmt: skip

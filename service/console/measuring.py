@@ -179,6 +179,7 @@ def _serving(metrics: ServingMetrics) -> Iterator[Sample]:
     yield Sample("firn_fetches_waiting", metrics.waiting)
     yield Sample("firn_fetch_wait_seconds", metrics.wait.snapshot(), ("records",))
     yield Sample("firn_fetch_wait_seconds", metrics.cold_wait.snapshot(), ("bucket",))
+    yield Sample("firn_fetch_wait_seconds", metrics.seek_wait.snapshot(), ("device",))
     for (api, code), count in tuple(metrics.errors.items()):
         yield Sample("firn_request_errors", count, (api, code.name))
 

@@ -163,7 +163,12 @@ class OffsetIndex(_Index):
     def lookup(self, offset: int) -> tuple[int, int]:
         """A position at or before the batch that holds `offset`, and that of the entry in front of it."""
         found = self._floor(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
-        return (found[1][1], found[2]) if found else (0, 0)
+        if found is None:
+            return 0, 0
+        _, (_, position), before = found
+        if position < 0 or before < 0:
+            raise CorruptionError(f"{self.handle.path} points before the log, to {min(position, before)}")
+        return position, before
 
     def last(self) -> tuple[int, int] | None:
         """(offset, position) of the last entry."""

@@ -58,13 +58,11 @@ class LocalLog:
         self.state = state
         self.latch = latch
         self._durability = Durability(state, latch)
-        self._reader = LogReader(state)
+        self.reader = LogReader(state)
         self.sealed = SealedSegments(state)
         self._watchers: tuple[Watcher[LocalLog], ...] = (self.sealed,)
-        self._trimming = Trimming(
-            state, self._durability, self._reader, self._start_moved, self._has_removals
-        )
-        self.swapping = Swapping(state, self._trimming, self._reader)
+        self._trimming = Trimming(state, self._durability, self.reader, self._start_moved, self._has_removals)
+        self.swapping = Swapping(state, self._trimming, self.reader)
         self.by_time = TimeSearch(state)
         self._closed = False
         state.configure(state.config)
@@ -398,7 +396,7 @@ class LocalLog:
         if offset >= end:
             return ReadResult(None, offset)
         try:
-            return self._reader.read(offset, max_bytes, end, log_end, min_one)
+            return self.reader.read(offset, max_bytes, end, log_end, min_one)
         except CorruptionError as e:
             raise state.corrupt(e) from e
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
+from service.hot.far import far
 from service.hot.files import FileSlice
 from service.hot.segment import Segment
 from service.hot.segments import Segments
@@ -44,6 +46,12 @@ class LogReader:
     def forget(self) -> None:
         """Segments were cut or removed."""
         self._places.clear()
+
+    def far(self, offset: int) -> Sequence[FileSlice]:
+        """What the page cache lacks of what `read` looks at to find `offset`, as `hot.far.far`."""
+        if offset in self._places:
+            return ()
+        return far(self._segments.all[self._segments.slot_of(offset)], offset)
 
     def read(
         self, offset: int, max_bytes: int, end_offset: int, log_end_offset: int, min_one: bool
@@ -92,8 +100,10 @@ class LogReader:
             if size < LOG_OVERHEAD:
                 break
             file = segment.log.get()
-            if size < segment.size and size_at(file.pread(LOG_OVERHEAD, 0)) > size:
-                break  # not even its first batch: a later read brings that whole
+            if size < segment.size:
+                head = file.pread_now(LOG_OVERHEAD, 0)
+                if head is None or size_at(head) > size:
+                    break  # not here, or not even its first batch: a later read brings that whole
             _ = file.fd
             found.append(FileSlice(file, 0, size))
             max_bytes -= size

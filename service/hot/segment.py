@@ -26,7 +26,7 @@ from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
 from service.hot.index_check import Looked, index_problem, of_the_index
 from service.hot.index_proof import proved_indexes
 from service.hot.indexes import OffsetIndex, TimeIndex
-from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
+from service.records.batch import BatchHeader
 from service.records.scan import BatchScan
 from service.records.segment_indexes import (
     MAX_RELATIVE_OFFSET,
@@ -60,9 +60,9 @@ class Segment:
     """
 
     __slots__ = (
-        "_checked", "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_is_settled",
-        "_max", "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
-        "offset_index", "settings", "size", "time_index",
+        "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_is_settled", "_max",
+        "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_checked", "is_torn",
+        "log", "offset_index", "settings", "size", "time_index",
     )  # fmt: skip
 
     def __init__(
@@ -94,7 +94,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self._sealed_at_ms: int | None = None
         self._since_index = 0
-        self._checked = False
+        self.is_checked = False
         self._index_failed = False
         self._doubts = _MOST_DOUBTS
         self.is_torn = False
@@ -110,7 +110,7 @@ class Segment:
         segment = cls(directory, base_offset, (0, 0, 0), settings, cache, now_ms)
         for handle in reversed(segment.handles):
             handle.create()
-        segment._checked = True
+        segment.is_checked = True
         return segment
 
     @property
@@ -266,7 +266,7 @@ class Segment:
             _log.warning("index entries for %s left out: %s", self.log.path, error)
         self._index_failed = True
         if isinstance(error, MissingFile):
-            self._checked = False  # the next lookup makes it anew
+            self.is_checked = False  # the next lookup makes it anew
 
     def must_roll(
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int, limits: tuple[int, int]
@@ -344,7 +344,7 @@ class Segment:
         limit = self.size
         if not limit:
             return None
-        if not self._checked:
+        if not self.is_checked:
             self._check_indexes()
         why: Exception
         try:
@@ -381,13 +381,13 @@ class Segment:
         if place.position - position <= far or self.offset_index.is_full or not self._doubts:
             return
         self._doubts -= 1
-        first = size_at(self.log.get().pread(LOG_OVERHEAD, position))
-        if place.position - position - first > far:
+        *_, last = iter_batches(self.log.get().pread, position, place.position, name=self.log.path)
+        if last.position - position > far:  # a batch in front of it may be large
             raise CorruptionError(f"entries between {position} and {place.position} are missing")
 
     def least_offset_for(self, timestamp: int) -> int:
         """An offset before which no record is as late as `timestamp`; the base offset if none is known."""
-        if not self._checked:
+        if not self.is_checked:
             self._check_indexes()
         try:
             return self.time_index.lookup(timestamp)
@@ -407,7 +407,7 @@ class Segment:
             _log.warning("%s has no indexes for now: %s", self.log.path, e)
         for index in (self.offset_index, self.time_index):
             index.forget()
-        self._checked = False
+        self.is_checked = False
 
     @staticmethod
     def _without_error(lookup: Callable[[], int]) -> int:
@@ -419,7 +419,7 @@ class Segment:
     def distrust_indexes(self) -> None:
         """Have the next lookup make the indexes anew. Safe from any thread."""
         self._index_failed = True
-        self._checked = False
+        self.is_checked = False
 
     def prove_indexes(self, walk: Walk | None = None) -> IndexBytes:
         """The indexes of a sealed segment, each entry held against the log; right ones where they are not.
@@ -432,9 +432,9 @@ class Segment:
 
     def _check_indexes(self) -> None:
         """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""
-        if self._checked:
+        if self.is_checked:
             return
-        self._checked = True
+        self.is_checked = True
         try:
             problem = "entries were left out" if self._index_failed else index_problem(self._looked())
         except (CorruptionError, DiskError) as e:
@@ -456,7 +456,7 @@ class Segment:
         """The files were made by a cleaning, are durable, and have these indexes."""
         self._max = built.newest if self.size else None
         self._sealed_at_ms = sealed_at_ms
-        self._checked = True
+        self.is_checked = True
         self._is_settled = True
 
     def replace_indexes(self, built: IndexBuilder) -> None:
@@ -465,7 +465,7 @@ class Segment:
         self._first_timestamp = None
         self._since_index = built.since
         data = built.finish()
-        self._checked = True
+        self.is_checked = True
         self._index_failed = False
         try:
             self.offset_index.replace(data.offset_index)
@@ -487,7 +487,7 @@ class Segment:
         for index in (self.offset_index, self.time_index):
             index.handle.create()
             index.truncate_entries(0)
-        self._checked = True
+        self.is_checked = True
         self._index_failed = False
         self._max = None
         self._first_timestamp = None

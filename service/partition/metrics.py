@@ -30,6 +30,8 @@ class ServingMetrics:
     """how long fetches waited for records to be produced, in seconds"""
     cold_wait: Histogram = field(default_factory=Histogram)
     """how long fetches waited for object storage, in seconds"""
+    seek_wait: Histogram = field(default_factory=Histogram)
+    """how long fetches waited for a disk's device to know where an offset is, in seconds"""
     errors: dict[tuple[str, ErrorCode], int] = field(default_factory=dict)
     """answers with an error, by API and code; a request may have one for each partition"""
 

@@ -11,7 +11,7 @@ end offset): what the entry does not name is not part of the log, whatever lies 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -113,6 +113,13 @@ class UnifiedLog:
         if cold_bytes <= 0:
             return NOTHING
         return self._read_remote(offset, min(max_bytes, cold_bytes))
+
+    def far(self, offset: int) -> Sequence[FileSlice]:
+        """What a read of the local tier from `offset` on would wait for the device for, before it knows its
+        bytes; see `hot.far.far`."""
+        if not self.local_start_offset <= offset < self.end_offset or self.local.failure is not None:
+            return ()
+        return self.local.reader.far(offset)
 
     def _read_remote(self, offset: int, max_bytes: int) -> LogRead:
         if self._reader is None or self.remote is None or offset >= self.remote.end_offset:

@@ -27,7 +27,7 @@ from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps, at_once
 from service.broker.broker import Broker
-from service.broker.fetch_pass import InHand, Pass, RemoteReads
+from service.broker.fetch_pass import Awaited, InHand, Pass
 from service.network.exchange import RequestContext, Response
 from service.network.sender import Part
 from service.partition.fetch_sessions import (
@@ -121,10 +121,10 @@ class _Fetching:
         "_fetch",
         "_future",
         "_pass",
+        "_reads_come",
         "_replica",
         "_task",
         "_wait",
-        "_was_remote",
     )
 
     def __init__(self, broker: Broker, context: RequestContext, fetch: FetchRequestView) -> None:
@@ -137,7 +137,7 @@ class _Fetching:
         self._task: asyncio.Task[None] | None = None
         self._wait: Wait | None = None
         self._deadline = 0.0
-        self._was_remote = False
+        self._reads_come = False
         self._asleep_since: float | None = None
 
     def begin(self) -> Response | Awaitable[Response]:
@@ -159,7 +159,7 @@ class _Fetching:
         """Partitions to look at."""
         raise NotImplementedError
 
-    def _look(self, started: RemoteReads) -> Generator[int, None, None]:
+    def _look(self, started: Awaited) -> Generator[int, None, None]:
         """One pass over them, as steps that tell their work (µs) before it is done.
 
         `started` are downloads of an earlier pass.
@@ -198,7 +198,7 @@ class _Fetching:
         least = min(fetch.min_bytes, found.room)
         if found.is_final or found.size >= max(least, 1):
             return True
-        return not found.remote and (fetch.max_wait_ms <= 0 or not self._has_known() or found.size >= least)
+        return not found.awaited and (fetch.max_wait_ms <= 0 or not self._has_known() or found.size >= least)
 
     def _promise(self) -> asyncio.Future[Response]:
         future: asyncio.Future[Response] = self._broker.loop.create_future()
@@ -220,23 +220,23 @@ class _Fetching:
         self._context.hurry = None
         if self._wait is not None:
             self._wait = None
-            self._pass.forget_downloads()
+            self._pass.forget_awaited()
 
-    def _new_pass(self, started: RemoteReads) -> Pass:
+    def _new_pass(self, started: Awaited) -> Pass:
         is_first = self._wait is None
         return Pass(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
 
     def _wait_first(self) -> None:
-        fetch, remote = self._fetch, bool(self._pass.remote)
-        wait_ms = self._broker.config.remote_fetch_max_wait_ms if remote else fetch.max_wait_ms
+        fetch, is_read = self._fetch, bool(self._pass.awaited)
+        wait_ms = self._broker.config.remote_fetch_max_wait_ms if is_read else fetch.max_wait_ms
         self._deadline = self._broker.loop.time() + wait_ms / 1000
         self._context.cancel_on_disconnect = True
         self._context.hurry = self._hurry
         self._sleep(wait_ms / 1000)
 
     def _hurry(self) -> None:
-        """What the bucket is asked for comes soon; for all else nobody has to wait."""
-        if not self._was_remote:
+        """What the bucket or a disk's device is asked for comes soon; for all else nobody has to wait."""
+        if not self._reads_come:
             self._deadline = self._broker.loop.time()
             if self._wait is not None:
                 self._wait.end()
@@ -253,9 +253,9 @@ class _Fetching:
             now_ms, watched = broker.clock.monotonic_ms(), (*watched, throttle)
             timeout_s = min(timeout_s, max(throttle.quota.free_ms(now_ms) - now_ms, 1) / 1000)
         timers.watch(wait, watched, timeout_s)
-        for future in found.remote.values():
+        for future in found.futures:
             future.add_done_callback(wait.end_threadsafe)
-        self._wait, self._was_remote = wait, bool(found.remote)
+        self._wait, self._reads_come = wait, bool(found.awaited)
         self._asleep_since = broker.loop.time()
         broker.metrics.waiting += 1
         # What was found is read again: a fetch that waits long keeps no memory from others.
@@ -271,7 +271,10 @@ class _Fetching:
         self._asleep_since = None
         metrics = self._broker.metrics
         metrics.waiting -= 1
-        (metrics.cold_wait if self._was_remote else metrics.wait).observe(self._broker.loop.time() - since)
+        waits = metrics.wait
+        if self._reads_come:
+            waits = metrics.cold_wait if self._pass.is_remote else metrics.seek_wait
+        waits.observe(self._broker.loop.time() - since)
 
     def _woken(self) -> None:
         self._awake()
@@ -283,7 +286,7 @@ class _Fetching:
             if self._length() > MOST_AT_ONCE:
                 self._read_at_length()
                 return
-            for _ in self._look(self._pass.remote):
+            for _ in self._look(self._pass.awaited):
                 pass
             if self._is_time_to_answer():
                 response = self._answer()
@@ -302,19 +305,19 @@ class _Fetching:
             self._wait_first()
             return False
         left_s = self._deadline - self._broker.loop.time()
-        if left_s <= 0 or (self._was_remote and self._pass.size):
+        if left_s <= 0 or (self._reads_come and self._pass.size):
             return True
         self._sleep(left_s)
         return False
 
     def _read_at_length(self) -> None:
-        started = self._pass.remote if self._wait is not None else {}
+        started = self._pass.awaited if self._wait is not None else {}
         # With the name a long turn of it is told by.
         self._task = self._broker.loop.create_task(
             self._go_through(started), name=f"fetch of {self._context}"
         )
 
-    async def _go_through(self, started: RemoteReads) -> None:
+    async def _go_through(self, started: Awaited) -> None:
         future, piece = self._future, Slice()
         assert future is not None
         try:
@@ -380,7 +383,7 @@ class _FullFetch(_Fetching):
     def _let_go(self) -> None:
         self._topics = []
 
-    def _look(self, started: RemoteReads) -> Generator[int, None, None]:
+    def _look(self, started: Awaited) -> Generator[int, None, None]:
         found = self._new_pass(started)
         topics: list[AnsweredTopic] = []
         for topic, partitions in self._fetch.topics:
@@ -468,7 +471,7 @@ class _IncrementalFetch(_Fetching):
     def _let_go(self) -> None:
         self._looks = []
 
-    def _look(self, started: RemoteReads) -> Generator[int, None, None]:
+    def _look(self, started: Awaited) -> Generator[int, None, None]:
         session = self._session
         session.patrol()
         found = self._new_pass(started)

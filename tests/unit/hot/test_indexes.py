@@ -43,6 +43,7 @@ DAMAGE: dict[str, Damage] = {
     "cut": lambda data: data[: len(data) // 16 * 8],
     "shifted": lambda data: data[8:] + data[:8],
     "zeros": lambda data: bytes(len(data)),
+    "ones": lambda data: b"\xff" * len(data),
     "flipped": lambda data: data[:403] + bytes([data[403] ^ 0x01]) + data[404:],
 }
 
