@@ -15,7 +15,7 @@ Owned by the event loop; `guard` is also called from offload threads.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
@@ -77,10 +77,9 @@ class Eraser:
         """When there is something to delete next of what this process knows to be dead."""
         return self._due[0].due_ms if self._due else None
 
-    @property
-    def next_topic_due_ms(self) -> int | None:
-        """When a topic is to be deleted next, by the one that keeps the prefix."""
-        return min(self._topics_due.values(), default=None)
+    def next_topic_due_ms(self, listed: Collection[UUID]) -> int | None:
+        """When a topic is to be deleted next, by the one that keeps the prefix; `listed`: `delete_topics`."""
+        return min((at for one, at in self._topics_due.items() if one not in listed), default=None)
 
     def guard(self, key: str) -> None:
         self._guarded.add(key)
@@ -126,10 +125,11 @@ class Eraser:
                 heapq.heappush(self._due, one)
                 raise
 
-    async def delete_topics(self, now_ms: int) -> None:
-        """Delete the topics that are due. What fails stays due; raises what the store or the catalog raised,
-        and `NotNamed` where this process does not keep the prefix."""
-        due = [topic_id for topic_id, due_ms in self._topics_due.items() if due_ms <= now_ms]
+    async def delete_topics(self, now_ms: int, listed: Collection[UUID]) -> None:
+        """Delete the topics that are due, but those `listed` by `topics.json`: whoever reads the bucket, or
+        is restored from it, takes them for whole. What fails stays due; raises what the store or the catalog
+        raised, and `NotNamed` where this process does not keep the prefix."""
+        due = [one for one, due_ms in self._topics_due.items() if due_ms <= now_ms and one not in listed]
         if not due:
             return
         await self._fence.before_housekeeping()

@@ -72,6 +72,8 @@ class Housekeeping:
         self._topics_due_ms: int | None = now_ms
         self._is_topics_file_ours = False
         """whether what lies there is no more than this process knows: compared, or written by it"""
+        self._listed: frozenset[UUID] | None = None
+        """topics in it, since this process has written it as the keeper"""
         self._sweep_due_ms = now_ms + tools.settings.sweep_interval_ms
         self._told: dict[str, str] = {}
         self._failures = self._not_before_ms = 0
@@ -121,7 +123,8 @@ class Housekeeping:
         if fence.may_write:
             due.append(eraser.next_due_ms)
         if fence.is_ours:
-            due += [self._sweep_due_ms, eraser.next_topic_due_ms, self._topics_due_ms]
+            due += [self._sweep_due_ms, self._topics_due_ms]
+            due.append(None if self._listed is None else eraser.next_topic_due_ms(self._listed))
             due.append(self._metadata.due_ms)
             due.append(now_ms if fence.lacks_members else None)
         elif fence.displaced is None and (self._failures or self._host.store_pause_ms(now_ms)):
@@ -138,7 +141,7 @@ class Housekeeping:
             return
         failures: list[FirnError] = []
         if not is_keeper:
-            self._is_topics_file_ours = False
+            self._is_topics_file_ours, self._listed = False, None
             if not self._fence.may_write:
                 await self._attempt(self._join, failures)
         elif not self._fence.is_ours:
@@ -156,7 +159,8 @@ class Housekeeping:
         if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
             await self._attempt(self._write_topics, failures)
         await self._attempt(partial(self._metadata.run_due, now_ms), failures)
-        await self._attempt(partial(self._tools.eraser.delete_topics, now_ms), failures)
+        if self._listed is not None:
+            await self._attempt(partial(self._tools.eraser.delete_topics, now_ms, self._listed), failures)
         if now_ms >= self._sweep_due_ms:
             await self._attempt(self.sweep, failures)
 
@@ -245,6 +249,8 @@ class Housekeeping:
                 return
         await self._fence.take_over(after)
         self._is_topics_file_ours = snapshot is not None and refusal is None
+        if self._topics_due_ms is None:  # what it lists was written by another one
+            self._topics_due_ms = self._tools.clock.monotonic_ms()
         self._told.pop("take-over", None)
         self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
         self._host.wake()
@@ -335,4 +341,4 @@ class Housekeeping:
             self._refused(refusal)
         else:
             self._fence.is_recovered = False  # from now on the bucket's offsets are ours
-            self._is_topics_file_ours = True
+            self._is_topics_file_ours, self._listed = True, frozenset(snapshot.ids)

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.base.types import TopicIdPartition
-from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.format.keys import TOPICS_KEY, SegmentKey, segment_key
 from service.remote.format.manifest import Limits
 from service.tiering.steps import Step
 from tests.unit.hot.logs import START_MS
@@ -255,6 +255,30 @@ def test_objects_of_a_deleted_topic_go_after_the_grace(world: World) -> None:
     assert any(key.startswith(gone) for key in world.stored_keys())
     world.clock.advance(GRACE_MS)
     world.run()
+    assert not any(key.startswith(gone) for key in world.stored_keys())
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("operation", ["get", "put"])
+def test_nothing_of_a_deleted_topic_goes_while_the_buckets_list_has_it(world: World, operation: str) -> None:
+    """Whoever reads the bucket would find it in ruins, and whoever is restored from it have it back so."""
+    world.fill(2, world.add(TopicIdPartition(uuid4(), "gone", 0)))
+    world.run()
+    gone = f"data/{world.topic_ids['gone']}"
+    world.delete_topic("gone")
+    world.store.decide = lambda called, key: (
+        Fault.FAIL if called == operation and key == TOPICS_KEY else Fault.PASS
+    )
+    before = {key for key in world.stored_keys() if key.startswith(gone)}
+    for is_new in (False, True):  # a process that has written it before, and one that has not
+        if is_new:
+            world.reboot()
+        for _ in range(3):
+            world.clock.advance(GRACE_MS)
+            world.run()
+            assert before == {key for key in world.stored_keys() if key.startswith(gone)}
+            world.check()
+    world.settle()
     assert not any(key.startswith(gone) for key in world.stored_keys())
     world.check_at_rest()
 
