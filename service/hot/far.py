@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.base.disk import DiskError
-from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.hot.files import FileHandle, FileSlice, SegmentFile
+from service.hot.files import FileHandle, FileSlice
 from service.hot.segment import Segment
-from service.records.walk import find_offset
+from service.records.walk import BatchPlace
 
 _AROUND_BYTES: Final = 1 << 16
 MOST_STEPS: Final = 3
@@ -27,22 +26,33 @@ class _NotHere(Exception):
         self.position = position
 
 
-def far(segment: Segment, offset: int) -> Sequence[FileSlice]:
-    """What `Segment.find` would have to wait for next. Asked again, what comes after that. What is wrong with
-    the files `find` meets, too, and says."""
+def find_near(segment: Segment, offset: int) -> tuple[BatchPlace | None, Sequence[FileSlice]]:
+    """As `Segment.find`, where it need not wait for the device; else what it would have to wait for next.
+    Asked again once that was brought, what comes after it. `CorruptionError`, `DiskError`."""
     index, size = segment.offset_index, segment.size
-    looked = [_missing(index.handle, 0, index.size)]
+    looked = [] if index.is_kept(offset) else [_missing(index.handle, 0, index.size)]
     if not segment.is_checked:
         times = segment.time_index
         looked += _missing(times.handle, 0, times.size), _missing(segment.log, size - _AROUND_BYTES, size)
     found = [one for one in looked if one is not None]
-    if not found and (header := _missing_header(segment, offset)) is not None:
-        found.append(header)
-    return found
+    if found:
+        return None, found
+    file = segment.log.get()
+
+    def read(count: int, position: int) -> Buffer:
+        data = file.pread_now(count, position)
+        if data is None:
+            raise _NotHere(position)
+        return data
+
+    try:
+        return segment.find(offset, read), ()
+    except _NotHere as e:
+        return None, (FileSlice(file, e.position, min(_AROUND_BYTES, size - e.position)),)
 
 
 def _missing(handle: FileHandle, begin: int, end: int) -> FileSlice | None:
-    """These bytes of a file, if the page cache lacks some."""
+    """These bytes of a file, if the page cache lacks some. What is wrong with it, who reads it finds out."""
     begin = max(begin, 0)
     if begin >= end:
         return None
@@ -51,25 +61,6 @@ def _missing(handle: FileHandle, begin: int, end: int) -> FileSlice | None:
         return None if file.is_near(end - begin, begin) else FileSlice(file, begin, end - begin)
     except DiskError:
         return None
-
-
-def _missing_header(segment: Segment, offset: int) -> FileSlice | None:
-    try:
-        position, _ = segment.offset_index.lookup(offset)
-        file, size = segment.log.get(), segment.size
-        find_offset(lambda count, at: _here(file, count, at), offset, position, size)
-    except _NotHere as e:
-        return FileSlice(file, e.position, min(_AROUND_BYTES, size - e.position))
-    except (CorruptionError, DiskError):
-        pass
-    return None
-
-
-def _here(file: SegmentFile, size: int, position: int) -> Buffer:
-    data = file.pread_now(size, position)
-    if data is None:
-        raise _NotHere(position)
-    return data
 
 
 def bring(slices: Sequence[FileSlice]) -> None:

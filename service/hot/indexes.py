@@ -87,11 +87,8 @@ class _Index:
             raise CorruptionError(f"{file.path} ends before entry {slot} of {self.entries}")
         return self.ENTRY.unpack(data)
 
-    def _block(self, file: SegmentFile, field: int, target: int) -> tuple[int, int, bytes]:
-        """(low, high, bytes) of the entries ``[low, high)``: the last at or below `target` is among them.
-
-        Who reads on asks for the same ones again and again, so the file keeps those that were read last.
-        """
+    def _kept(self, file: SegmentFile, field: int, target: int) -> tuple[int, int, bytes] | None:
+        """As `_block`, of what was read last: who reads on asks for the same entries again and again."""
         entries, width = self.entries, self.ENTRY.size
         kept = file.kept
         if kept is not None:
@@ -103,6 +100,14 @@ class _Index:
                 and (high == entries or target < unpack(block, (high - low - 1) * width)[field])
             ):
                 return kept
+        return None
+
+    def _block(self, file: SegmentFile, field: int, target: int) -> tuple[int, int, bytes]:
+        """(low, high, bytes) of the entries ``[low, high)``: the last at or below `target` is among them."""
+        kept = self._kept(file, field, target)
+        if kept is not None:
+            return kept
+        entries, width = self.entries, self.ENTRY.size
         low, high = 0, entries
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -159,6 +164,12 @@ class OffsetIndex(_Index):
     def append_all(self, entries: Iterable[IndexEntry]) -> None:
         pack, base = self.ENTRY.pack, self.base_offset
         self._append_packed(b"".join([pack(one.last_offset - base, one.position) for one in entries]))
+
+    def is_kept(self, offset: int) -> bool:
+        """Whether `lookup` reads nothing."""
+        return (
+            self._kept(self.handle.get(), 0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET)) is not None
+        )
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """A position at or before the batch that holds `offset`, and that of the entry in front of it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from service.base.disk import DiskError
 from service.base.errors import CorruptionError
-from service.hot.far import far
+from service.hot.far import find_near
 from service.hot.files import FileSlice
 from service.hot.segment import Segment
 from service.hot.segments import Segments
@@ -48,10 +49,18 @@ class LogReader:
         self._places.clear()
 
     def far(self, offset: int) -> Sequence[FileSlice]:
-        """What the page cache lacks of what `read` looks at to find `offset`, as `hot.far.far`."""
+        """What the page cache lacks of what `read` looks at to find `offset`, or the part of it that comes
+        first; nothing where `read` finds out what is wrong."""
         if offset in self._places:
             return ()
-        return far(self._segments.all[self._segments.slot_of(offset)], offset)
+        segment = self._segments.all[self._segments.slot_of(offset)]
+        try:
+            place, missing = find_near(segment, offset)
+        except (CorruptionError, DiskError):
+            return ()
+        if place is not None and place.base_offset == offset:
+            self._remember(offset, segment, place.position)
+        return missing
 
     def read(
         self, offset: int, max_bytes: int, end_offset: int, log_end_offset: int, min_one: bool
@@ -139,7 +148,10 @@ class LogReader:
             return segment.size
         at_end = end_offset == log_end_offset
         position = segment.size if at_end else self._locate(segment, end_offset)[1]
-        if end_offset not in self._places and len(self._places) >= _MAX_PLACES:
-            del self._places[next(iter(self._places))]
-        self._places[end_offset] = (segment, position)
+        self._remember(end_offset, segment, position)
         return position
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        if offset not in self._places and len(self._places) >= _MAX_PLACES:
+            del self._places[next(iter(self._places))]
+        self._places[offset] = (segment, position)

@@ -35,7 +35,7 @@ from service.records.segment_indexes import (
     Walk,
     due_entries,
 )
-from service.records.walk import LOOKUP_BYTES, BatchPlace, find_offset, iter_batches, last_place
+from service.records.walk import LOOKUP_BYTES, BatchPlace, Read, find_offset, iter_batches, last_place
 
 __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
 
@@ -339,8 +339,8 @@ class Segment:
 
     # Reading
 
-    def find(self, offset: int) -> BatchPlace | None:
-        """First batch whose last offset is at or above `offset`, None if there is none."""
+    def find(self, offset: int, read: Read | None = None) -> BatchPlace | None:
+        """First batch whose last offset is at or above `offset`, None if there is none. `read`: headers."""
         limit = self.size
         if not limit:
             return None
@@ -355,7 +355,7 @@ class Segment:
             try:
                 if position >= limit:
                     raise CorruptionError(f"an entry points beyond the log, at {position}")
-                place = find_offset(self.log.get().pread, offset, position, limit, self.log.path)
+                place = find_offset(read or self.log.get().pread, offset, position, limit, self.log.path)
                 if place is not None:
                     self._doubt(place, position, before, offset)
                 return place
