@@ -103,34 +103,23 @@ def test_what_the_page_cache_has_given_up_is_read_by_threads(
     node, source = start(), random.Random(7)
     client = node.client()
     talk = Talk(client)
-    topic_id = talk.create("t", segment_bytes="4000000").topic_id
-    sizes = (900_000, 50, 5_000, 900_000, 30_000, 900_000, 700)
-    produced = [source.randbytes(size) for size in (*sizes, 900_000, 900_000)]
+    topic_id = talk.create("t").topic_id
+    produced = [source.randbytes(size) for size in (900_000, 50, 5_000, 900_000, 30_000, 900_000, 700)]
     for value in produced:
         talk.produce(topic_id, [value], DAY)
-    give_up(next(tmp_path.rglob("t-0/*0.log")))
-    answer = talk.fetch(topic_id, 0, partition_max_bytes=4 << 20, max_bytes=4 << 20)
-    assert values(answer.records) == produced[: len(values(answer.records))]
-    assert len(values(answer.records)) > 5
-    serving = node.node.serving
-    assert serving is not None
-    seeks = serving.seek_wait.snapshot()
-    assert seeks.observed + node.node.network.device_reads > 0
-    for path in tmp_path.rglob("t-0/*0.*"):
-        give_up(path)
-    answer = talk.fetch(topic_id, 3, max_wait=0)
-    assert values(answer.records)[:1] == produced[3:4]
-    assert serving.seek_wait.snapshot().observed > seeks.observed
-    client.close()
-
-
-def give_up(path: Path) -> None:
-    """Have the page cache lack the file."""
-    with path.open("rb") as file:
+    (log,) = tmp_path.rglob("t-0/*0.log")
+    with log.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if path.stat().st_size and SystemDisk().is_near(file.fileno(), path.stat().st_size, 0):
+        if SystemDisk().is_near(file.fileno(), log.stat().st_size, 0):
             pytest.skip("this file system keeps its pages, or cannot tell")
+    answer = talk.fetch(topic_id, 0, partition_max_bytes=4 << 20, max_bytes=4 << 20)
+    assert values(answer.records) == produced
+    serving = node.node.serving
+    assert serving is not None
+    # Which pages the system gave up is its own: those that tell where the offset is, or those behind.
+    assert serving.seek_wait.snapshot().observed + node.node.network.device_reads > 0
+    client.close()
 
 
 def test_a_fetch_does_not_wait_at_the_end_of_a_segment(talk: Talk) -> None:
