@@ -8,11 +8,13 @@ PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/byte
 # Most tests wait for something most of the time: three at once are not too many for two cores. JOBS=0: one by one, here.
 JOBS ?= 3
 AT_ONCE := -n $(JOBS) --dist loadfile
-# What waits for servers, one more: a test goes to whoever is free (tests/conftest.py says which stay together).
-ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
+# What waits for servers, two more: a test goes to whoever is free (tests/conftest.py says which stay together).
+ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist loadgroup
+# What finds most for its time.
+OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +22,7 @@ help: ## List every recipe
 ifneq ($(PYTHON),)
 .PHONY: .venv/.installed
 endif
-.venv/.installed: pyproject.toml setup.py .ci/install .ci/build-kernel .ci/find-python
+.venv/.installed: pyproject.toml setup.py .ci/install .ci/build-kernel .ci/find-python .ci/constraints.txt
 	@.ci/install $(PYTHON)
 
 .venv/.kernel: .venv/.installed $(wildcard service/records/*kernel.p* service/records/column_buffers.p*)
@@ -34,11 +36,14 @@ kernel: .venv/.installed ## Build the per-record kernel again
 demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back (STAY=1 leaves it up, with addresses)
 	@STAY="$(STAY)" $(BIN)/python -m demo
 
-test: install ## Every test: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
+test: install ## The tests, in a quarter of an hour: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation
-	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node -m "not soak"
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node $(OFTEN)
 	$(PYTEST) $(AT_ONCE) tests/browser
+
+test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process -m thorough
 
 test-unit: install ## Unit and golden tests (half a minute)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
@@ -70,7 +75,7 @@ console-shots: install ## Screenshots of the console for docs/ and README, of a 
 	@$(BIN)/python -m tests.browser.shots
 
 test-localstack: install ## The object-store contract, and clients over both tiers, against LocalStack; and localstack/up itself
-	@localstack/run $(PYTEST) tests/contract tests/clients/test_read_back.py
+	@localstack/run $(PYTEST) tests/contract tests/clients/test_read_back.py -k "localstack or test_read_back"
 	$(PYTEST) tests/process/test_local_cloud.py
 
 .cache/infra/package/.complete: .venv/.kernel .ci/package .ci/wheel pyproject.toml $(shell find service pyspark_firn -name '*.py' 2>/dev/null)
@@ -78,6 +83,10 @@ test-localstack: install ## The object-store contract, and clients over both tie
 
 test-infra: install fetch-infra .cache/infra/package/.complete ## Terraform on plans and on moto, checkov, machines that boot (root, for these)
 	@.ci/test-infra $(PYTEST)
+
+test-infra-often: install .cache/infra/package/.complete ## Terraform on plans, checkov, machines that boot and form a cluster: the part of test-infra that finds most
+	@.ci/fetch-infra terraform standin checkov debian
+	$(PYTEST) tests/infra $(OFTEN) -s
 
 .venv/.spark: .venv/.installed .ci/install-spark tests/java/spark-connector/pom.xml
 	@.ci/install-spark
@@ -92,13 +101,13 @@ test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka c
 SPARK_UNIT := tests/unit/spark tests/unit/pipelines tests/unit/tiering/test_chain_proof.py tests/property/spark
 SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_guard pipelines
 test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
-	$(PYTEST) $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
+	$(PYTEST) $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) $(OFTEN) -k "not goes_on_when_the_store_is_back"
 
 wheel: install ## sdist, and this platform's wheel with compiled kernels, in dist/; for any Linux where auditwheel can be had
 	@.ci/wheel
 
 test-package: install ## sdist and wheels built, installed into empty environments and run, on Python 3.11 and 3.13
-	$(PYTEST) tests/package -s
+	$(PYTEST) -n 2 --dist loadgroup tests/package
 
 local-cloud: install ## LocalStack, a bucket as recommended and a node, on this machine; localstack/down ends it
 	@localstack/up

@@ -111,6 +111,7 @@ def growing(folder: Path, first: Member, controller: str) -> Iterator[Growing]:
         made.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(420)
 def test_an_old_node_grows_to_three_voters_to_five_and_back(tmp_path: Path) -> None:
     print(f"SEED={SEED}")

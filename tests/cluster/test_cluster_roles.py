@@ -147,7 +147,9 @@ def test_brokers_format_themselves_serve_go_and_come_back(cluster: Cluster) -> N
 
 @pytest.mark.java
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("joins", [False, True], ids=["by the tool", "by itself"])
+@pytest.mark.parametrize(
+    "joins", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["by the tool", "by itself"]
+)
 def test_a_controller_whose_disk_was_lost_is_replaced(cluster: Cluster, joins: bool) -> None:
     print(f"SEED={SEED}")
     places = [(node_id, cluster.members[node_id].bootstrap) for node_id in BROKERS]

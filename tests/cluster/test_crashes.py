@@ -234,7 +234,10 @@ def test_a_kill_at_any_step_of_offloading_loses_nothing(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["disk_store", pytest.param("versitygw_store", marks=pytest.mark.versitygw)])
+@pytest.mark.parametrize(
+    "kind",
+    ["disk_store", pytest.param("versitygw_store", marks=[pytest.mark.versitygw, pytest.mark.thorough])],
+)
 def test_random_kills_while_offloading_lose_nothing(
     kind: str, start_node: NodeFactory, request: pytest.FixtureRequest
 ) -> None:

@@ -107,7 +107,7 @@ def outcome_of(node: Node, topic: str, rows: list[Row], flipped: Flipped, since:
     return "whole"
 
 
-@pytest.mark.parametrize("stopped", ["cleanly", "hard"])
+@pytest.mark.parametrize("stopped", ["hard", pytest.param("cleanly", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", [*OF_A_REPLICA, *OF_THE_DIRECTORY])
 def test_a_flipped_bit_is_named_or_harmless_and_nothing_is_cut(
     kind: str, stopped: str, start_node: NodeFactory, tmp_path: Path

@@ -240,6 +240,7 @@ def blow_at_disks(folder: Path, *, is_small: bool, seconds: float = 0) -> None:
         run(clients, start, source, *skipped, seconds=seconds)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_short_storm_of_links_loses_nothing(tmp_path: Path) -> None:
     blow_at_links(tmp_path)

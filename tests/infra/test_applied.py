@@ -58,6 +58,7 @@ def client(endpoint: str, service: str) -> Any:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_production_is_applied_and_destroyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = copy(TERRAFORM, tmp_path / "infra" / "terraform")

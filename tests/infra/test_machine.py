@@ -363,6 +363,7 @@ def upgraded(world: World, machine: Machine) -> int:
     return written
 
 
+@pytest.mark.thorough
 def test_a_machine_that_lost_its_volume_takes_its_archive_over(world: World) -> None:
     """A lost disk, as operations.md has it: what had been archived is there again."""
     machine = world.machine()
@@ -403,6 +404,7 @@ def archive(written: int) -> None:
     wait_until("segments in the archive", enough, 60, every=0.3)
 
 
+@pytest.mark.thorough
 def test_a_machine_of_two_roles_forms_its_cluster_once(world: World) -> None:
     """A controller and a broker, each a node of its own; one goes on when the other is killed. Without its
     volume the controller does not begin anew."""

@@ -52,6 +52,7 @@ async def same_everywhere(cluster: Mixed) -> None:
     assert not any(complaints.values()), complaints
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_a_firn_broker_lives_under_kafkas_controller(tmp_path: Path) -> None:
     async def scenario() -> None:

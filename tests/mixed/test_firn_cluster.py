@@ -29,6 +29,7 @@ def described(capsys: pytest.CaptureFixture[str], *way: str) -> tuple[int, dict[
     return code, found
 
 
+@pytest.mark.thorough
 def test_a_cluster_of_kafkas_is_described_and_its_internal_topic_widened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,8 @@ from tests.support.tiers import LATEST_TIERED, offset
 
 pytestmark = pytest.mark.timeout(900)  # of the first test of each Python: it builds and installs
 
-PYTHONS = ("python3.11", "python3.13")
+# Each by a worker of its own, where there are several.
+PYTHONS = [pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in ("python3.11", "python3.13")]
 KERNELS = (
     "kernel",
     "column_buffers",

@@ -121,6 +121,7 @@ def dump(log: LocalLog) -> str:
     return tool("dump-log", "--files", ",".join(files), "--deep-iteration", "--print-data-log")
 
 
+@pytest.mark.thorough
 def test_a_log_goes_back_and_forth(tmp_path: Path) -> None:
     kafka = KafkaNode(tmp_path / "kafka", SETTINGS)
     try:

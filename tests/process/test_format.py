@@ -229,6 +229,7 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_quorum_of_kafka_nodes_forms_on_what_firn_laid_out_and_formatted(tmp_path: Path) -> None:
     need_kafka_tools()
     kafka = dict.fromkeys((1, 2, 3), Program.KAFKA)

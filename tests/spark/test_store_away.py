@@ -25,7 +25,10 @@ errors = pytest.importorskip("pyspark.errors", reason="pyspark is not installed:
 
 SHORT_S, LONG_S = 12.0, 60.0
 PROFILE = "[{}]\naws_access_key_id={}\naws_secret_access_key=secret\n"
-LENGTHS = [SHORT_S, pytest.param(LONG_S, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+LENGTHS = [
+    pytest.param(SHORT_S, marks=pytest.mark.thorough),
+    pytest.param(LONG_S, marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
+]
 
 
 class Outage:

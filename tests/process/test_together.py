@@ -1,0 +1,12 @@
+"""What shares something of the machine goes to one worker: else it is set up by each, or meets itself."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_the_scheduler_sees_the_groups(request: pytest.FixtureRequest) -> None:
+    """It knows them by the names of tests alone, and pytest-xdist 3.8 cannot say them to every pytest."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("nothing is scheduled in groups here")
+    assert request.node.nodeid.endswith("@process/test_together"), f"not under pytest {pytest.__version__}"
