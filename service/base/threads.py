@@ -97,46 +97,61 @@ class ThreadPool(Executor):
         self._size = size
         self._nice = nice
         self._lock = threading.Lock()
-        self._idle = threading.Semaphore(0)
+        self._spare = 0
+        """threads without work, less the work that waits"""
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_shut = False
+        self._is_told = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """`RuntimeError` after `shutdown`."""
+        """`RuntimeError` after `shutdown`, and where the system gives us no thread and there is none yet."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_shut:
                 raise RuntimeError(f"the pool {self._name} is shut down")
+            if self._spare <= 0 and len(self._threads) < self._size:
+                self._start_one()
+            self._spare -= 1
             self._work.put((future, partial(fn, *args, **kwargs)))
-            if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
-                name = f"{self._name}_{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._serve, name=name, daemon=True))
-                self._threads[-1].start()
         return future
+
+    def _start_one(self) -> None:
+        name = f"{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            if not self._threads:
+                raise
+            if not self._is_told:  # each piece of work tries again
+                self._is_told = True
+                _log.warning("%s goes on with %d threads: %s", self._name, len(self._threads), e)
+        else:
+            self._threads.append(thread)
+            self._spare += 1
 
     def _serve(self) -> None:
         if self._nice:
             _be_nice(self._nice)
         while True:
-            try:
-                item = self._work.get_nowait()
-            except Empty:
-                self._idle.release()
-                item = self._work.get()
+            item = self._work.get()
             if item is None:
                 return
             future, call = item
-            if future.set_running_or_notify_cancel():
+            result, error = None, None
+            if is_wanted := future.set_running_or_notify_cancel():
                 try:
                     result = call()
                 except BaseException as e:
-                    # It belongs to who waits for it; the thread lives on.
-                    future.set_exception(e)
-                else:
-                    future.set_result(result)
-                    del result
-            del item, future, call  # nothing is kept alive while the thread waits
+                    error = e  # it belongs to who waits for it; the thread lives on
+            with self._lock:  # before anybody hears of it, who may have more work for this thread
+                self._spare += 1
+            if error is not None:
+                future.set_exception(error)
+            elif is_wanted:
+                future.set_result(result)
+            del item, future, call, result, error  # nothing is kept alive while the thread waits
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work; `wait` until what was taken is done."""

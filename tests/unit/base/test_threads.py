@@ -73,3 +73,39 @@ def test_a_process_ends_while_a_thread_hangs() -> None:
         "time.sleep(0.1); pool.shutdown(wait=False)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_work_never_waits_for_other_work_while_there_could_be_another_thread() -> None:
+    """However the threads before it came to their rest: each of four meets the other three."""
+    for number in range(200):
+        with SystemThreads().pool("met", 4) as pool:
+            for _ in range(number % 7):
+                pool.submit(int).result()
+            wait([pool.submit(int) for _ in range(number % 4)])
+            meeting = threading.Barrier(4)
+            wait([pool.submit(int)])
+            for met in [pool.submit(meeting.wait, 20) for _ in range(4)]:
+                met.result()
+
+
+def test_a_system_without_threads_to_give_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = SystemThreads().pool("poor", 2)
+    start = threading.Thread.start
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.submit(int)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    go_on = threading.Event()
+    first = pool.submit(go_on.wait, 20)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    second = pool.submit(int)  # waits for the thread that there is
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert pool.submit(int).result(20) == 0
+    assert second.result(20) == 0
+    go_on.set()
+    assert first.result(20)
+    pool.shutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -79,7 +80,9 @@ def test_a_torn_end_is_cut_to_the_last_whole_batch(tmp_path: Path, keep: int) ->
 
 
 @pytest.mark.parametrize(
-    "tail", [b"\0" * 500, b"\xff" * 500, os.urandom(300), b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\2" * 99]
+    "tail",
+    [b"\0" * 500, b"\xff" * 500, Random(7).randbytes(300), b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\2" * 99],
+    ids=["zeros", "ones", "random", "lengths"],
 )
 def test_garbage_behind_the_last_batch_is_cut(tmp_path: Path, tail: bytes) -> None:
     log = filled(tmp_path)
