@@ -38,12 +38,12 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 
 test: install ## The tests, in a quarter of an hour: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
-	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation
+	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation $(OFTEN)
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node $(OFTEN)
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
-	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process -m thorough
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/simulation -m thorough
 
 test-unit: install ## Unit and golden tests (half a minute)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden

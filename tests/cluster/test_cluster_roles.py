@@ -148,7 +148,7 @@ def test_brokers_format_themselves_serve_go_and_come_back(cluster: Cluster) -> N
 @pytest.mark.java
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "joins", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["by the tool", "by itself"]
+    "joins", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["by the tool", "by itself"]
 )
 def test_a_controller_whose_disk_was_lost_is_replaced(cluster: Cluster, joins: bool) -> None:
     print(f"SEED={SEED}")

@@ -157,6 +157,7 @@ def blow(cluster: Cluster, store: Store, proxy: FaultProxy, seconds: float, long
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_short_storm_of_stores_loses_nothing(cluster: Cluster, store: Store, proxy: FaultProxy) -> None:
     blow(cluster, store, proxy, 30, 4)

@@ -254,6 +254,7 @@ async def live(cluster: Mixed, controllers_die: tuple[str, ...] = ()) -> None:
         await judge(cluster, writers)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "controller", ["firn", pytest.param("kafka", marks=pytest.mark.soak)], ids=lambda one: f"{one}-controls"

@@ -21,7 +21,13 @@ SOME_PLANTS = (
 )
 
 
-@pytest.mark.parametrize("first", range(1, 1001, 100))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(1, 501, 100),
+        *(pytest.param(first, marks=pytest.mark.thorough) for first in range(501, 1001, 100)),
+    ],
+)
 def test_a_hundred_histories_are_clean(first: int) -> None:
     for seed in range(first, first + 100):
         problem = play(seed).problem
