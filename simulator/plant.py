@@ -265,11 +265,11 @@ def checkpoint_ahead() -> None:
     """Checkpoints claim more than was flushed: the recovery point is the log's end."""
 
     def make(update: Any) -> Any:
-        def ahead(log: Any, said: Any) -> None:
-            update(log, said)
+        def ahead(self: Any, log: Any, said: Any) -> None:
+            update(self, log, said)
             said.recovery_points[log.tip.topic, log.tip.partition] = log.log_end_offset
 
-        return staticmethod(ahead)
+        return ahead
 
     _swap(hot_checkpoints.OffsetTable, "_update", make)
 
@@ -508,6 +508,9 @@ DEFECTS: Final[tuple[Defect, ...]] = (
 )  # fmt: skip
 
 
+BADLY_PLANTED: Final = "NOT PLANTED WELL"
+
+
 def find(defect: Defect, most: int, first: int = 1) -> tuple[int, str] | None:
     """How many histories it took until one failed that is clean without the defect, and how it failed."""
     for count, seed in enumerate(range(first, first + most), 1):
@@ -516,7 +519,7 @@ def find(defect: Defect, most: int, first: int = 1) -> tuple[int, str] | None:
         if outcome.problem is None:
             continue
         if any(sign in outcome.problem for sign in ("bug", "<locals>", "TypeError", "AttributeError")):
-            return count, f"NOT PLANTED WELL: {outcome.problem.splitlines()[0]}"
+            return count, f"{BADLY_PLANTED}: {outcome.problem.splitlines()[0]}"
         if play_apart(plan).problem is None:
             return count, outcome.problem.splitlines()[0]
     return None
@@ -540,7 +543,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for defect, found in zip(
             chosen, pool.map(lambda one: find(one, given.histories), chosen), strict=True
         ):
-            missed += found is None
+            missed += found is None or found[1].startswith(BADLY_PLANTED)
             played += found[0] if found else given.histories
             how = f"{found[0]:5} histories: {found[1][:110]}" if found else "  not found"
             print(f"{defect.__name__:<38} {how}", flush=True)
