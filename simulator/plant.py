@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
@@ -508,13 +508,17 @@ DEFECTS: Final[tuple[Defect, ...]] = (
 )  # fmt: skip
 
 
+_KINDS: Final[Mapping[Defect, Sequence[str]]] = {
+    revert_keeps_state: ("commit_offsets", "join_group", "disk_faults", "kill"),
+}
+"""What histories of a defect are made of that those of everything would meet once in a thousand."""
 BADLY_PLANTED: Final = "NOT PLANTED WELL"
 
 
 def find(defect: Defect, most: int, first: int = 1) -> tuple[int, str] | None:
     """How many histories it took until one failed that is clean without the defect, and how it failed."""
     for count, seed in enumerate(range(first, first + most), 1):
-        plan = draw(seed)
+        plan = draw(seed, _KINDS.get(defect))
         outcome = play_apart(plan, before=defect)
         if outcome.problem is None:
             continue
