@@ -79,7 +79,7 @@ class Life:
         await self.cluster.reached(self.id, is_fenced=True)
 
     async def unregister(self) -> None:
-        self.broker.kill()
+        await self.dies()  # with us it is fenced as soon as its address refuses, with Kafka after its session
         member = self.cluster.controllers[(await self.cluster.leader()).node_id]
         where = f"{HOST}:{member.address.port}"
         command = ("unregister", "--bootstrap-controller", where, "--id", str(self.id))

@@ -208,7 +208,7 @@ async def moves_away(cluster: Mixed, leaver: Member) -> None:
 async def judge(cluster: Mixed, writers: Writers) -> None:
     """acked = read; and all replicas have the same files."""
     await asyncio.to_thread(writers.stop)
-    count = await asyncio.to_thread(writers.check_read, cluster)
+    count = await asyncio.to_thread(writers.check_read, cluster, cluster.written_again())
     for topic in (TORN, TRIMMED):
         await in_sync(cluster, topic)
     kept = await asyncio.to_thread(read_partition, cluster.bootstrap, (TORN, 0))

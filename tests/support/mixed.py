@@ -54,6 +54,10 @@ _DONE: Final = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_parti
 """What a second try is told where the first one was done after all."""
 _LATE: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.unknown_server_error)
 _OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
+_OUT_OF_ORDER: Final = re.compile(
+    r"Out of order sequence number for producer \d+ at offset (\d+) in partition (\S+)-(\d+):"
+)
+_IN_FLIGHT: Final = 5
 _KAFKAS_ERROR: Final = re.compile(
     r"FATAL|Encountered .*fault|"
     r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat|"
@@ -186,6 +190,7 @@ class Mixed:
         initial = ",".join(map(str, voters)) if is_dynamic else ""
         for member in self.members.values():
             _format(world, member, initial, by_kafka=by_kafka and not member.is_firn)
+        self._folder = folder
         self.asked = min(self.brokers.values(), key=lambda one: (one.is_firn, one.node_id))
         self.channels = Channels()
         self.led: list[int] = []
@@ -353,6 +358,20 @@ class Mixed:
             await member.serves()
         self.led.append(after.node_id)
         return after
+
+    def written_again(self) -> dict[tuple[str, int], set[int]]:
+        """Places of records that their client has written once more, in a new epoch of its own: a broker of
+        Kafka, which appends one of several requests under way though the one before it was refused, had told
+        it that they are out of order (docs/adr/0017).
+        """
+        found: dict[tuple[str, int], set[int]] = {}
+        for path in self._folder.glob("node-*.log*"):
+            for offset, topic, index in _OUT_OF_ORDER.findall(path.read_text(errors="replace")):
+                before = range(int(offset) - _IN_FLIGHT, int(offset))
+                found.setdefault((topic, int(index)), set()).update(before)
+        if found:
+            print(f"clients were told by Kafka's brokers that records are out of order: {found}")
+        return found
 
     # -- changes, by a broker
 
