@@ -40,8 +40,8 @@ async def leads(cluster: Mixed, topic: str, broker: int, seen_by: Member) -> Non
         await asyncio.sleep(0.05)
 
 
-async def has_topics(cluster: Mixed, names: set[str], ours: Member, theirs: Member) -> None:
-    """Once both brokers know these topics and no others, each as the other does."""
+async def agree_on(cluster: Mixed, names: set[str], ours: Member, theirs: Member) -> None:
+    """Once both brokers know these topics and no others, and tell the same of them."""
     for left in reversed(range(400)):
         found, other = await cluster.topics(ours), await cluster.topics(theirs)
         if found == other and found.keys() == names:
@@ -121,7 +121,7 @@ def test_firn_and_kafka_share_partitions_while_kafkas_controllers_die(tmp_path: 
                 await cluster.configure(f"new-{number}", retention_ms="100000")
                 if number:
                     await cluster.delete(f"new-{number - 1}")
-                await has_topics(cluster, {"t", f"new-{number}"}, ours, theirs)
+                await agree_on(cluster, {"t", f"new-{number}"}, ours, theirs)
 
             ours.kill()
             for left in reversed(range(400)):  # fenced once its session is over

@@ -203,11 +203,10 @@ class Writers:
 
 def _check_read(cluster: Nodes, writer: Written, again: Collection[int]) -> int:
     found = read_partition(cluster.bootstrap, writer.place)
-    later = {number: offset for offset, number in found.items()}
-    found = {
-        offset: number for offset, number in found.items() if offset not in again or later[number] == offset
-    }
     places = {number: offset for offset, number in found.items()}
+    found = {
+        offset: number for offset, number in found.items() if offset not in again or places[number] == offset
+    }
     # Whoever looks at them after this, too, finds them where they are.
     writer.acks = [
         ack if ack.offset != NOWHERE else ack._replace(offset=places.get(ack.number, NOWHERE))
