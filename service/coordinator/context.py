@@ -220,10 +220,20 @@ class Context(Generic[S]):
         self._wake()
 
     def worked(self, name: Hashable, work: Work, result: object) -> None:
-        """Long work is done; what was replaced meanwhile is forgotten."""
+        """Long work is done; what was replaced meanwhile is forgotten.
+
+        Where the shard cannot decide on the result, its timer of that name goes off after `AGAIN_MS`.
+        """
         if self.is_wanted(name, work):
             del self._works[name]
-            self._decide(lambda: self.shard.worked(name, result, self._around.now_ms()), None, None)
+            self._decide(lambda: self.shard.worked(name, result, self._around.now_ms()), None, name)
+
+    def work_failed(self, name: Hashable, work: Work) -> None:
+        """Set the shard's timer of that name to `AGAIN_MS`: the steps of its long work raised an error."""
+        if self.is_wanted(name, work):
+            del self._works[name]
+            if name not in self._timers:
+                self._schedule(name, AGAIN_MS)
 
     def is_wanted(self, name: Hashable, work: Work) -> bool:
         """Whether anybody still waits for this work."""

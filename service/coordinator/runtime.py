@@ -294,7 +294,8 @@ class Runtime(Generic[S]):
             except InvariantError:
                 raise
             except Exception:
-                _log.exception("long work of %s failed", context.name)
+                _log.exception("long work of %s failed; it is begun again later", context.name)
+                context.work_failed(name, work)
                 continue
             if piece.charge(_RESULT_US):
                 await piece.next_turn()

@@ -68,7 +68,8 @@ class Cancel(NamedTuple):
 class Work(NamedTuple):
     """Long work: `steps` are done in slices over the next turns, then `Shard.worked` is called with what they
     return. Replaces unfinished work of the same name. The steps must not change the shard; when the state
-    that they read has moved on, `Shard.worked` drops the result.
+    that they read has moved on, `Shard.worked` drops the result. Where the steps, or the decision on their
+    result, fail, `Shard.expired` is called with `name` some time later, so that the work can begin again.
     """
 
     name: Hashable

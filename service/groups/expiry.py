@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from service.base.steps import Steps
 from service.base.types import NO_TIMESTAMP
+from service.coordinator.ports import TopicsView
 from service.coordinator.shard import Record
 from service.groups import records
 from service.groups.group import Group
@@ -103,11 +103,16 @@ class Expiry:
 
 
 class Deletion:
-    """What goes with topics: by their ids, and by name where a commit did not know the id."""
+    """Offsets of topics that are gone: whose id the metadata does not know.
 
-    def __init__(self, offsets: Offsets, topic_ids: frozenset[UUID], names: frozenset[str]) -> None:
+    An offset that was committed without an id goes by name, if that is one of `names`. The committed metadata
+    of a coordinator is never older than a topic that it has offsets of: a commit is taken for topics of the
+    metadata alone, and whoever is elected for the partition later has read that far.
+    """
+
+    def __init__(self, offsets: Offsets, topics: TopicsView, names: frozenset[str]) -> None:
         self._offsets = offsets
-        self._topic_ids = topic_ids
+        self._topics = topics
         self._names = names
 
     def scan(self) -> Steps[tuple[Piece, ...]]:
@@ -146,7 +151,7 @@ class Deletion:
     def _goes(self, place: Place, position: Position) -> bool:
         if position.topic_id is None:
             return place[0] in self._names
-        return position.topic_id in self._topic_ids
+        return self._topics.by_id(position.topic_id) is None
 
 
 def _pieces(group_id: str, places: list[Place]) -> list[Piece]:

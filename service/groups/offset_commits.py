@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -226,32 +227,45 @@ def with_topic_ids(fetched: FetchedGroup, topics: TopicsView) -> FetchedGroup:
     return fetched._replace(topics=tuple(named))
 
 
-def fetch(request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stable: bool) -> FetchedGroup:
+def is_of_another_topic(position: Position, topic_id: UUID | None) -> bool:
+    """Tell whether `position` was committed for another topic than `topic_id`, None where there is none now.
+
+    Topic names are given again, topic ids are not: a position of a deleted topic says nothing about the topic
+    that was made under its name since. A position without an id counts for whatever bears the name.
+    """
+    return position.topic_id is not None and position.topic_id != topic_id
+
+
+def fetch(
+    request: OffsetFetchGroup, group: Group | None, offsets: Offsets, topics: TopicsView, stable: bool
+) -> FetchedGroup:
     """The positions asked for: the committed ones; with `stable` the newest, which are not told where a
     transaction that has not ended commits. An unknown group has none anywhere. Raises `RequestError` for a
     member that may not know.
     """
     nobody = _is_nobody(request, group)
-    topics = []
+    fetched = []
     for topic in request.topics or ():
         if nobody:
             partitions = [FetchedPartition(index) for index in topic.partition_indexes]
         else:
+            topic_id = topic.topic_id or _id_of(topic.name, topics)
             partitions = [
-                _told(request.group_id, topic, index, offsets, stable) for index in topic.partition_indexes
+                _told(request.group_id, topic.name, topic_id, index, offsets, stable)
+                for index in topic.partition_indexes
             ]
-        topics.append(FetchedTopic(topic.name, topic.topic_id, tuple(partitions)))
-    return FetchedGroup(request.group_id, tuple(topics))
+        fetched.append(FetchedTopic(topic.name, topic.topic_id, tuple(partitions)))
+    return FetchedGroup(request.group_id, tuple(fetched))
 
 
 def fetch_all(
-    request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stable: bool
+    request: OffsetFetchGroup, group: Group | None, offsets: Offsets, topics: TopicsView, stable: bool
 ) -> Steps[FetchedGroup]:
     """As `fetch`, of all positions that the group has now: the steps make the answer of them."""
     if _is_nobody(request, group):
-        return _all(request.group_id, (), frozenset())
+        return _all(request.group_id, (), topics, frozenset())
     unstable = frozenset(offsets.unstable_places(request.group_id)) if stable else frozenset[Place]()
-    return _all(request.group_id, offsets.of_group(request.group_id, committed=not stable), unstable)
+    return _all(request.group_id, offsets.of_group(request.group_id, committed=not stable), topics, unstable)
 
 
 def _is_nobody(request: OffsetFetchGroup, group: Group | None) -> bool:
@@ -267,28 +281,35 @@ def _is_nobody(request: OffsetFetchGroup, group: Group | None) -> bool:
     return False
 
 
+def _id_of(name: str, topics: TopicsView) -> UUID | None:
+    topic = topics.by_name(name)
+    return None if topic is None else topic.topic_id
+
+
 def _told(
-    group_id: str, topic: OffsetFetchTopic, index: int, offsets: Offsets, stable: bool
+    group_id: str, name: str, topic_id: UUID | None, index: int, offsets: Offsets, stable: bool
 ) -> FetchedPartition:
-    if stable and offsets.is_unstable(group_id, topic.name, index):
+    if stable and offsets.is_unstable(group_id, name, index):
         return FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
-    found = offsets.get(group_id, topic.name, index, committed=not stable)
-    if found is None:
-        return FetchedPartition(index)
-    was_remade = None not in (found.topic_id, topic.topic_id) and found.topic_id != topic.topic_id
-    if was_remade:
+    found = offsets.get(group_id, name, index, committed=not stable)
+    if found is None or is_of_another_topic(found, topic_id):
         return FetchedPartition(index)
     return FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
 
 
 def _all(
-    group_id: str, positions: Iterable[tuple[Place, Position]], unstable: frozenset[Place]
+    group_id: str,
+    positions: Iterable[tuple[Place, Position]],
+    topics: TopicsView,
+    unstable: frozenset[Place],
 ) -> Steps[FetchedGroup]:
     by_topic: dict[str, list[FetchedPartition]] = {}
     for count, (place, found) in enumerate(positions):
         if count % _TOLD_AT_ONCE == 0:
             yield _TOLD_AT_ONCE * _TOLD_US
         topic, index = place
+        if is_of_another_topic(found, _id_of(topic, topics)):
+            continue
         if place in unstable:
             told = FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
         else:

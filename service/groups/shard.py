@@ -54,11 +54,14 @@ DELETED_AT_ONCE: Final = 250
 
 
 class TopicsDeleted(NamedTuple):
-    """Work: whose offsets go with these topics."""
+    """Work: offsets of topics that are gone are deleted; `names` are those of topics that went just now."""
 
     word: str
-    topic_ids: frozenset[UUID]
     names: frozenset[str]
+
+
+_GONE_BEFORE: Final = TopicsDeleted("offsets of topics", frozenset())
+"""Topics that went while this shard was not here, or before their offsets' tombstones were written."""
 
 
 class GroupShard:
@@ -209,26 +212,26 @@ class GroupShard:
     def fetch_offsets(self, request: OffsetFetchGroup) -> FetchedGroup:
         """A look at what is committed. Raises `RequestError`."""
         group = self.committed_look(request.group_id)
-        return offset_commits.fetch(request, group, self.offsets, stable=False)
+        return offset_commits.fetch(request, group, self.offsets, self.topics, stable=False)
 
     def fetch_stable_offsets(self, request: OffsetFetchGroup) -> Decision[Any]:
         """A decision that writes nothing, so it sees what is not committed yet, and waits for it. Raises
         `RequestError`.
         """
         group = self.look(request.group_id)
-        return Decision(offset_commits.fetch(request, group, self.offsets, stable=True))
+        return Decision(offset_commits.fetch(request, group, self.offsets, self.topics, stable=True))
 
     def fetch_all_offsets(self, request: OffsetFetchGroup) -> Steps[FetchedGroup]:
         """A look at all that is committed now; the steps change nothing, and see no change. Raises
         `RequestError`.
         """
         group = self.committed_look(request.group_id)
-        return offset_commits.fetch_all(request, group, self.offsets, stable=False)
+        return offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=False)
 
     def fetch_all_stable_offsets(self, request: OffsetFetchGroup) -> Decision[Steps[FetchedGroup]]:
         """As `fetch_stable_offsets`. Raises `RequestError`."""
         group = self.look(request.group_id)
-        return Decision(offset_commits.fetch_all(request, group, self.offsets, stable=True))
+        return Decision(offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=True))
 
     def delete_offsets(self, request: KnownDelete) -> Decision[Any]:
         """Raises `RequestError`."""
@@ -305,6 +308,7 @@ class GroupShard:
     def loaded(self, now_ms: int) -> Iterator[Effect]:
         self.offsets.tidy()
         yield self._next_expiry(now_ms)
+        yield from self._forget_topics(_GONE_BEFORE).effects
         for group_id, group in self.groups.items():
             if isinstance(group, ClassicGroup):
                 if group.members:
@@ -349,7 +353,7 @@ class GroupShard:
         if not deleted:
             return outcome
         gone = frozenset(name for name in names if self.topics.by_name(name) is None)
-        effects = self._forget_topics(TopicsDeleted("offsets of topics", frozenset(deleted), gone)).effects
+        effects = self._forget_topics(_GONE_BEFORE._replace(names=gone)).effects
         return outcome._replace(effects=outcome.effects + effects)
 
     def unloaded(self) -> None:
@@ -376,12 +380,12 @@ class GroupShard:
         return Decision(None, tuple(gone), (after,), EXPIRY, divisible=True)
 
     def _forget_topics(self, deleted: TopicsDeleted) -> Outcome:
-        deletion = Deletion(self.offsets, deleted.topic_ids, deleted.names)
+        deletion = Deletion(self.offsets, self.topics, deleted.names)
         return Decision(None, effects=(Work(deleted, deletion.scan()),))
 
     def _remove_deleted(self, deleted: TopicsDeleted, pieces: tuple[Piece, ...]) -> Outcome:
         now, later = first_pieces(pieces)
-        deletion = Deletion(self.offsets, deleted.topic_ids, deleted.names)
+        deletion = Deletion(self.offsets, self.topics, deleted.names)
         gone = [record for piece in now for record in deletion.decide(piece)]
         effects: tuple[Effect, ...] = (Work(deleted, _the_rest(later)),) if later else ()
         if not gone:

@@ -377,6 +377,29 @@ def test_long_work_is_stepped_and_replaced_by_name() -> None:
     lived(scenario)
 
 
+@pytest.mark.parametrize("where", ["steps", "decision"])
+def test_long_work_that_fails_has_its_timer_go_off_later(where: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.lead()
+
+        def work() -> Steps[object]:
+            yield 1000
+            if where == "steps":
+                raise ValueError("a defect")
+            return "result"
+
+        def worked(name: Hashable, result: object, now_ms: int) -> Outcome:
+            raise ValueError("a defect")
+
+        world.shard.worked = worked  # type: ignore[method-assign]
+        effect = Work("assign", work())
+        await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), (effect,)))
+        await asyncio.sleep(1)
+        assert world.shard.fired == ["assign"]
+
+    lived(scenario)
+
+
 def test_many_small_works_share_the_slice_of_a_turn() -> None:
     async def scenario(world: World) -> None:
         await world.lead()

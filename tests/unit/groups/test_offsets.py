@@ -388,12 +388,12 @@ def test_a_topics_offsets_that_cannot_be_removed_are_tried_after_a_pause() -> No
     del c.topics["orders"]
     c.leader.failing = E.not_coordinator
     c.leader.tell(lambda shard, now: shard.topics_changed(("orders",), (ORDERS,), now))
-    assert c.offset("orders", 0) == 5
+    assert c.shard.offsets.count() == 1
     c.leader.advance(400)
-    assert c.offset("orders", 0) == 5
+    assert c.shard.offsets.count() == 1
     c.leader.failing = None
     c.leader.advance(100)
-    assert c.offset("orders", 0) == -1
+    assert c.shard.offsets.count() == 0
 
 
 # The end of offsets.
@@ -519,6 +519,62 @@ def test_what_goes_with_a_topic() -> None:
     c.commit({("orders", 0): 3})
     c.leader.tell(lambda shard, now: shard.topics_changed(("orders",), (ORDERS,), now))
     assert c.offset("orders", 0) == 3, "another topic of that name"
+
+
+def remade(c: Committers, log: list[Any], number: int = 99) -> None:
+    """Another coordinator reads `log` after "orders" was deleted and made again meanwhile."""
+    del c.topics["orders"]
+    c.topics.make("orders", 3, number)
+    c.leader.long_work = []
+    c.leader.reload(log)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_offsets_of_a_deleted_topic_are_not_those_of_the_next_one_of_its_name(stable: bool) -> None:
+    c = Committers()
+    c.commit({("orders", 0): 5, ("bills", 0): 6})
+    remade(c, c.leader.log)
+    assert [one.committed_offset for one in c.fetch(("orders", 0), ("bills", 0), stable=stable)] == [-1, 6]
+    everything = OffsetFetchGroup("g", None)
+    if stable:
+        steps = c.answer(c.leader.ask(lambda shard, *_: shard.fetch_all_stable_offsets(everything)))
+    else:
+        steps = c.shard.fetch_all_offsets(everything)
+    assert [topic.name for topic in at_once(steps).topics] == ["bills"]
+    c.commit({("orders", 0): 3})
+    assert c.offset("orders", 0) == 3
+
+
+def test_offsets_of_a_deleted_topic_are_not_told_while_no_topic_has_its_name() -> None:
+    c = Committers()
+    c.commit({("orders", 0): 5})
+    del c.topics["orders"]
+    assert c.offset("orders", 0) == -1
+
+
+def test_offsets_whose_topic_went_while_nobody_had_the_partition_are_deleted_at_the_next_load() -> None:
+    c = Committers()
+    c.commit({("orders", 0): 5, ("bills", 0): 6})
+    c.transaction(7, {("orders", 1): 8})
+    remade(c, c.leader.log)
+    c.commit({("orders", 1): 4})
+    c.leader.do_work()
+    assert c.shard.offsets.count() == 2
+    del c.topics["orders"]
+    c.topics.make("orders", 3, ORDERS.int)
+    assert [c.offset("orders", 0), c.offset("bills", 0)] == [-1, 6], "a tombstone was written"
+
+
+def test_the_deletion_that_begins_with_a_load_is_tried_again_when_it_cannot_be_written() -> None:
+    c = Committers()
+    c.commit({("orders", 0): 5})
+    remade(c, c.leader.log)
+    c.leader.failing = E.not_coordinator
+    c.leader.do_work()
+    assert c.shard.offsets.count() == 1
+    c.leader.failing = None
+    c.leader.advance(500)
+    assert c.shard.offsets.count() == 0
 
 
 # Administration.
