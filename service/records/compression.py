@@ -5,7 +5,7 @@
   clients do; read in that framing or as one raw block, as librdkafka writes it (Kafka `SnappyCompression`).
 - lz4: the frame format with independent blocks only: Kafka's readers refuse linked ones
   (`Lz4BlockInputStream`).
-- zstd: frames, with or without a content size.
+- zstd: one or more frames, with or without a content size.
 
 No function allocates more than a small multiple of ``max_size``, whatever sizes the input claims. The codecs
 release the GIL while they work.
@@ -46,6 +46,11 @@ _OUT_OF_SPACE: Final = "write whole buffer"
 _GZIP_WINDOW_BITS: Final = 31
 _ZSTD_KEPT_WINDOW: Final = 8 << 20
 """Frames with a larger window are read too, with memory that is given back."""
+_ZSTD_BLOCK_HEADER_BYTES: Final = 3
+_ZSTD_RUN: Final = 1
+"""The type of a block that is one byte, repeated."""
+_ZSTD_MOST_BLOCKS: Final = 1024
+"""A block inflates to 128 KiB at most; a hostile frame of tiny ones is left to the general reader."""
 _idle_contexts: Final[list[zstandard.ZstdDecompressor]] = []
 """Contexts that nobody uses now: there are as many of them as were ever used at the same time."""
 DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
@@ -219,11 +224,33 @@ def _decompress_zstd(data: Buffer, max_size: int) -> Buffer:
     if claimed > max_size:
         raise InflatedTooLarge(Codec.ZSTD, max_size)
     guess = claimed if claimed >= 0 else min(max_size, max(_FIRST_GUESS, 4 * len(data)))
-    with contextlib.suppress(zstandard.ZstdError):
-        # One frame, as clients write it: a context that is used again makes this three times as fast.
-        return _inflate_frame(data, guess)
+    # zstandard says that there is more behind a frame only where that one tells a size above 0.
+    if claimed > 0 or _is_one_zstd_frame(data):
+        with contextlib.suppress(zstandard.ZstdError):
+            # One frame, as clients write it: a context that is used again makes this three times as fast.
+            return _inflate_frame(data, guess)
     # Several frames, more than was guessed, a great window, or broken: this tells them apart.
     return _inflate_into(Codec.ZSTD, cramjam.zstd.decompress_into, data, claimed, max_size)
+
+
+def _is_one_zstd_frame(data: Buffer) -> bool:
+    """Tell whether the first frame ends where `data` does, by the sizes of its blocks (RFC 8878, 3.1.1).
+
+    False also where there are too many blocks to look at, and where it is not an ordinary frame.
+    """
+    try:
+        position = zstandard.frame_header_size(data)
+    except zstandard.ZstdError:
+        return False
+    for _ in range(_ZSTD_MOST_BLOCKS):
+        if position + _ZSTD_BLOCK_HEADER_BYTES > len(data):
+            return False
+        header = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER_BYTES], "little")
+        is_run = header >> 1 & 3 == _ZSTD_RUN
+        position += _ZSTD_BLOCK_HEADER_BYTES + (1 if is_run else header >> 3)
+        if header & 1:
+            return position + 4 * zstandard.get_frame_parameters(data).has_checksum == len(data)
+    return False
 
 
 def _inflate_frame(data: Buffer, max_size: int) -> bytes:

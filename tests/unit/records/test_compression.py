@@ -1,6 +1,7 @@
 """Codecs: Kafka's framings, whole streams only, and never more bytes than allowed."""
 
 import gzip
+import itertools
 import random
 import tracemalloc
 
@@ -118,6 +119,37 @@ def test_zstd_frames_of_every_shape_inflate_to_the_same() -> None:
     for what, frame in frames.items():
         expected = b"" if what == "empty" else data
         assert bytes(decompress(Codec.ZSTD, frame, 4 << 20)) == expected, what
+
+
+def zstd_frames() -> list[tuple[bytes, bytes]]:
+    """Frames of every kind and what they inflate to: sized, unsized, with a checksum, empty, skipped."""
+    unsized = zstandard.ZstdCompressor(write_content_size=False, write_checksum=False)
+    summed = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True)
+    streamed = zstandard.ZstdCompressor().compressobj()
+    return [
+        (zstandard.ZstdCompressor().compress(DATA), DATA),
+        (unsized.compress(DATA), DATA),
+        (summed.compress(bytes(300_000)), bytes(300_000)),
+        (streamed.compress(DATA) + streamed.flush(), DATA),
+        (zstandard.ZstdCompressor().compress(b""), b""),
+        (unsized.compress(b""), b""),
+        (b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"aside", b""),
+    ]
+
+
+def test_several_zstd_frames_are_one_stream() -> None:
+    for (one, first), (other, second) in itertools.product(zstd_frames(), repeat=2):
+        assert bytes(decompress(Codec.ZSTD, one + other, 1 << 20)) == first + second
+        with pytest.raises(CorruptionError):
+            decompress(Codec.ZSTD, one + other + b"\0", 1 << 20)
+        if first + second:
+            with pytest.raises(InflatedTooLarge):
+                decompress(Codec.ZSTD, one + other, len(first + second) - 1)
+
+
+def test_several_gzip_members_are_one_stream() -> None:
+    packed = gzip.compress(DATA) + gzip.compress(b"") + gzip.compress(b"x")
+    assert bytes(decompress(Codec.GZIP, packed, 1 << 20)) == DATA + b"x"
 
 
 def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
