@@ -23,6 +23,7 @@ from service.broker.garbage import Garbage
 from service.broker.loop import LoopWatch, new_loop
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
+from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ def _allow_open_files() -> int:
 
 
 async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
+    for complaint in (*without_effect(config.static), *config.cluster.complaints()):
+        log.warning("configuration: %s", complaint)
     open_files = _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()

@@ -37,7 +37,7 @@ from service.config.listeners import (
     read_listeners,
     read_voters,
 )
-from service.config.parsing import parse
+from service.config.parsing import effective, parse
 from service.config.tables import BROKER_KEYS
 
 BROKER: Final = "broker"
@@ -134,7 +134,7 @@ class ClusterConfig:
         Takes the node's other keys, too, and checks each for itself.
         """
         problems: list[str] = []
-        values = parse(properties, BROKER_KEYS, "configuration key", problems)
+        values = parse(effective(properties), BROKER_KEYS, "configuration key", problems)
         if problems:
             raise ConfigError("\n".join(problems))
         return read_cluster(values)

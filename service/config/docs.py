@@ -16,8 +16,9 @@ Made from the key tables by `python -m service.config.docs`; a test keeps it cur
 `firn server [CONFIG.properties] [--set key=value …]` reads Java's `.properties` syntax. Names, types,
 defaults and bounds are Apache Kafka 4.3's where Kafka has the key; keys under `firn.` are ours. A key is
 accepted only if it has an effect: an unknown key, or a value that cannot be, stops the node at start with
-its name and the reason, all of them at once. Credentials are never configured here: object storage takes
-them from its environment, S3 from the usual AWS chain.
+its name and the reason, all of them at once. Keys of Kafka that have no effect here are taken at Kafka's
+default, with a warning in the log. Credentials are never configured here: object storage takes them from its
+environment, S3 from the usual AWS chain.
 
 """
 _DIFFERENCES = """What differs from Kafka:
@@ -42,7 +43,9 @@ def markdown() -> str:
         "\n## Group\n\nSet for one consumer group, with `kafka-configs --alter --entity-type groups`.\n\n"
     )
     parts.append(_table(GROUP))
-    parts.append("\n## Refused, and why\n\n| key | reason |\n|---|---|\n")
+    parts.append(
+        "\n## Refused, and why\n\nUnless they have Apache Kafka's default.\n\n| key | reason |\n|---|---|\n"
+    )
     parts.extend(f"| `{name}{'*' if name[-1] == '.' else ''}` | {why} |\n" for name, why in REFUSED.items())
     return "".join(parts)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from service.base.errors import ConfigError
 from service.config.keys import ConfigKey, Value, did_you_mean
 from service.config.tables import TOPIC_KEYS, refusal
+from service.config.tables.kafka_defaults import INTERNAL_TUNING, KAFKA_DEFAULTS
 
 
 def parse(
@@ -34,3 +35,28 @@ def parse(
         except ConfigError as e:
             problems.append(str(e))
     return values
+
+
+def effective(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties without those that `without_effect` names."""
+    return {name: text for name, text in properties.items() if not _has_no_effect(name, text)}
+
+
+def without_effect(properties: Mapping[str, str]) -> list[str]:
+    """A line for each property that is taken and changes nothing here; for the log.
+
+    Keys of Apache Kafka that Firn has no use for are taken at Kafka's default, so that a file which spells
+    its defaults out is good for both. Any other value would be a wish that is not met.
+    """
+    return [
+        f"{name}={text} has no effect: {refusal(name)}"
+        for name, text in properties.items()
+        if _has_no_effect(name, text)
+    ]
+
+
+def _has_no_effect(name: str, text: str) -> bool:
+    if name in INTERNAL_TUNING:
+        return True
+    default = KAFKA_DEFAULTS.get(name)
+    return default is not None and text.strip().lower() == default.lower()

@@ -22,7 +22,7 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, read_cluster
 from service.config.keys import LONG_MAX, Value, did_you_mean, invalid
 from service.config.listeners import Listener
-from service.config.parsing import parse
+from service.config.parsing import effective, parse
 from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
@@ -218,7 +218,7 @@ class BrokerConfig:
     ) -> BrokerConfig:
         """Parse and check; raises `ConfigError` with one line for each thing that is wrong."""
         own, everyone = dict(dynamic or {}), dict(dynamic_default or {})
-        given = {**properties, **everyone, **own}
+        given = {**effective(properties), **everyone, **own}
         problems: list[str] = []
         values = parse(given, BROKER_KEYS, "configuration key", problems)
         problems += [
@@ -383,6 +383,7 @@ def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> di
 
 def _log_config(values: Mapping[str, Value]) -> LogConfig:
     fields: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
+    del fields["preallocate"]  # false wherever it is valid
     small = fields.pop("internal_segment_bytes")
     if small is not None:
         fields["segment_bytes"] = small

@@ -94,3 +94,8 @@ def replica_list_problem(name: str) -> Callable[[str], str | None]:
 def _is_replica(text: str) -> bool:
     match = _REPLICA.fullmatch(text)
     return match is not None and max(int(match[1]), int(match[2])) <= _MOST_ID
+
+
+def preallocation_problem(text: str) -> str | None:
+    """Why segments are not preallocated, where that is asked for."""
+    return "segments grow as they are written" if text.lower() == "true" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.keys import LONG_MAX
-from service.config.tables.checks import gzip_level_problem
+from service.config.tables.checks import gzip_level_problem, preallocation_problem
 from service.config.tables.columns import (
     BOOLEAN,
     DOUBLE,
@@ -141,6 +141,12 @@ TOPIC: Final = (
         "Replicas that must hold a batch before `acks=all` is answered; with fewer in sync "
         "the batch is refused.",
         at_least=1, synonyms=synonyms_of("min.insync.replicas"),
+    ),
+    key(
+        "preallocate", BOOLEAN, False,
+        "Only `false`, for tools that send back all settings that they have read: segments grow as they are "
+        "written.",
+        check=preallocation_problem, synonyms=synonyms_of("log.preallocate"),
     ),
     key(
         "remote.log.copy.disable", BOOLEAN, False,

@@ -45,7 +45,7 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "log.flush.start.offset.checkpoint.interval.ms": (
             "where logs begin is written with recovery points: log.flush.offset.checkpoint.interval.ms"
         ),
-        "log.preallocate": "segments grow as they are written",
+        "log.initial.task.delay.ms": "what is due after a start is due at once",
         "max.connection.creation.rate": _NO_QUOTAS,
         "max.connections.per.ip": _NO_QUOTAS,
         "max.connections.per.ip.overrides": _NO_QUOTAS,
@@ -56,8 +56,8 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "metrics.sample.window.ms": _COUNTERS,
         "num.recovery.threads.per.data.dir": "logs are recovered on the threads that all disk work shares",
         "num.replica.alter.log.dirs.threads": "replicas are not moved between log directories",
-        "preallocate": "segments grow as they are written",
         "principal.builder.class": _NO_PLUGINS,
+        "producer.id.expiration.check.interval.ms": "expired producer ids are looked for every ten minutes",
         "producer.purgatory.purge.interval.requests": _PURGATORY,
         "queued.max.requests": "requests are bounded by their bytes: queued.max.request.bytes",
         "quota.window.num": _NO_QUOTAS,

@@ -12,6 +12,7 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.keys import to_text
 from service.config.listeners import Address
+from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
 from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
 
@@ -361,6 +362,26 @@ def test_keys_that_are_apache_kafkas_have_its_types_and_defaults() -> None:
         "firn.quorum.refused.election",
         "unclean.leader.election.interval.ms",
     ]
+
+
+def test_apache_kafkas_default_of_every_key_is_taken() -> None:
+    text = (ROOT / "tests" / "golden" / "config" / "broker_keys.txt").read_text()
+    defaults = {
+        name: "" if default == '""' else default
+        for name, _, default in (row.split(" ", 2) for row in text.splitlines())
+        if default != "-" and not name.endswith((".throttled.rate", "bytes.per.second"))  # never in a file
+    }
+    assert len(defaults) > 200
+    for name, default in defaults.items():
+        BrokerConfig.from_properties({"process.roles": "broker,controller", name: default})
+    assert without_effect({"num.io.threads": "8", "node.id": "1", "log.initial.task.delay.ms": "17"}) == [
+        "num.io.threads=8 has no effect: a node is one event loop; run more nodes to use more cores",
+        "log.initial.task.delay.ms=17 has no effect: what is due after a start is due at once",
+    ]
+    with pytest.raises(ConfigError, match=r"num\.io\.threads: refused"):
+        BrokerConfig.from_properties({"num.io.threads": "9"})
+    with pytest.raises(ConfigError, match=r"num\.io\.threads"):
+        BrokerConfig.from_properties({}, dynamic={"num.io.threads": "8"})
 
 
 def test_a_node_takes_the_keys_of_its_cluster() -> None:

@@ -57,7 +57,10 @@ def test_the_default_of_every_key_is_valid_and_reads_back() -> None:
 def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     keys = {*TOPIC_KEYS, *(key.name for key in CLUSTER_TOPIC)}
-    assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes"}
+    assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes", "preallocate"}
+    assert TOPIC_KEYS["preallocate"].parse("false") is False  # the only value, so that no log has to know it
+    with pytest.raises(ConfigError, match="segments grow as they are written"):
+        TOPIC_KEYS["preallocate"].parse("true")
     for name, key in TOPIC_KEYS.items():
         for synonym in key.synonyms:
             assert synonym.name in BROKER_KEYS, name
@@ -101,7 +104,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
         ),
         ({"ssl.keystore.location": "x"}, "ssl.keystore.location: refused: TLS is not supported"),
         (
-            {"num.io.threads": "8"},
+            {"num.io.threads": "9"},
             "num.io.threads: refused: a node is one event loop; run more nodes to use more cores",
         ),
         ({"node.id": "x"}, "Invalid value x for configuration node.id: Not a number of type INT"),
