@@ -88,7 +88,7 @@ class SessionPartition(Operation):
     """One partition of a session: what was asked of it, and what was told of it last."""
 
     __slots__ = (
-        "asked", "high_watermark", "is_held_back", "log_start_offset", "session", "topic", "watched",
+        "asked", "high_watermark", "is_held_back", "log_start_offset", "name", "session", "topic", "watched",
     )  # fmt: skip
 
     def __init__(self, session: FetchSession, topic: TopicKey, asked: FetchPartition) -> None:
@@ -96,6 +96,8 @@ class SessionPartition(Operation):
         self.session = session
         self.topic = topic
         self.asked = asked
+        self.name: str | None = None
+        """of a topic that is asked for by id, once the id was known"""
         self.high_watermark = -1
         self.log_start_offset = -1
         self.is_held_back = False

@@ -204,6 +204,36 @@ def other_keys(bootstrap: str, talk: Talk) -> Iterator[tuple[str, list[Any]]]:
         yield "forgotten", talk.fetch(4, forgotten=(("nobody", 0),))
 
 
+def topics_that_go(bootstrap: str, talk: Talk) -> Iterator[tuple[str, list[Any]]]:
+    """A session knows by which name its topic's id went."""
+    assert isinstance(talk, _OwnTopics)
+    epoch = 0
+
+    def error_of(topic: str) -> int | None:
+        nonlocal epoch
+        epoch += 1
+        told = dict(talk.fetch(epoch)[2])
+        return told[topic][0][1] if topic in told else None
+
+    def once_told(topic: str, errors: tuple[int, ...]) -> list[Any]:
+        found: list[Any] = []
+
+        def is_told() -> bool:
+            found[:] = [error_of(topic)]
+            return found[0] in errors
+
+        wait_until(f"one of the errors {errors}", is_told)
+        return found
+
+    yield "begin", talk.fetch(0, Ask("a", 0, 0), Ask("b", 0, 0))
+    client = Admin(bootstrap)
+    client.delete(talk.full("a"))
+    yield "it is deleted", once_told("a", (3, 100))
+    if talk.version >= 13:
+        client.create(talk.full("a"), 1)
+        yield "another one has its name", once_told("a", (100, 103))
+
+
 Scenario = Callable[[str, Talk], Iterator[tuple[str, list[Any]]]]
 
 
@@ -280,7 +310,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("scenario", [life_of_a_session, ends_of_sessions, turns, other_keys])
+@pytest.mark.parametrize("scenario", [life_of_a_session, ends_of_sessions, turns, other_keys, topics_that_go])
 def test_a_session_is_answered_as_by_apache_kafka(
     firn: str, kafka: str, scenario: Scenario, version: int
 ) -> None:

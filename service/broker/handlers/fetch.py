@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Awaitable, Generator, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -424,7 +425,9 @@ class _FullFetch(_Fetching):
                     partition = None
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
-                    session.tell(Look(session.add(topic, one), partition, answer))
+                    added = session.add(topic, one)
+                    _note_name(broker, added)
+                    session.tell(Look(added, partition, answer))
             broker.fetch_sessions.used(session, now_ms)
             self._session_id = session.id
         finally:
@@ -492,6 +495,9 @@ class _IncrementalFetch(_Fetching):
                 continue  # forgotten meanwhile
             is_named = (one.topic, one.asked.partition) in named
             partition, answer = found.look(one.topic, one.asked, is_named=is_named)
+            _note_name(self._broker, one)
+            if answer.error_code == ErrorCode.unknown_topic_id and one.name is not None:
+                answer = answer._replace(error_code=_went(self._broker, one.name))
             one.is_held_back = bool(found.held_back) and partition in found.held_back
             look = Look(one, partition, answer)
             session.looked_at(look)
@@ -522,6 +528,23 @@ class _IncrementalFetch(_Fetching):
             else:
                 topics.append((topic, [answer]))
         return (yield from self._encoded(topics, session.id))
+
+
+def _note_name(broker: Broker, one: SessionPartition) -> None:
+    """Note which name the id of a session's topic stands for, as soon as that is known."""
+    if one.name is None and isinstance(one.topic, UUID):
+        topic = broker.image.topics_by_id.get(one.topic)
+        one.name = None if topic is None else topic.name
+
+
+def _went(broker: Broker, name: str) -> ErrorCode:
+    """The error for a topic that was known by this name when the session began, and by its id is no more.
+
+    UNKNOWN_TOPIC_ID is for ids that no name was known of (Kafka `ReplicaManager.readFromLog`).
+    """
+    if name in broker.image.topics_by_name:
+        return ErrorCode.inconsistent_topic_id
+    return ErrorCode.unknown_topic_or_partition
 
 
 def _as_once_said(answer: FetchPartitionResult) -> FetchPartitionResult:
