@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector
 
-FIRST_VERSION_WITH_ZSTD: Final = 10
 FIRST_VERSION_WITH_RACKS: Final = 11
 """Consumers say where they are, may be sent to a replica that is near, and read from any (KIP-392)."""
 FIRST_VERSION_WITH_LEADERS: Final = 16
@@ -127,7 +126,6 @@ class Pass:
             if self.is_replica:
                 diverging, read = self._look_for_replica(partition, topic, asked, is_named)
             else:
-                self._check(partition)
                 if broker.replica_selector is not None and self._version >= FIRST_VERSION_WITH_RACKS:
                     preferred = self._preferred(broker.replica_selector, partition, asked.fetch_offset)
                     if preferred != NOBODY:
@@ -272,10 +270,6 @@ class Pass:
         metrics.cold_bytes += self._cold_size
         for code, count in self._errors.items():
             metrics.error("FETCH", code, count)
-
-    def _check(self, partition: Partition) -> None:
-        if self._version < FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == "zstd":
-            raise RequestError(ErrorCode.unsupported_compression_type)
 
     def _preferred(self, select: Selector, partition: Partition, offset: int) -> int:
         """The broker that the consumer had better ask, `NOBODY` where that is this one (Kafka

@@ -33,6 +33,8 @@ from service.partition.waits import Wait
 LOOK_US: Final = 2
 TOPIC_US: Final = 4
 PARTITION_US: Final = 15
+CHECKPOINT_S: Final = 5.0
+"""The checkpoint may take so long, however short a time the client gives its replicas."""
 SEGMENTS_US: Final = 500
 """`MOST_AT_ONCE` of them."""
 
@@ -58,8 +60,8 @@ async def handle(
 ) -> DeleteRecordsResponse:
     """One answer for each partition; of one that is named twice the last offset counts, as in Kafka.
 
-    REQUEST_TIMED_OUT where a start has moved and is not durable within the request's time, or not taken over
-    by a replica: a crash may still bring records back then.
+    REQUEST_TIMED_OUT where a start has moved and is not taken over by a replica within the request's time, or
+    not durable within that and `CHECKPOINT_S`: a crash may still bring records back then.
     """
     piece = Slice()
     deadline = broker.loop.time() + request.timeout.total_seconds()
@@ -67,7 +69,7 @@ async def handle(
     timed_out = False
     if await _is_any_unsafe(broker, outcomes, piece):
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(max(deadline, broker.loop.time() + CHECKPOINT_S)):
                 await broker.checkpoint_starts()
         except TimeoutError:
             timed_out = True

@@ -25,7 +25,10 @@ from service.network.exchange import RequestContext
 GROUP: Final = 0
 TRANSACTION: Final = 1
 SHARE: Final = 2
+FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 FIRST_VERSION_WITH_SHARES: Final = 6
+NAME_OF_NO_ERROR: Final = "NONE"
+"""Kafka's error message where there is no error, in versions that ask for one key."""
 KEY_US: Final = 8
 REFUSED_US: Final = 2
 _NOBODY: Final = -1
@@ -41,30 +44,32 @@ def handle(
     ):
         return _refused(request, ErrorCode.invalid_request, f"Unknown coordinator type {kind}")
     if kind != GROUP:
+        # No retriable error: a client would ask until its own time is up, and then not know why.
         what = "transactions" if kind == TRANSACTION else "share groups"
-        return _refused(request, ErrorCode.coordinator_not_available, f"{what} are not served")
+        return _refused(request, ErrorCode.unsupported_version, f"{what} are not served")
     topic = broker.groups.internal.find(OFFSETS)
     if topic is None:
-        return _once_made(broker, context.listener, request)
-    return in_slices(_steps(broker, context.listener, request, topic))
+        return _once_made(broker, context.listener, context.api_version, request)
+    return in_slices(_steps(broker, context.listener, context.api_version, request, topic))
 
 
 async def _once_made(
-    broker: Broker, listener: str, request: FindCoordinatorRequest
+    broker: Broker, listener: str, version: int, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     try:
         topic = await broker.groups.internal.made(OFFSETS)
     except RequestError as e:
         refused = _refused(request, e.code, e.message)
         return refused if isinstance(refused, FindCoordinatorResponse) else await refused
-    answer = in_slices(_steps(broker, listener, request, topic))
+    answer = in_slices(_steps(broker, listener, version, request, topic))
     return answer if isinstance(answer, FindCoordinatorResponse) else await answer
 
 
 def _steps(
-    broker: Broker, listener: str, request: FindCoordinatorRequest, topic: TopicImage
+    broker: Broker, listener: str, version: int, request: FindCoordinatorRequest, topic: TopicImage
 ) -> Steps[FindCoordinatorResponse]:
     found = []
+    no_error = NAME_OF_NO_ERROR if version < FIRST_VERSION_WITH_SEVERAL_KEYS else ""
     known = broker.cluster.seen_by(listener).by_id
     for key in request.coordinator_keys:
         yield KEY_US
@@ -80,7 +85,7 @@ def _steps(
                 host=leader.host,
                 port=leader.port,
                 error_code=ErrorCode.none,
-                error_message="",
+                error_message=no_error,
             )
         )
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))

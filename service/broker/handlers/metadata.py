@@ -42,6 +42,8 @@ PARTITION_US: Final = 12
 MOST_FLAVOURS: Final = 3
 """Encoded topics are kept for so many versions at a time, for each listener."""
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
+FIRST_VERSION_BY_ID: Final = 12
+"""Requests of versions 10 and 11 can have ids and null names, but no answer can say what became of them."""
 NOT_MADE: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of what is not served."""
 
@@ -54,10 +56,13 @@ def handle(
     A topic that is not there is created when both the request and ``auto.create.topics.enable`` allow it.
     Kafka answers such a request with an error and lets the client ask again; here the answer waits for the
     topic, but not for long, nor where it cannot be made: what is told of all others depends on nobody.
+
+    A request below version 12 that has an id or a null name is answered INVALID_REQUEST for all its topics
+    (Kafka `KafkaApis.handleTopicMetadataRequest`).
     """
     creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     if creates and request.topics:
-        missing = in_slices(_missing_names(broker, request.topics))
+        missing = in_slices(_missing_names(broker, request.topics, context.api_version))
         if missing:
             return _create_and_answer(broker, context, request, missing)
     return in_slices(_steps(broker, context.listener, context.api_version, request))
@@ -91,6 +96,8 @@ def _steps(
     topics: list[Any] = []
     asked: Iterable[TopicImage | MetadataRequestTopic] = image.topics_by_name.values()
     if request.topics is not None:
+        if (yield from _is_beyond(version, request.topics)):
+            return (yield from _refused(broker, request.topics))
         asked = yield from _distinct(request.topics)
     for one in asked:
         yield TOPIC_US
@@ -111,6 +118,35 @@ def _steps(
     )
 
 
+def _is_beyond(version: int, topics: Sequence[MetadataRequestTopic]) -> Generator[int, None, bool]:
+    """Tell whether a request says what its version does not let it ask."""
+    if version >= FIRST_VERSION_BY_ID:
+        return False
+    for one in topics:
+        yield 1
+        if one.topic_id is not None or one.name is None:
+            return True
+    return False
+
+
+def _refused(
+    broker: Broker, topics: Sequence[MetadataRequestTopic]
+) -> Generator[int, None, MetadataResponse]:
+    answers = []
+    for one in topics:
+        yield NAME_US
+        answers.append(_missing(ErrorCode.invalid_request, one.name or "", one.topic_id))
+    return MetadataResponse(
+        throttle_time=NO_THROTTLE,
+        brokers=(),
+        cluster_id=broker.cluster_id,
+        controller_id=-1,
+        topics=tuple(answers),
+        error_code=ErrorCode.invalid_request,
+        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
+    )
+
+
 def _distinct(
     topics: Sequence[MetadataRequestTopic],
 ) -> Generator[int, None, Iterable[MetadataRequestTopic]]:
@@ -123,8 +159,12 @@ def _distinct(
     return by_id or by_name
 
 
-def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic]) -> Generator[int, None, list[str]]:
+def _missing_names(
+    broker: Broker, topics: Sequence[MetadataRequestTopic], version: int
+) -> Generator[int, None, list[str]]:
     """What is asked for by name, is not there and can be created."""
+    if (yield from _is_beyond(version, topics)):
+        return []
     known = broker.image.topics_by_name
     names: dict[str, None] = {}
     for one in topics:
