@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, UnknownVersion
 from service.base.steps import Steps, at_once
 from service.metadata.frames import UnknownRecord
 from service.metadata.image import (
@@ -25,6 +25,7 @@ from service.metadata.image import (
     MetadataImage,
     OpenTransaction,
     PartitionImage,
+    RecoveredTopic,
     TopicImage,
     collision_key,
 )
@@ -41,11 +42,13 @@ from service.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
+    LifeRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RecoveredTopicRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     RemoteLogRecord,
@@ -92,6 +95,7 @@ class MetadataDelta:
         self.configs: set[ConfigResource] = set()
         self.brokers: set[int] = set()
         self.remote: set[tuple[UUID, int]] = set()
+        self.recovered: set[UUID] = set()
         self.deleted_topics: dict[UUID, TopicImage] = {}
         self._topics: dict[UUID, _TopicChange] = {}
         self._created: dict[str, UUID] = {}
@@ -101,6 +105,8 @@ class MetadataDelta:
         self._features: dict[str, int] | None = None
         self._remote: dict[tuple[UUID, int], CatalogEntry | Removed] = {}
         self._tombstones: dict[UUID, Tombstone | Removed] = {}
+        self._recovered: dict[UUID, RecoveredTopic | Removed] = {}
+        self._life = self.image.life
         self._next_producer_id = self.image.next_producer_id
 
     @property
@@ -135,7 +141,7 @@ class MetadataDelta:
         elif apply is not None and not isinstance(record, UnknownRecord):
             self._run.append(record)
         else:
-            raise CorruptionError(_refusal(record))
+            raise UnknownVersion(_refusal(record))
 
     def replay_all(self, records: Iterable[MetadataRecord | UnknownRecord]) -> MetadataDelta:
         for record in records:
@@ -185,6 +191,8 @@ class MetadataDelta:
             next_producer_id=self._next_producer_id,
             remote=(yield from image.remote.with_changes_in_steps(self._remote)),
             tombstones=(yield from image.tombstones.with_changes_in_steps(self._tombstones)),
+            life=self._life,
+            recovered=(yield from image.recovered.with_changes_in_steps(self._recovered)),
             index=(yield from image.index.toggled_in_steps(toggles)),
             kraft_version=self._kraft_version,
             transaction=self._still_open(),
@@ -314,6 +322,9 @@ class MetadataDelta:
             if key in self.image.remote or key in self._remote:
                 self._remote[key] = REMOVED
                 self.remote.add(key)
+        if topic_id in self.image.recovered or topic_id in self._recovered:
+            self._recovered[topic_id] = REMOVED
+            self.recovered.add(topic_id)
 
     def _remote_log(self, record: RemoteLogRecord) -> None:
         topic_id = record.topic_id or ZERO_UUID
@@ -350,6 +361,23 @@ class MetadataDelta:
         if self._tombstones.get(topic_id, self.image.tombstones.get(topic_id, REMOVED)) is REMOVED:
             raise CorruptionError(f"metadata record removes the tombstone of {topic_id}, which is not there")
         self._tombstones[topic_id] = REMOVED
+
+    # -- recoveries
+
+    def _set_life(self, record: LifeRecord) -> None:
+        if record.life < self._life:
+            raise CorruptionError(f"the cluster's life goes back from {self._life} to {record.life}")
+        self._life = record.life
+
+    def _recovered_topic(self, record: RecoveredTopicRecord) -> None:
+        topic_id = record.topic_id or ZERO_UUID
+        if topic_id not in self._topics and (
+            topic_id not in self.image.topics_by_id or topic_id in self.deleted_topics
+        ):
+            raise CorruptionError(f"state of the recovery of topic id {topic_id}, which is not there")
+        state = RecoveredTopic(record.unchecked_partitions, record.settings_unknown)
+        self._recovered[topic_id] = state if state != RecoveredTopic() else REMOVED
+        self.recovered.add(topic_id)
 
     # -- configs, features, producer ids
 
@@ -487,6 +515,8 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     RemoteLogRecord: MetadataDelta._remote_log,
     TombstoneRecord: MetadataDelta._tombstone,
     RemoveTombstoneRecord: MetadataDelta._remove_tombstone,
+    LifeRecord: MetadataDelta._set_life,
+    RecoveredTopicRecord: MetadataDelta._recovered_topic,
     ConfigRecord: MetadataDelta._config,
     FeatureLevelRecord: MetadataDelta._feature_level,
     ProducerIdsRecord: MetadataDelta._producer_ids,

@@ -111,6 +111,15 @@ class OpenTransaction(NamedTuple):
     before: MetadataImage
 
 
+class RecoveredTopic(NamedTuple):
+    """What is left to do about a topic that a recovery has brought back."""
+
+    unchecked_partitions: tuple[int, ...] = ()
+    """partitions whose local logs were not compared with the archive yet; sorted"""
+    settings_unknown: bool = False
+    """whether nothing expires because no document says which settings the topic had"""
+
+
 ConfigResource = tuple[int, str]
 """(resource type, resource name), as `ConfigRecord` has them"""
 
@@ -135,6 +144,10 @@ class MetadataImage:
     remote: PersistentMap[tuple[UUID, int], CatalogEntry] = field(default_factory=PersistentMap)
     tombstones: PersistentMap[UUID, Tombstone] = field(default_factory=PersistentMap)
     """deleted topics that may still have objects in the bucket"""
+    life: int = 0
+    """how often a recovery from a bucket has begun this cluster's metadata anew; 0: never"""
+    recovered: PersistentMap[UUID, RecoveredTopic] = field(default_factory=PersistentMap)
+    """topics about which a recovery has something left to do"""
     index: PartitionIndex = field(default_factory=PartitionIndex)
     kraft_version: int = 0
     """level of the feature of that name; told by control records of the log, not by records of metadata"""
@@ -149,6 +162,11 @@ class MetadataImage:
     def with_kraft_version(self, level: int) -> MetadataImage:
         """This image under another ``kraft.version``."""
         return self if level == self.kraft_version else replace(self, kraft_version=level)
+
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Life, leader epoch and end offset: the greater of two is the newer metadata of one cluster."""
+        return self.life, self.epoch, self.offset + 1
 
     def topic(self, topic: str | UUID) -> TopicImage | None:
         """One topic, by name or id."""

@@ -14,13 +14,15 @@ from typing import Final
 
 from service.base.steps import Steps
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage, TopicImage
+from service.metadata.image import MetadataImage, RecoveredTopic, TopicImage
 from service.metadata.image_frames import broker_record, controller_record, partition_record
 from service.metadata.records import (
     ConfigRecord,
     FeatureLevelRecord,
+    LifeRecord,
     MetadataRecord,
     ProducerIdsRecord,
+    RecoveredTopicRecord,
     RemoteLogRecord,
     RemoveTombstoneRecord,
     RemoveTopicRecord,
@@ -66,6 +68,7 @@ def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[Metada
             broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=after.next_producer_id
         )
     yield from _catalog(before, after)
+    yield from _recovery(before, after)
 
 
 def _features(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord]:
@@ -136,3 +139,14 @@ def _catalog(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRe
         tombstone = after.tombstones[topic_id]
         same = before.tombstones.get(topic_id) == tombstone
         yield None if same else TombstoneRecord(**tombstone._asdict())
+
+
+def _recovery(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    if after.life != before.life:
+        yield LifeRecord(life=after.life)
+    for topic_id in sorted({*before.recovered, *after.recovered}):
+        if topic_id in before.topics_by_id and topic_id not in after.topics_by_id:
+            continue  # went with its topic
+        new = after.recovered.get(topic_id, RecoveredTopic())
+        same = before.recovered.get(topic_id, RecoveredTopic()) == new
+        yield None if same else RecoveredTopicRecord(topic_id=topic_id, **new._asdict())

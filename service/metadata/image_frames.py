@@ -1,8 +1,8 @@
 """An image written out as records: what a snapshot holds. [P]
 
 Order as in Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs, producer
-ids; then the remote catalog and the tombstones. Within a kind, by name or id, so that equal images make equal
-bytes.
+ids; then the remote catalog, the tombstones, the life and what a recovery has left. Within a kind, by name or
+id, so that equal images make equal bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from service.metadata.records import (
     ControllerEndpoint,
     ControllerFeature,
     FeatureLevelRecord,
+    LifeRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RecoveredTopicRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     RemoteLogRecord,
@@ -68,6 +70,10 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield RemoteLogRecord(topic_id=key[0], partition_id=key[1], **image.remote[key]._asdict())
     for topic_id in sorted(image.tombstones):
         yield TombstoneRecord(**image.tombstones[topic_id]._asdict())
+    if image.life:
+        yield LifeRecord(life=image.life)
+    for topic_id in sorted(image.recovered):
+        yield RecoveredTopicRecord(topic_id=topic_id, **image.recovered[topic_id]._asdict())
 
 
 def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:

@@ -337,6 +337,25 @@ class RemoveTombstoneRecord(MetadataRecord):
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeRecord(MetadataRecord):
+    """Firn's: the life of the cluster that this metadata belongs to; each recovery from a bucket begins the
+    next one. Offsets and epochs of different lives are not comparable."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 3
+    life: int = field(metadata={"kafka_type": "int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredTopicRecord(MetadataRecord):
+    """Firn's: what a recovery has left to do for one topic (`image.RecoveredTopic`); empty: nothing."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 4
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    unchecked_partitions: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
+    settings_unknown: bool = field(metadata={"kafka_type": "bool"})
+
+
 RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
     record_type.API_KEY: record_type
     for record_type in (
@@ -361,6 +380,8 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         RemoteLogRecord,
         TombstoneRecord,
         RemoveTombstoneRecord,
+        LifeRecord,
+        RecoveredTopicRecord,
     )
 }
 """Every record type that this software reads and writes, by its id."""

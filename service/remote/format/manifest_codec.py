@@ -72,6 +72,7 @@ MAX_TOPICS_BYTES: Final = 64 << 20
 MAX_TOPICS: Final = 1_000_000
 MAX_METADATA_BYTES: Final = 1 << 30
 MAX_MEMBERS: Final = 1_500
+MAX_LIFE: Final = (1 << 31) - 1
 
 _STAMP_FIELDS: Final = ("written_ms", "writer")
 _HEAD_FIELDS: Final = frozenset(
@@ -103,6 +104,8 @@ class MetadataRef(NamedTuple):
     epoch: int
     size: int
     crc32c: int
+    life: int = 0
+    """of the cluster, as the snapshot says (`LifeRecord`)"""
 
 
 class ClusterFile(NamedTuple):
@@ -349,7 +352,7 @@ def encode_cluster(cluster: ClusterFile) -> bytes:
             "layout_version": LAYOUT_VERSION,
             "cluster_id": cluster.cluster_id,
             **stamp_fields(cluster.stamp),
-            **({"metadata": metadata._asdict()} if metadata is not None else {}),
+            **({"metadata": _metadata_fields(metadata)} if metadata is not None else {}),
             **({"members": list(map(str, cluster.members))} if cluster.members else {}),
         }
     )
@@ -367,6 +370,13 @@ def decode_cluster(data: bytes) -> ClusterFile:
     return ClusterFile(str_field(fields, "cluster_id"), stamp_of(fields), metadata, members)
 
 
+def _metadata_fields(metadata: MetadataRef) -> dict[str, Any]:
+    fields = metadata._asdict()
+    if not metadata.life:
+        del fields["life"]
+    return fields
+
+
 def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
     ref = MetadataRef(
         key=str_field(fields, "key"),
@@ -374,6 +384,7 @@ def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
         epoch=int_field(fields, "epoch", 0, MAX_EPOCH),
         size=int_field(fields, "size", 1, MAX_METADATA_BYTES),
         crc32c=int_field(fields, "crc32c", 0, 0xFFFFFFFF),
+        life=int_field(fields, "life", 0, MAX_LIFE) if "life" in fields else 0,
     )
     parsed = parse_key(ref.key)
     if not isinstance(parsed, MetadataKey) or parsed[:2] != (ref.end_offset, ref.epoch):

@@ -29,10 +29,11 @@ from service.metadata.controller.requests import (
 from service.metadata.controller.topics_control import create_topics, delete_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import bootstrap_frames
-from service.metadata.frames import Frame
+from service.metadata.frames import Frame, newest
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
 from service.metadata.publication import apply_batch
+from service.metadata.records import LifeRecord, RecoveredTopicRecord
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
 
@@ -50,6 +51,8 @@ steps = st.lists(
         st.tuples(st.just("producer ids"), brokers),
         st.tuples(st.just("catalog"), names, st.integers(0, 4)),
         st.tuples(st.just("forget"), names, st.booleans()),
+        st.tuples(st.just("life"), st.integers(0, 2)),
+        st.tuples(st.just("recovered"), names, st.sampled_from([(), (0,), (0, 3)]), st.booleans()),
     ),
     max_size=40,
 )
@@ -121,6 +124,16 @@ class History:
                 )
             case ("catalog", name, partition):
                 return self.commit_next(name, partition)
+            case ("life", more):
+                return Decision((newest(LifeRecord(life=image.life + more)),), None)
+            case ("recovered", name, unchecked, settings_unknown):
+                topic = image.topics_by_name.get(name)
+                record = RecoveredTopicRecord(
+                    topic_id=None if topic is None else topic.id,
+                    unchecked_partitions=unchecked,
+                    settings_unknown=settings_unknown,
+                )
+                return Decision(() if topic is None else (newest(record),), None)
             case (what, broker):
                 epoch = image.brokers[broker].epoch if broker in image.brokers else -1
                 if what == "fence":
@@ -197,6 +210,7 @@ def test_what_the_image_holds_hangs_together(script: list[tuple[Any, ...]]) -> N
     assert all((kind, name) != (2, "") for kind, name in image.configs)
     assert {name for kind, name in image.configs if kind == 2} <= set(image.topics_by_name)
     assert all(image.partition(*key) is not None for key in image.remote)
+    assert set(image.recovered) <= set(image.topics_by_id), "the state of a recovery goes with its topic"
     assert not set(image.tombstones) & set(image.topics_by_id), "what is deleted does not come back"
     dotted = {name for name in image.topics_by_name if "." in name or "_" in name}
     assert {name for group in image.collisions.values() for name in group} == dotted

@@ -123,6 +123,7 @@ def test_every_array_of_every_record_is_among_them() -> None:
         "PartitionChangeRecord": 7,
         "BrokerRegistrationChangeRecord": 2,
         "RegisterControllerRecord": 2,
+        "RecoveredTopicRecord": 1,
     }
 
 

@@ -1,0 +1,125 @@
+"""The newest copy of the cluster's metadata in the bucket: found among all that lie there, and decoded.
+
+The copies below ``metadata/`` are the truth about what was committed; `cluster.json` only names one of them,
+and may be damaged, old or gone. A copy tells of which life of the cluster it is (`LifeRecord`). Copies of one
+life are ordered by leader epoch and offset; those of a later life are newer, whatever their offsets. Within
+one life the copy that `cluster.json` names counts as the newest if it was stored after the greatest one: two
+lives that began before lives were counted look like one. Functions here block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError, UnknownVersion
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot_codec import decode_snapshot
+from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, MetadataKey, parse_key
+from service.remote.format.manifest_codec import MAX_METADATA_BYTES, MetadataRef
+from service.remote.reading.object_reader import open_cluster_file
+from service.remote.stores.errors import ObjectNotFound, naming
+from service.remote.stores.store import ObjectInfo, ObjectStore
+
+_ATTEMPTS: Final = 3
+"""A copy may be replaced between `cluster.json` and the listing."""
+_READ_AT_MOST: Final = 64
+"""Copies; a node keeps two. Of more the ones that were stored last are read."""
+
+
+class MetadataCopy(NamedTuple):
+    """One whole copy. `stored_ms` is when the store got it, by the store's clock."""
+
+    ref: MetadataRef
+    image: MetadataImage
+    stored_ms: int
+
+
+class NewestCopy(NamedTuple):
+    """The newest copy that can be read, None where there is none; and what is damaged, in words.
+
+    `named` is what `cluster.json` names, whether that can be read or not; None where `cluster.json` itself
+    is gone, damaged or names nothing.
+    """
+
+    copy: MetadataCopy | None
+    named: MetadataRef | None
+    problems: tuple[str, ...]
+
+
+def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
+    """Find and decode the newest copy; at most three images are in memory at a time.
+
+    Raises `UnknownVersion` where a copy, or `cluster.json`, is of later software, as that may say what this
+    one must not overlook; `StorageError` where the store does not answer.
+    """
+    problems: list[str] = []
+    named = _named(store, problems)
+    newest: MetadataCopy | None = None
+    of_named: MetadataCopy | None = None
+    is_named_there = named is None
+    for info in _stored(store, named):
+        is_named_there = is_named_there or (named is not None and info.key == named.key)
+        copy = _open(store, info, named, problems)
+        if copy is None:
+            continue
+        if named is not None and copy.ref.key == named.key:
+            of_named = copy
+        if newest is None or copy.image.position > newest.image.position:
+            newest = copy
+    if named is not None and not is_named_there:
+        if attempts > 1:
+            return newest_copy(store, attempts - 1)
+        problems.append(f"{named.key}: {CLUSTER_KEY} names it, and it is not there")
+    return NewestCopy(_newer(newest, of_named), named, tuple(problems))
+
+
+def _newer(greatest: MetadataCopy | None, named: MetadataCopy | None) -> MetadataCopy | None:
+    if greatest is None or named is None:
+        return greatest
+    is_same_life = named.image.life == greatest.image.life
+    return named if is_same_life and named.stored_ms > greatest.stored_ms else greatest
+
+
+def _named(store: ObjectStore, problems: list[str]) -> MetadataRef | None:
+    try:
+        return open_cluster_file(store).metadata
+    except UnknownVersion:
+        raise
+    except (CorruptionError, ObjectNotFound) as e:
+        problems.append(str(e))
+        return None
+
+
+def _stored(store: ObjectStore, named: MetadataRef | None) -> Iterator[ObjectInfo]:
+    """The copies to be read: those stored last, and the one that is named."""
+    found = [info for info in store.list(METADATA_PREFIX) if isinstance(parse_key(info.key), MetadataKey)]
+    found.sort(key=lambda info: (info.last_modified_ms, info.key), reverse=True)
+    yield from found[:_READ_AT_MOST]
+    yield from (info for info in found[_READ_AT_MOST:] if named is not None and info.key == named.key)
+
+
+def _open(
+    store: ObjectStore, info: ObjectInfo, named: MetadataRef | None, problems: list[str]
+) -> MetadataCopy | None:
+    key = parse_key(info.key)
+    assert isinstance(key, MetadataKey)
+    try:
+        with naming(info.key):
+            data = store.get(info.key, max_size=MAX_METADATA_BYTES)
+            checksum = crc32c(data)
+            is_named = named is not None and named.key == info.key
+            if is_named and named is not None and (named.size, named.crc32c) != (len(data), checksum):
+                raise CorruptionError(f"{len(data)} bytes with another checksum than cluster.json's")
+            image = decode_snapshot([data], end_offset=key.offset, epoch=key.epoch)
+    except UnknownVersion:
+        raise
+    except CorruptionError as e:
+        problems.append(str(e))
+        return None
+    except ObjectNotFound:
+        return None  # it was replaced by a newer one meanwhile
+    ref = MetadataRef(info.key, key.offset, key.epoch, len(data), checksum, image.life)
+    return MetadataCopy(ref, image, info.last_modified_ms)
