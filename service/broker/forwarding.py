@@ -97,7 +97,7 @@ def read_principal(data: Buffer | None) -> str:
         kind, name = cursor.compact_string(), cursor.compact_string()
         cursor.boolean()
         cursor.skip_tagged_fields()
-    except (struct.error, UnicodeDecodeError) as e:
+    except struct.error as e:
         raise MalformedMessage(str(e)) from e
     return f"{kind}:{name}"
 

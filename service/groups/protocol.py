@@ -159,5 +159,5 @@ def _write_partitions(out: bytearray, partitions: Iterable[tuple[str, tuple[int,
 def _malformed(what: str) -> Iterator[None]:
     try:
         yield
-    except (struct.error, UnicodeDecodeError, MalformedMessage) as e:
+    except (struct.error, MalformedMessage) as e:
         raise MalformedEmbedded(f"{what}: {e}") from e

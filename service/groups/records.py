@@ -328,7 +328,7 @@ def _version(cursor: Cursor, newest: int) -> int:
 def _corrupt(what: str) -> Iterator[None]:
     try:
         yield
-    except (struct.error, UnicodeDecodeError, MalformedMessage) as e:
+    except (struct.error, MalformedMessage) as e:
         raise CorruptionError(f"{what}: {e}") from e
 
 

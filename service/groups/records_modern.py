@@ -267,7 +267,7 @@ def decode_value(key: ModernKey, value: bytes) -> ModernValue:
             return _read_current(cursor)
         decoded: ModernValue = _codec(_VALUE_OF[type(key)]).read(cursor)
         return decoded
-    except (MalformedMessage, struct.error, UnicodeDecodeError) as e:
+    except (MalformedMessage, struct.error) as e:
         raise CorruptionError(f"a value of {type(key).__name__} does not parse: {e}") from e
 
 

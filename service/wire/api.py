@@ -32,7 +32,14 @@ from service.base.types import Buffer
 from service.wire import frames
 from service.wire.apis import APIS, Api, ApiKey
 from service.wire.errors import MalformedMessage, UnsupportedRequest
-from service.wire.primitives import MAX_ELEMENTS, Cursor, Encoded, Sink, write_nullable_string
+from service.wire.primitives import (
+    MAX_ELEMENTS,
+    Cursor,
+    Encoded,
+    Sink,
+    text_of,
+    write_nullable_string,
+)
 from service.wire.schema import (
     Codec,
     Encoder,
@@ -89,7 +96,7 @@ class RequestHeader(NamedTuple):
 def _bounded() -> Iterator[None]:
     try:
         yield
-    except (struct.error, UnicodeDecodeError) as e:
+    except struct.error as e:
         raise MalformedMessage(str(e)) from e
 
 
@@ -114,10 +121,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         stop = position + id_size
         if stop > len(frame):
             raise MalformedMessage(f"client id of {id_size} bytes in a request of {len(frame)}")
-        try:
-            client_id = str(frame[position:stop], "utf-8")
-        except UnicodeDecodeError:
-            raise MalformedMessage("client id is not UTF-8") from None
+        client_id = text_of(frame[position:stop])
         position = stop
     if version >= api.flexible_from:
         if position < len(frame) and frame[position] == 0:

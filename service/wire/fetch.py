@@ -123,7 +123,7 @@ def parse_fetch(
         topics = [_parse_topic(version, cursor) for _ in range(_topic_count(version, cursor))]
         forgotten = [_parse_forgotten(version, cursor) for _ in range(_forgotten_count(version, cursor))]
         return _parse_end(version, cursor, head, topics, forgotten)
-    except (struct.error, UnicodeDecodeError, IndexError) as e:
+    except (struct.error, IndexError) as e:
         raise MalformedMessage(f"fetch request: {e}") from e
 
 
@@ -145,7 +145,7 @@ def parse_fetch_steps(
             if cursor.is_pause():
                 yield
         return _parse_end(version, cursor, head, topics, forgotten)
-    except (struct.error, UnicodeDecodeError, IndexError) as e:
+    except (struct.error, IndexError) as e:
         raise MalformedMessage(f"fetch request: {e}") from e
 
 

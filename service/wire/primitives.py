@@ -1,5 +1,8 @@
 """Kafka's primitive types: `Cursor` reads them from a buffer, `write_*` functions append them to one. [P]
 
+A string has at most `MAX_STRING_BYTES`, as in Kafka's generated readers. Bytes of it that are no UTF-8 become
+U+FFFD, as Java's decoder makes them: clients take their ids from host names of any encoding.
+
 A length or count is compared with the bytes that are left before anything of that size is made, and one
 message may hold at most `MAX_ELEMENTS` array elements in all: a hostile message costs no more memory than a
 large honest one. Any negative length of something nullable is null, as in Kafka.
@@ -9,6 +12,7 @@ fields).
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,6 +23,7 @@ from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
 
 MAX_ELEMENTS = 1 << 18
+MAX_STRING_BYTES = (1 << 15) - 1
 MAX_TAGGED_FIELDS = 64
 PAUSE_ELEMENTS = 64
 """After so many array elements whoever works in steps lets others go first."""
@@ -36,6 +41,31 @@ _F64 = struct.Struct(">d")
 
 uuid_from_bytes: Callable[[bytes], UUID] = lru_cache(maxsize=4096)(lambda raw: UUID(bytes=raw))
 """Building a UUID costs a microsecond, and every request names the same few topics."""
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """The replacement for bytes that are no UTF-8, and where to go on, as Java's decoder has it.
+
+    Python's handler "replace" differs where a surrogate is encoded: that makes three of it, Java one.
+    """
+    assert isinstance(error, UnicodeDecodeError)
+    data, start = error.object, error.start
+    if data[start] != 0xED or not b"\xa0" <= data[start + 1 : start + 2] <= b"\xbf":
+        return "\ufffd", error.end
+    is_whole = b"\x80" <= data[start + 2 : start + 3] <= b"\xbf"
+    return "\ufffd", start + (3 if is_whole else 2)
+
+
+codecs.register_error("firn.java", _replaced)
+
+
+def text_of(data: Buffer) -> str:
+    """The text of UTF-8 as Java decodes it: what is no UTF-8 becomes U+FFFD, and nothing is refused.
+
+    >>> text_of(b"caf\\xe9")
+    'caf\ufffd'
+    """
+    return str(data, "utf-8", "firn.java")
 
 
 def _malformed(what: str) -> NoReturn:
@@ -171,7 +201,9 @@ class Cursor:
         return self.data[start:stop]
 
     def _text(self, size: int) -> str:
-        return str(self.take(size), "utf-8")
+        if size > MAX_STRING_BYTES:
+            _malformed(f"string of {size} bytes")
+        return text_of(self.take(size))
 
     def string(self) -> str:
         return self._text(self.int16())

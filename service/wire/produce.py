@@ -100,7 +100,7 @@ def parse_produce(
         if version >= 9:
             return _parse_flexible(cursor, version >= 13)
         return _parse_plain(cursor)
-    except (struct.error, UnicodeDecodeError, IndexError) as e:
+    except (struct.error, IndexError) as e:
         raise MalformedMessage(f"produce request: {e}") from e
 
 
@@ -171,7 +171,7 @@ def parse_produce_steps(
                 yield
         if flexible:
             cursor.skip_tagged_fields()
-    except (struct.error, UnicodeDecodeError, IndexError) as e:
+    except (struct.error, IndexError) as e:
         raise MalformedMessage(f"produce request: {e}") from e
     return ProduceRequestView(transactional_id, acks, timeout_ms, topics)
 

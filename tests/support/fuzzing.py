@@ -70,6 +70,7 @@ _SCALARS: dict[str, Any] = {
     "bytes": _bytes,
     "records": _bytes,
     "error_code": lambda random: random.choice(list(ErrorCode)),
+    "timedelta_i64": lambda random: timedelta(milliseconds=random.randrange(2**40)),
     "timedelta_i32": lambda random: timedelta(milliseconds=random.randrange(2**31)),
     "uuid": lambda random: UUID(int=random.getrandbits(128) or 1),
 }

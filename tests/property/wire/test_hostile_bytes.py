@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from service.wire.errors import MalformedMessage, WireError
 from service.wire.fetch import parse_fetch
 from service.wire.produce import parse_produce
 from tests.property.wire.schema_strategies import entities, kio_bytes
+from tests.support import fuzzing
 
 ENDS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")
@@ -47,6 +50,24 @@ def test_damaged_requests_are_refused_or_read(key: int, version: int, data: st.D
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     with suppress(MalformedMessage):
         read(key, version, bytes(body[: data.draw(st.integers(0, len(body)))]))
+
+
+@pytest.mark.parametrize(("key", "version"), ENDS)
+def test_strings_that_are_no_utf8_are_read_with_replacements(
+    monkeypatch: pytest.MonkeyPatch, key: int, version: int
+) -> None:
+    """Kafka reads them so, and a client takes its ids from host names of any encoding."""
+    monkeypatch.setitem(fuzzing._SCALARS, "string", lambda random: "Zq~W" * random.randrange(4))
+    for seed in range(20):
+        body = kio_bytes(fuzzing.some(load_request_schema(key, version), Random(seed)))
+        changed = body.replace(b"Zq~W", b"\xff\xe9\xff\xc1")
+        expected = words(read(key, version, body)).replace("Zq~W", 4 * "\ufffd")
+        assert words(read(key, version, changed)) == expected, f"seed {seed}"
+
+
+def words(message: Any) -> str:
+    """A message as text, but for where its bytes lie."""
+    return re.sub("<memory at 0x[0-9a-f]+>|<[^<>]* object at 0x[0-9a-f]+>", "<memory>", repr(message))
 
 
 @pytest.mark.parametrize(("key", "version"), ENDS)

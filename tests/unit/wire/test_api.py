@@ -47,13 +47,16 @@ def test_a_null_client_id_is_empty(size: int) -> None:
     assert parse_request_header(struct.pack(">hhih", 3, 1, 42, size)).client_id == ""
 
 
+def test_a_client_id_of_another_encoding_is_read_with_replacements() -> None:
+    assert parse_request_header(head(3, 1, b"caf\xe9")).client_id == "caf\ufffd"
+
+
 @pytest.mark.parametrize(
     "frame",
     [
         b"",
         b"\x00" * 9,
         struct.pack(">hhih", 3, 1, 1, 100) + b"short",
-        head(3, 1, b"\xff\xfe"),
         head(3, 9),
         head(3, 9, tags=b"\x05"),
         head(3, 9, tags=b"\xff\xff\xff\xff\xff\xff"),

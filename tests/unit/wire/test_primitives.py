@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,6 +13,8 @@ from service.wire import primitives as p
 from service.wire.errors import FrameError, MalformedMessage
 from service.wire.frames import frame, read_frame_size
 from service.wire.primitives import MAX_ELEMENTS, Cursor
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "wire"
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 16383, 16384, 2**31 - 1, 2**32 - 1])
@@ -21,6 +25,36 @@ def test_a_varint_comes_back(value: int) -> None:
     cursor = Cursor(bytes(out))
     assert cursor.uvarint() == value
     assert cursor.position == len(out)
+
+
+def test_text_is_read_as_java_reads_it() -> None:
+    """The golden file is what `new String(bytes, UTF_8)` of Java 17 made of each sample."""
+    samples = (GOLDEN / "java_utf8.txt").read_text().splitlines()
+    assert len(samples) == 553
+    for sample in samples:
+        raw, points = sample.split()
+        text = "".join(chr(int(point, 16)) for point in points.split("."))
+        assert p.text_of(bytes.fromhex(raw)) == text, raw
+
+
+@pytest.mark.parametrize("size", [32_767, 32_768])
+@pytest.mark.parametrize(
+    ("read", "write"),
+    [
+        (Cursor.compact_string, p.write_compact_string),
+        (Cursor.nullable_compact_string, p.write_nullable_compact_string),
+    ],
+)
+def test_a_string_has_at_most_32767_bytes(
+    read: Callable[[Cursor], str | None], write: Callable[[bytearray, str], None], size: int
+) -> None:
+    out = bytearray()
+    write(out, "x" * size)
+    if size == 32_767:
+        assert read(Cursor(out)) == "x" * size
+        return
+    with pytest.raises(MalformedMessage):
+        read(Cursor(out))
 
 
 @pytest.mark.parametrize(
