@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from service.base.steps import Steps
 from service.groups.group import Group
 from service.groups.requests import DescribedGroup
 
 DEAD: Final = "Dead"
 
 
-class Filter(NamedTuple):
-    """States and kinds in small letters; an empty set takes all of them, an unknown name none."""
+_STATES: Final = frozenset(
+    state.lower()
+    for state in (
+        "Empty",
+        "PreparingRebalance",
+        "CompletingRebalance",
+        "Stable",
+        DEAD,
+        "Assigning",
+        "Reconciling",
+    )
+)
+_KINDS: Final = frozenset({"classic", "consumer"})
+_NAME_US: Final = 1
 
-    states: frozenset[str]
-    kinds: frozenset[str]
+
+class Filter(NamedTuple):
+    """States and kinds in small letters; None takes all of them, and what no group can be is not kept."""
+
+    states: frozenset[str] | None
+    kinds: frozenset[str] | None
 
     @classmethod
-    def of(cls, states: Iterable[str], kinds: Iterable[str]) -> Filter:
-        """As a client wrote them: of a state blanks do not count."""
-        return cls(
-            frozenset(state.lower().strip() for state in states), frozenset(kind.lower() for kind in kinds)
-        )
+    def of(cls, states: Sequence[str], kinds: Sequence[str]) -> Steps[Filter]:
+        """Read what a client wrote, which may be very much: of a state blanks do not count."""
+        found: tuple[set[str], set[str]] = (set(), set())
+        for state in states:
+            yield _NAME_US
+            found[0].update(_STATES & {state.strip().lower()})
+        for kind in kinds:
+            yield _NAME_US
+            found[1].update(_KINDS & {kind.lower()})
+        return cls(frozenset(found[0]) if states else None, frozenset(found[1]) if kinds else None)
 
     def takes(self, group: Group) -> bool:
-        return (not self.states or group.state.lower() in self.states) and (
-            not self.kinds or group.kind in self.kinds
+        return (self.states is None or group.state.lower() in self.states) and (
+            self.kinds is None or group.kind in self.kinds
         )
 
 

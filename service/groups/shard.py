@@ -241,9 +241,8 @@ class GroupShard:
 
     # Administration.
 
-    def list_groups(self, states: Iterable[str], kinds: Iterable[str]) -> Steps[list[ListedGroup]]:
+    def list_groups(self, wanted: admin.Filter) -> Steps[list[ListedGroup]]:
         """A look at what is committed. Groups come and go between the steps."""
-        wanted = admin.Filter.of(states, kinds)
         listed = []
         for group_id in [group_id for group_id, _ in self.groups.committed_items()]:
             group = self.groups.committed(group_id)

@@ -12,6 +12,7 @@ from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.broker.broker import NO_THROTTLE, Broker
+from service.groups.admin import Filter
 from service.groups.requests import ListedGroup
 from service.network.exchange import RequestContext
 from service.wire.api import ApiKey, response_module
@@ -28,13 +29,11 @@ def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
     runtime = broker.groups.runtime
     found: list[ListedGroup] = []
     error = ErrorCode.none
+    wanted = yield from Filter.of(request.states_filter, request.types_filter)
     for partition in runtime.partitions():
         yield PARTITION_US
         try:
-            steps = runtime.read(
-                partition,
-                lambda shard, now_ms: shard.list_groups(request.states_filter, request.types_filter),
-            )
+            steps = runtime.read(partition, lambda shard, now_ms: shard.list_groups(wanted))
         except RequestError as e:
             if e.code is ErrorCode.not_coordinator:
                 continue

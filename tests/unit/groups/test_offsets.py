@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.base.steps import at_once
 from service.coordinator.shard import LATER, Decision, Later, Producer, Work
 from service.groups import offset_commits, records
+from service.groups.admin import Filter
 from service.groups.expiry import PIECE_PLACES
 from service.groups.metrics import GroupMetrics
 from service.groups.protocol import Subscription, encode_subscription
@@ -35,6 +36,8 @@ from tests.support.shards import ShardLeader
 E = ErrorCode
 ORDERS, BILLS = UUID(int=1), UUID(int=2)
 DAY_MS = 24 * 3600 * 1000
+
+EVERY_GROUP = Filter(None, None)
 
 
 class Committers(Members):
@@ -129,7 +132,7 @@ def test_offsets_of_nobody_make_a_simple_group() -> None:
     assert [t.topic_id for t in answer.topics] == [ORDERS, BILLS]
     assert all(p.error_code == E.none for t in answer.topics for p in t.partitions)
     assert [c.offset("orders", 0), c.offset("orders", 1), c.offset("bills", 0)] == [5, -1, 7]
-    assert [listed[:3] for listed in at_once(c.shard.list_groups((), ()))] == [("g", "", "Empty")]
+    assert [listed[:3] for listed in at_once(c.shard.list_groups(EVERY_GROUP))] == [("g", "", "Empty")]
     assert c.metrics.offset_commits == 3
     assert c.shard.offsets.count() == 3
 
@@ -580,13 +583,23 @@ def test_the_deletion_that_begins_with_a_load_is_tried_again_when_it_cannot_be_w
 # Administration.
 
 
+def test_a_filter_of_very_many_names_is_read_in_steps_and_kept_small() -> None:
+    names = [f"state {n} {'x' * 300}" for n in range(10_000)]
+    steps = Filter.of([*names, " stable "], [*names, "Consumer", "CLASSIC"])
+    assert len(list(steps)) == 20_003
+    assert at_once(Filter.of([*names, " stable "], [*names, "Consumer"])) == Filter(
+        frozenset({"stable"}), frozenset({"consumer"})
+    )
+    assert at_once(Filter.of(names, ())) == Filter(frozenset(), None)
+
+
 def test_groups_are_listed_by_state_and_kind() -> None:
     c = Committers()
     c.stable("a")
     c.commit({("orders", 0): 5}, group_id="h")
 
     def listed(states: list[str], kinds: list[str]) -> list[str]:
-        return [group.group_id for group in at_once(c.shard.list_groups(states, kinds))]
+        return [group.group_id for group in at_once(c.shard.list_groups(at_once(Filter.of(states, kinds))))]
 
     assert listed([], []) == ["g", "h"]
     assert listed(["STABLE "], []) == ["g"]
@@ -602,7 +615,7 @@ def test_all_of_very_many_is_told_in_steps() -> None:
     c.commit({("large", n): n for n in range(1000)})
     for n in range(250):
         c.commit({("orders", 0): n}, group_id=f"simple{n}")
-    assert len(list(c.shard.list_groups((), ()))) == 251
+    assert len(list(c.shard.list_groups(EVERY_GROUP))) == 251
     request = OffsetFetchGroup("g", None)
     steps = c.shard.fetch_all_offsets(request)
     stable = c.shard.fetch_all_stable_offsets(request).response
