@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from errno import EIO, ENOENT
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.walk import Read, find_offset, iter_batches
+
+_MOST_HEADERS: Final = 256
+"""Headers of batches that one check reads, as it may run on the loop: a millisecond."""
 
 
 class Looked(NamedTuple):
@@ -54,22 +59,29 @@ def _offset_index_problem(segment: Looked) -> str:
 
 
 def _time_index_problem(segment: Looked) -> str:
-    """Closing and sealing leave an entry: an empty index is a loss, unless records have no timestamps."""
+    """Closing and sealing leave an entry for the greatest timestamp: no batch behind it has a greater one.
+
+    Of those behind it the first `_MOST_HEADERS` are looked at, which are all of them but where timestamps go
+    back for long. An empty index is a loss, unless records have no timestamps.
+    """
     index = segment.time_index
     name = index.handle.path.name
     if not segment.size:
         return f"{name} is not empty" if index.entries else ""
-    if not index.entries:
-        first = next(iter_batches(segment.read, 0, segment.size, name=segment.path))
-        return f"{name} is empty" if first.max_timestamp >= 0 else ""
-    timestamp, offset = index.last()
-    position, _ = segment.offset_index.lookup(offset)
-    place = find_offset(segment.read, offset, position, segment.size)
-    if place is not None and place.last_offset == offset:
-        header = next(iter_batches(segment.read, place.position, segment.size, name=segment.path))
-        if header.max_timestamp == timestamp:
-            return ""
-    return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
+    timestamp, position = NO_TIMESTAMP, 0
+    if index.entries:
+        timestamp, offset = index.last()
+        position, _ = segment.offset_index.lookup(offset)
+        place = find_offset(segment.read, offset, position, segment.size)
+        if place is None or place.last_offset != offset:
+            return f"{name} ends with time {timestamp} at offset {offset}, which no batch ends with"
+        position = place.position
+    batches = iter_batches(segment.read, position, segment.size, name=segment.path)
+    headers = list(islice(batches, _MOST_HEADERS))
+    if index.entries and headers[0].max_timestamp != timestamp:
+        return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
+    later = max(header.max_timestamp for header in headers)
+    return f"{name} lacks time {later}" if later > timestamp else ""
 
 
 def of_the_index(error: CorruptionError | DiskError) -> Exception:
