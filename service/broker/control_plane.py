@@ -15,11 +15,13 @@ from uuid import UUID
 
 from service.base.errors import StorageError
 from service.base.world import World
+from service.broker.alone_apis import alone_apis
 from service.broker.config_rules import NodeConfigRules
+from service.broker.controller_side import ControllerSide
 from service.broker.forwarding import Asker, Forwarder
 from service.broker.housekeeper import ClusterHouse
 from service.broker.ports import BrokerAdmin
-from service.broker.tables import BROKER_APIS, Served
+from service.broker.tables import Served
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import first_records
@@ -129,7 +131,6 @@ def endpoints_of(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:
 class AlonePlane:
     """The controller of a node that is its whole cluster, as an object in memory."""
 
-    apis: Final = BROKER_APIS
     forwarder: Final = None
     new_queue: Final = None
     house: Final = None
@@ -162,6 +163,9 @@ class AlonePlane:
         )
         self.admin = self.catalog = self.decides = self.adopter = Controller(
             options, self.metadata, world, NodeConfigRules(current)
+        )
+        self.apis = alone_apis(
+            ControllerSide(current, world.clock, config.node_id, home.cluster_id, self.metadata, self.admin)
         )
 
     async def start(self, stack: AsyncExitStack) -> None:

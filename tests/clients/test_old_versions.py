@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import NODES, Broker, NewTopic
+from tests.clients.conftest import Broker, NewTopic
 from tests.support.batches import batch
 from tests.support.clients import Confluent, KafkaPython, by_partition, digest, make_rows
 from tests.support.processes import wait_until
@@ -54,7 +54,7 @@ ELSEWHERE = {
     "ListConfigResources": (74, 0, 1),
 }
 """Served, too; other tests speak their versions."""
-OF_SEVERAL = {
+OF_CONTROLLERS = {
     "ElectLeaders": (43, 0, 2),
     "AlterPartitionReassignments": (45, 0, 1),
     "ListPartitionReassignments": (46, 0, 0),
@@ -63,7 +63,7 @@ OF_SEVERAL = {
     "AddRaftVoter": (80, 0, 1),
     "RemoveRaftVoter": (81, 0, 0),
 }
-"""What brokers pass on to the controllers of a cluster"""
+"""Requests that brokers forward to the controllers of a cluster."""
 EVERY = [(name, version) for name, (_, low, high) in SERVED.items() for version in range(low, high + 1)]
 
 
@@ -229,7 +229,7 @@ def test_what_is_advertised_is_what_is_served(broker: Broker) -> None:
     with RawConnection(broker.bootstrap) as connection:
         response = connection.call(_request("ApiVersions", 3, "", uuid.UUID(int=0)))
     offered = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in response.api_keys}
-    served = {**SERVED, **ELSEWHERE, **(OF_SEVERAL if NODES > 1 else {})}
+    served = {**SERVED, **ELSEWHERE, **OF_CONTROLLERS}
     for api, (key, low, high) in served.items():
         # Apache Kafka says Produce 0, which it does not serve, as old librdkafka looks for it.
         assert offered[key] == (0 if api == "Produce" else low, high), api

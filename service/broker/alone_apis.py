@@ -1,0 +1,50 @@
+"""Requests that brokers of a cluster forward to its controller, on a node that is its whole cluster.
+
+Answered as a controller's listener does, by the controller of this process. The code of those handlers is
+loaded by the first such request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from service.broker.controller_side import ControllerSide
+from service.broker.handlers import api_versions
+from service.broker.tables import BROKER_APIS, Host, Served
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey
+from service.wire.refusals import refusal
+
+_OF_THE_CONTROLLER: Final = (
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.UNREGISTER_BROKER,
+    ApiKey.ADD_RAFT_VOTER,
+    ApiKey.REMOVE_RAFT_VOTER,
+)
+
+
+def alone_apis(side: ControllerSide) -> Mapping[int, Served]:
+    """The table of the listeners of a node that is alone; `side` is its controller."""
+    table = dict(BROKER_APIS)
+    for key in _OF_THE_CONTROLLER:
+        table[key] = Served(partial(_answered, side))
+    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(table))
+    return dict(sorted(table.items()))
+
+
+async def _answered(side: ControllerSide, broker: Host, context: RequestContext, request: Any) -> Any:
+    key = context.api_key
+    if key == ApiKey.UNREGISTER_BROKER and request.broker_id == side.node_id:
+        # Brokers of a cluster register again; this one is registered by its own controller, once.
+        why = "The only node of its cluster is registered while it runs."
+        return refusal(key, request, ErrorCode.invalid_request, why)
+    listener = await broker.load("service.broker.controller_listener")
+    answer = listener.CONTROLLER_APIS[key].handle(side, context, request)
+    return await answer if isinstance(answer, Awaitable) else answer
