@@ -113,7 +113,7 @@ class Broker:
         self.metrics = ServingMetrics()
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
         self._careful_until = 0.0
-        self._refusals = RateLimitedLog(_log, now=self.loop.time)
+        self._refusals, self._passing = (RateLimitedLog(_log, now=self.loop.time) for _ in range(2))
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
 
     @property
@@ -222,12 +222,21 @@ class Broker:
         self._careful_until = self.loop.time() + CAREFUL_S
 
     def log_refusal(
-        self, api: str, context: RequestContext, topic: object, partition: int, error: RequestError
+        self,
+        api: str,
+        context: RequestContext,
+        topic: object,
+        partition: int,
+        error: RequestError,
+        *,
+        is_passing: bool = False,
     ) -> None:
         """Say who was refused what and why; so many lines per interval, as peers can cause any number of
-        them.
+        them. `is_passing`: it is so for a moment whenever metadata changes, and buries no other line.
         """
-        self._refusals.warning(
+        limited, level = (self._passing, logging.INFO) if is_passing else (self._refusals, logging.WARNING)
+        limited.log(
+            level,
             "%s of %s to %s-%d refused with %s: %s",
             api, context, printable(topic), partition, error.code.name, printable(error),
         )  # fmt: skip

@@ -49,6 +49,13 @@ IN_HAND_BYTES: Final = PIECE_BYTES
 CAREFUL_BYTES: Final = 1 << 20
 """Most bytes of a response while all of them are read before."""
 _NOBODYS: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+_PASSING: Final = _NOBODYS | {
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.inconsistent_topic_id,
+}
+"""Refusals of followers while topics are made or led anew: one of the two brokers knows of it first."""
 
 
 class Seek(NamedTuple):
@@ -169,7 +176,12 @@ class Pass:
         if self.is_replica:
             code = self._judge_topic(topic, asked, code)
             broker.log_refusal(
-                "Fetch", self._context, topic, asked.partition, RequestError(code, error.message or "")
+                "Fetch",
+                self._context,
+                topic,
+                asked.partition,
+                RequestError(code, error.message or ""),
+                is_passing=code in _PASSING,
             )
             partition = broker.replicas.get_by(topic, asked.partition)
             if code is ErrorCode.offset_moved_to_tiered_storage and partition is not None:
