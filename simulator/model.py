@@ -83,6 +83,10 @@ class PartitionModel:
     """whether what lies beyond the end that readers see may come yet, from another replica"""
     compacted: bool = False
     """whether a record may be gone because a later one has its key"""
+    allows_unclean: bool = False
+    """whether its topic takes a leader that may lack records"""
+    was_unclean: bool = False
+    """whether that has come to pass: nothing is promised of its records any more"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -90,6 +94,8 @@ class PartitionModel:
         return f"{self.name}-{self.index}"
 
     def acknowledge(self, base_offset: int, values: Sequence[bytes], timestamp_ms: int) -> None:
+        if self.was_unclean:
+            return
         if base_offset < self.archived_below:
             raise Violation(
                 f"{self}: offset {base_offset} was given out again, the bucket holds those below "
@@ -128,6 +134,8 @@ class PartitionModel:
 
     def delete_answered(self, offset: int, error: ErrorCode, low_watermark: int) -> None:
         """What became of `delete_asked`. Raises `Violation`."""
+        if self.was_unclean:
+            return
         if error is ErrorCode.none:
             committed = 0 if self.is_replicated else self.answered_end  # as far as its leader knew
             least = committed if offset < 0 else offset
@@ -158,6 +166,9 @@ class PartitionModel:
         """Whether what a reader found of the whole log is right. `expired`: records of that time, ms, or
         before may be gone by retention; None: none may. Raises `Violation`.
         """
+        if self.was_unclean:
+            self.log_start, self.end_offset = log_start, end_offset
+            return
         if log_start < self.log_start:
             raise Violation(f"{self}: its log start went back from {self.log_start} to {log_start}")
         if log_start < self.deleted_below:

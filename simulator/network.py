@@ -46,6 +46,8 @@ class Links:
         """for how long at most a chunk is under way"""
         self.held: list[Transport] = []
         """ends that something waits for behind a cut link, in order"""
+        self.refused: set[tuple[str, Address]] = set()
+        """hosts whose new connections to an address are refused, whoever listens there"""
 
     def is_whole(self, one: str, other: str) -> bool:
         return not self.cut or ((one, other) not in self.cut and (other, one) not in self.cut)
@@ -118,7 +120,8 @@ class Network:
         if slow_s := self.links.slow_s.get((own, str(host)), 0.0):
             await asyncio.sleep(self.random.random() * slow_s)
         listener = self._listeners.get((str(host), int(port)))
-        if listener is None or not listener.serving or listener.process.life is Life.DEAD:
+        is_there = listener is not None and listener.serving and listener.process.life is not Life.DEAD
+        if listener is None or not is_there or (own, listener.address) in self.links.refused:
             raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {host}:{port}")
         self._connections += 1
         name = f"c{self._connections}"

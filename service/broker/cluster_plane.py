@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import ConfigError, RequestError, StorageError
 from service.base.turns import Turns
 from service.base.world import World
+from service.broker.broker_prober import knock
 from service.broker.config_rules import NodeConfigRules
 from service.broker.control_plane import Home, endpoints_of, metadata_options
 from service.broker.controller_calls import Feature, Identity
@@ -27,7 +28,6 @@ from service.broker.controller_node import (
     ControllerNode,
     ControllerNodeOptions,
     QuorumLeaders,
-    knock,
     quorum_channels,
 )
 from service.broker.controllers import Controllers, Here
@@ -238,11 +238,13 @@ class ClusterPlane:
             self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=peers)
         leaders = QuorumLeaders(self.metadata)
 
-        def new_queue() -> Controllers:
-            return Controllers(config.node_id, leaders, self._new_channels(), here)
+        def new_queue(on_lost: Callable[[], None] = lambda: None) -> Controllers:
+            return Controllers(config.node_id, leaders, self._new_channels(on_lost=on_lost), here)
 
         self.new_queue = new_queue
-        self._beating, self._asking, self._committing = (new_queue() for _ in range(3))
+        self._beating = new_queue(self._controller_changed)
+        self.metadata.watch_leader(self._controller_changed)
+        self._asking, self._committing = (new_queue() for _ in range(2))
         self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
         self.house = ClusterHouse(
             config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier
@@ -257,8 +259,15 @@ class ClusterPlane:
         self._following: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    def _new_channels(self, options: ChannelOptions | None = None) -> Channels:
-        channels = Channels(options, chance=self._world.random.random)
+    def _controller_changed(self) -> None:
+        self._beating.look_again()
+        if self._membership is not None:
+            self._membership.controller_changed()
+
+    def _new_channels(
+        self, options: ChannelOptions | None = None, *, on_lost: Callable[[], None] = lambda: None
+    ) -> Channels:
+        channels = Channels(options, chance=self._world.random.random, on_lost=on_lost)
         self._channels.append(channels)
         return channels
 

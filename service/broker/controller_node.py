@@ -19,6 +19,7 @@ from service.base.threads import Threads
 from service.base.turns import Turns
 from service.base.world import World
 from service.broker import controller_calls
+from service.broker.broker_prober import BrokerProber
 from service.broker.config_rules import NodeConfigRules
 from service.broker.controller_calls import Feature
 from service.broker.controller_listener import CONTROLLER_APIS, answer_here
@@ -27,17 +28,15 @@ from service.broker.controllers import Active, Calls, Controllers
 from service.broker.dispatch import Dispatcher
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
-from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.controller.controller import Controller, ControllerOptions
-from service.metadata.controller.overseer import ProbeBroker
 from service.metadata.controller.periodic import NEVER
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import BrokerImage, MetadataImage
+from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import Timing
 from service.network.admission import Admission
-from service.network.channel import ChannelOptions, Channels, Reachable
+from service.network.channel import ChannelOptions, Channels
 from service.network.exchange import Limits, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
@@ -50,7 +49,6 @@ _REGISTRATION_MS: Final = 10_000
 """of one try; a standby that is not registered decides all the same once it leads"""
 _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 60_000
-_PROBE_S: Final = 1.0
 _AGAIN_S: Final = 0.01
 _OWED: Final = 3
 """times that a request of the quorum is waited for"""
@@ -98,29 +96,6 @@ class QuorumLeaders:
         return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
 
 
-async def knock(place: Reachable) -> ProbeOutcome:
-    """Whether anybody listens there. Only a refusal proves that nobody does."""
-    try:
-        async with asyncio.timeout(_PROBE_S):
-            _, writer = await asyncio.open_connection(place.host, place.port)
-    except ConnectionRefusedError:
-        return ProbeOutcome.REFUSED
-    except (OSError, ValueError):  # a time-out is the one, a name that no host can have the other
-        return ProbeOutcome.UNKNOWN
-    writer.close()
-    return ProbeOutcome.OPEN
-
-
-def prober(listener: str) -> ProbeBroker:
-    """Tries where other nodes reach a broker."""
-
-    async def probe(broker: BrokerImage) -> ProbeOutcome:
-        places = [one for one in broker.endpoints if one.name == listener]
-        return await knock(places[0]) if places else ProbeOutcome.UNKNOWN
-
-    return probe
-
-
 class ControllerNode:
     """One controller. `on_fatal(what, error)` ends the node. Is the publisher's `Guest`."""
 
@@ -151,12 +126,15 @@ class ControllerNode:
             peers=self._channels(quorum_channels(options.metadata)) if peers is None else peers,
         )
         self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
+        self._prober = BrokerProber(
+            options.inter_broker_listener, options.controller.node_id, world.random.random
+        )
         self.controller = Controller(
             replace(options.controller, incarnation_id=self.incarnation_id),
             self.publisher,
             world,
             NodeConfigRules(config),
-            probe=prober(options.inter_broker_listener),
+            probe=self._prober.probe,
             on_news=self._wind,
             counts=self.publisher.published,  # who asks for clients waits for the broker that they asked
         )
@@ -183,6 +161,7 @@ class ControllerNode:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER
         self._registering: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._registrations = asyncio.Event()
         self._stopping = False
 
@@ -228,13 +207,17 @@ class ControllerNode:
         for server in self.servers:
             await server.start()
         self._registering = self._supervised(self._keep_registered(), "controller-registration")
+        if self._options.controller.sessions.refused_fence_ms >= 0:
+            self._prober.published(self.publisher.image.brokers)
+            self._probing = self._supervised(self._prober.run(), "broker-prober")
 
     async def stop(self) -> None:
         """Decide nothing more, resign, and close."""
         self._stopping = True
         self.controller.stop()
         self._unwind()
-        tasks = [one for one in (self._registering, self._claiming, self._ticking) if one is not None]
+        works = (self._registering, self._probing, self._claiming, self._ticking)
+        tasks = [one for one in works if one is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -322,6 +305,8 @@ class ControllerNode:
     def _published(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
         if before.controllers is not after.controllers:
             self._registrations.set()
+        if before.brokers is not after.brokers:
+            self._prober.published(after.brokers)
 
     def _is_registered(self) -> bool:
         known = self.publisher.image.controllers.get(self._options.controller.node_id)

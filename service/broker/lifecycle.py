@@ -13,7 +13,9 @@ effects, tells what came of them, and calls `step` with a `Tick` when `next_dead
 
 Timing is Kafka 4.3.1's ``BrokerLifecycleManager``: a heartbeat per interval; 10 ms after one that found it
 not caught up; the second of a controlled shutdown after 50 ms; what changes what is said is said at once,
-unless a request is under way, and then right after it. Who fails waits for the interval; here the first tries
+unless a request is under way, and then right after it. So is a heartbeat once the connection to the
+controller broke or another controller is known, though not twice within half a second: the controller hears
+that the broker lives, and does not suspect it. Who fails waits for the interval; here the first tries
 come sooner. Where Kafka goes on with heartbeats of an epoch that the controller does not know (any more),
 this registers again, as the same incarnation: that gives the same epoch back, or says who took the id. A
 broker that is leaving and is not known has nothing to move, and goes.
@@ -35,6 +37,7 @@ _BEHIND_MS: Final = 100
 """Heartbeats while its own registration was not published yet: they say that it is alive, no more."""
 _FIRST_LEAVING_MS: Final = 50
 _FIRST_RETRY_MS: Final = 100
+_HASTE_MS: Final = 500
 _UNKNOWN: Final = frozenset({ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered})
 
 
@@ -121,6 +124,11 @@ class LogsReady:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerChanged:
+    """The connection to the controller broke, or there is another controller, which has not heard of us."""
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """The process is to end."""
 
@@ -133,7 +141,16 @@ class DirectoryFailed:
 
 
 Event = (
-    Start | Tick | Registered | HeartbeatAnswered | Failed | Published | LogsReady | Term | DirectoryFailed
+    Start
+    | Tick
+    | Registered
+    | HeartbeatAnswered
+    | Failed
+    | Published
+    | LogsReady
+    | ControllerChanged
+    | Term
+    | DirectoryFailed
 )
 
 # What is to be done
@@ -207,6 +224,7 @@ class Lifecycle:
         """the request under way, or the last one, said that it is leaving"""
         self._heard_leaving = False
         self._due_ms: int | None = None
+        self._hastened_ms = -_HASTE_MS
         self._register_by_ms: int | None = None
         self._leave_by_ms: int | None = None
 
@@ -246,6 +264,8 @@ class Lifecycle:
                 if self.state is State.RECOVERING:
                     self._move(State.READY)
                     self._soon(now_ms)
+            case ControllerChanged():
+                self._hasten(now_ms)
             case Term():
                 return self._term(now_ms)
             case DirectoryFailed(directory_id):
@@ -328,6 +348,12 @@ class Lifecycle:
         self._leave_by_ms = now_ms + self._timing.shutdown_timeout_ms
         self._soon(now_ms)
         return [MoveAway()]
+
+    def _hasten(self, now_ms: int) -> None:
+        """A request that is under way goes on to the new controller by itself."""
+        if self.is_registered and not self._is_asking and self._due_ms is not None:
+            self._due_ms = min(self._due_ms, max(now_ms, self._hastened_ms + _HASTE_MS))
+            self._hastened_ms = max(now_ms, self._hastened_ms)
 
     # -- requests
 

@@ -17,6 +17,7 @@ from service.broker import controller_calls
 from service.broker.controller_calls import Identity
 from service.broker.forwarding import Asker
 from service.broker.lifecycle import (
+    ControllerChanged,
     DirectoryFailed,
     Effect,
     Event,
@@ -98,6 +99,10 @@ class Membership:
     def directory_failed(self, directory_id: UUID) -> None:
         """A log directory is offline; the controller moves its leaders."""
         self._step(DirectoryFailed(directory_id))
+
+    def controller_changed(self) -> None:
+        """The connection to the controller broke, or there is another one."""
+        self._step(ControllerChanged())
 
     def terminate(self) -> None:
         """The process is to end: `Exit` is told once the controller has moved the leaderships, or in time."""

@@ -152,6 +152,7 @@ class Publisher:
         self._snapshotter: Snapshotter | None = None
         self._publication: Publication | None = None
         self._listeners: list[Listener] = []
+        self._leader_watchers: list[Callable[[], None]] = []
         self._failure: BaseException | None = None
 
     @property
@@ -199,6 +200,10 @@ class Publisher:
         """Call `listener` on the loop with every change committed from now on; its requester knows when that,
         and the work it returns, is done."""
         self._listeners.append(listener)
+
+    def watch_leader(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` on the loop whenever the quorum has another leader, as this node learns."""
+        self._leader_watchers.append(watcher)
 
     # -- life
 
@@ -255,6 +260,7 @@ class Publisher:
             on_truncate=publication.truncated,
             prove=self._prove,
             on_restart=self._restarted,
+            on_leader=self._leader_known,
         )
         machine = RaftMachine(options.identity, log, options.timing, self._world.random)
         return Quorum(
@@ -274,6 +280,10 @@ class Publisher:
     def _step_down(self) -> None:
         if self._guest is not None:
             self._guest.on_step_down()
+
+    def _leader_known(self) -> None:
+        for watcher in self._leader_watchers:
+            watcher()
 
     def _prove(self, snapshot: SnapshotId) -> Proved:
         """Read a fetched snapshot to its end; it bears its own name then. On a `log-io` thread."""

@@ -105,13 +105,16 @@ class Channel:
         metrics: ChannelMetrics | None = None,
         memory: Memory | None = None,
         chance: Callable[[], float] = even,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_lost`: a connection that was up has ended, and not by this side."""
         self.name = f"{address.host}:{address.port}"
         self.metrics = metrics or ChannelMetrics()
         self._address = address
         self._options = options or ChannelOptions()
         self._memory = memory or Memory(self._options.memory_bytes)
         self._chance = chance
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._versions: Versions = {}
@@ -292,6 +295,7 @@ class Channel:
         self._link = None
         if link.sent or isinstance(error, PeerFailed) or self._loop.time() - self._up_since < _SHORT_S:
             self._failed(error)
+        self._on_lost()
 
     def _failed(self, error: Exception) -> None:
         """Wait before the next try; a line for what a sound peer does not do."""
@@ -358,11 +362,14 @@ class Channels:
         *,
         metrics: ChannelMetrics | None = None,
         chance: Callable[[], float] = even,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_lost` is called whenever a connection ends that was up, and not by this side."""
         self.metrics = metrics or ChannelMetrics()
         self._options = options or ChannelOptions()
         self._memory = Memory(self._options.memory_bytes)
         self._chance = chance
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._channels: dict[tuple[str, int], Channel] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -392,7 +399,12 @@ class Channels:
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = Channel(
-                endpoint, self._options, metrics=self.metrics, memory=self._memory, chance=self._chance
+                endpoint,
+                self._options,
+                metrics=self.metrics,
+                memory=self._memory,
+                chance=self._chance,
+                on_lost=self._on_lost,
             )
             self._sweep_later()
         return channel

@@ -31,6 +31,7 @@ TIERED_KINDS: Final = (
     *("tiered", "tiered and flushed") * 3,
     *("tiered and expiring", "tiered and expiring and flushed"),
 )
+UNCLEAN: Final = "unclean.leader.election.enable"
 _KEYS: Final = (
     ("segment.bytes", ("1048576", "2097152", None)),
     ("max.message.bytes", ("100000", "200000", None)),
@@ -62,6 +63,8 @@ async def create_topic(world: ClusterWorld, random: Random) -> None:
     machine, count = random.choice(world.machines), random.randint(1, 3)
     factor, least = random.choice((1, 2, 3, 3, 3)), random.choice((1, 2, 2))
     configs = {**configs_of(random, kind), "min.insync.replicas": str(least)}
+    if "tiered" not in kind and random.random() < 0.2:
+        configs[UNCLEAN] = "true"
     await _maybe_in_background(world, random, _create(world, machine, topic, count, factor, configs))
 
 
@@ -93,7 +96,10 @@ async def _create(
         raise Violation(f"A2: {topic.name} was made at {offset}, and asked for when {before} was committed")
     topic.topic_id, topic.deleted = topic_id, False
     world.configs.update({(topic.name, key): (value,) for key, value in configs.items()})
-    topic.partitions = [PartitionModel(topic.name, index, is_replicated=True) for index in range(count)]
+    topic.partitions = [
+        PartitionModel(topic.name, index, is_replicated=True, allows_unclean=UNCLEAN in configs)
+        for index in range(count)
+    ]
     _is_known(world, machine, calm, offset, f"{topic.name} is made")
 
 
@@ -325,11 +331,13 @@ async def heal(world: ClusterWorld, random: Random) -> None:
 def heal_now(world: ClusterWorld) -> None:
     """All links, but those of machines without power."""
     dark = {link for name in world.darkness for link in world.links_of(name)}
-    if world.network.links.cut - dark or world.network.links.slow_s:
+    links = world.network.links
+    if links.cut - dark or links.slow_s or links.refused:
         world.disturbed()
         world.tell("the network is whole")
-        world.network.links.slow_s.clear()
-        world.network.heal(world.network.links.cut - dark)
+        links.slow_s.clear()
+        links.refused.clear()
+        world.network.heal(links.cut - dark)
 
 
 async def reset_connections(world: ClusterWorld, random: Random) -> None:
@@ -371,8 +379,8 @@ ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
     for one in (
         create_topic, delete_topic, alter_topic, produce, produce_idempotent, stream, consume, elect,
         reassign, examine, wait, processes.kill, processes.start, processes.stop, processes.lose_power,
-        processes.pause, processes.jump_clock, processes.wipe_disk, partition, heal, reset_connections,
-        slow_links, disk_faults, disk_heals, tier_acts.delete_records,
+        processes.pause, processes.refuse_broker, processes.jump_clock, processes.wipe_disk, partition,
+        heal, reset_connections, slow_links, disk_faults, disk_heals, tier_acts.delete_records,
         tier_acts.store_faults, tier_acts.store_heals, tier_acts.settle_down, tier_acts.lag_behind,
     )
 }  # fmt: skip

@@ -156,6 +156,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
         world.store_faults[machine.name].on.clear()
     links = world.network.links
     links.slow_s.clear()
+    links.refused.clear()
     world.darkness.clear()
     world.network.heal(set(links.cut))
     for machine in world.machines:

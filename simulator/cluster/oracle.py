@@ -9,6 +9,8 @@ B1  nothing is published before it is committed
 B2  a broker tells an offset only once it is what the metadata says up to there
 B3  the epochs of a broker rise
 B4  a broker is unfenced in an epoch in which its process asked for that
+B5  a broker that lives and was heard within its session is not fenced (`sessions.py`)
+P13 nobody leads who may lack records while a replica that has them all is in its session
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from service.metadata.records import (
 from service.records.batch import complete_headers
 from simulator.archive import Archive
 from simulator.cluster.replicas import Key, Replicas
+from simulator.cluster.sessions import Sessions
 from simulator.cluster.tiers import Tiers
 from simulator.machine import Machine, Run
 from simulator.model import Violation
@@ -48,6 +51,8 @@ from simulator.process import Life
 
 _MIN_ISR: Final = "min.insync.replicas"
 _UNFENCED: Final = -1
+_FENCED: Final = 1
+_RECOVERING: Final = 1
 _NOBODY: Final = UUID(int=0)
 
 
@@ -82,9 +87,17 @@ class Oracle:
     """Looks at every living node after each turn of the loop; costs what has changed."""
 
     def __init__(
-        self, archive: Archive, allow_loss: Callable[[Key, int], None], gone: Callable[[], frozenset[UUID]]
+        self,
+        archive: Archive,
+        allow_loss: Callable[[Key, int], None],
+        gone: Callable[[], frozenset[UUID]],
+        sessions: Sessions,
+        was_unclean: Callable[[Key], bool],
     ) -> None:
-        """`gone`: topics whose deletion somebody asked for."""
+        """`gone`: topics whose deletion somebody asked for. `was_unclean` is told of unclean elections, and
+        says whether the topic allows them."""
+        self._sessions = sessions
+        self._was_unclean = was_unclean
         self.replicas = Replicas(allow_loss)
         self.tiers = Tiers(archive, self.replicas, gone)
         self.replicas.on_look = self.tiers.look_at
@@ -106,6 +119,7 @@ class Oracle:
 
     def look(self, machines: list[Machine]) -> None:
         """Raises `Violation`."""
+        self._sessions.look(machines)
         for machine in machines:
             run = machine.run
             if run is None or run.process.life is Life.DEAD:
@@ -207,6 +221,8 @@ class Oracle:
                     self.created[record.topic_id or _NOBODY] = offset
                     self.names[str(record.name)] = record.topic_id or _NOBODY
                 case PartitionRecord() | PartitionChangeRecord() as record:
+                    if isinstance(record, PartitionChangeRecord):
+                        self._look_at_election(record)
                     self.replicas.learn(record, self.broker_epochs)
                 case RemoteLogRecord() as record:
                     self.tiers.learn(record)
@@ -226,8 +242,23 @@ class Oracle:
                     broker, epoch = int(record.broker_id), int(record.broker_epoch)
                     if int(record.fenced) == _UNFENCED and self._asked.get(broker, -1) < epoch:
                         raise Violation(f"B4: broker {broker} is unfenced in epoch {epoch}, and never asked")
+                    if int(record.fenced) == _FENCED and (why := self._sessions.lives(broker, epoch)):
+                        raise Violation(f"B5: broker {broker} of epoch {epoch} is fenced: {why}")
                 case _:
                     pass
+
+    def _look_at_election(self, record: PartitionChangeRecord) -> None:
+        """P13. Of a partition that recovers already nothing says that the next leader is unclean, too."""
+        key = record.topic_id or _NOBODY, int(record.partition_id)
+        before, leader = self.replicas.placed[key], int(record.leader)
+        if leader < 0 or int(record.leader_recovery_state) != _RECOVERING or leader in before.may_lead:
+            return
+        if not self._was_unclean(key):
+            raise Violation(f"P13: {leader} leads {key[0]}-{key[1]}, and {before.may_lead} have its records")
+        self.replicas.shaken.add(key)
+        for one in (*before.isr, *before.eligible):
+            if why := self._sessions.lives(one, self.broker_epochs.get(one, -1)):
+                raise Violation(f"P13: {leader} leads {key[0]}-{key[1]} uncleanly, and has {one}: {why}")
 
     # Brokers
 

@@ -17,10 +17,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
+from service.broker.broker_prober import BrokerProber
 from service.broker.cluster_plane import ClusterPlane
 from service.broker.lifecycle import Heartbeat, Lifecycle
 from service.broker.replication import Replication
 from service.hot.epochs import LeaderEpochs
+from service.metadata.controller import broker_sessions
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.elections_control import Elections
 from service.metadata.controller.partition_change import _Change as PartitionChange
@@ -144,6 +146,18 @@ def unfenced_before_it_has_recovered() -> None:
 def metadata_not_flushed() -> None:
     """The metadata log counts as flushed, and is not."""
     _swap(MetadataLog, "flush", lambda _: lambda self, end_offset: None)
+
+
+def refusal_is_death() -> None:
+    """Who refuses is fenced, though it never was open, and right after a claim, before it could be heard."""
+    original = BrokerProber.probe
+
+    async def credulous(self: Any, broker: Any) -> Any:
+        self._open[broker.id] = broker.epoch
+        return await original(self, broker)
+
+    _swap(BrokerProber, "probe", lambda _: credulous)
+    _swap(broker_sessions, "CLAIM_MS", lambda _: 50)
 
 
 # Of replicas
@@ -327,6 +341,7 @@ PLANTS: dict[str, Plant] = {
         waiters_in_the_order_of_their_coming,
         stale_heartbeats_accepted,
         metadata_not_flushed,
+        refusal_is_death,
     )
 }
 OF_REPLICAS: Final[dict[str, Plant]] = {

@@ -38,6 +38,7 @@ SOMETIMES: Final = {
     "slow_links": 2,
     "disk_faults": 3,
     "wipe_disk": 3,
+    "refuse_broker": 6,
 }
 """How often each comes where it exists. A history has about half of them."""
 OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "lag_behind": 6, "alter_topic": 3, "consume": 4}
@@ -46,6 +47,7 @@ ALWAYS_OF_TIERS: Final = {"create_topic": 2, "stream": 14, "settle_down": 6}
 _WITH: Final = {
     "partition": ("heal", 4),
     "slow_links": ("heal", 4),
+    "refuse_broker": ("heal", 4),
     "disk_faults": ("disk_heals", 3),
     "store_faults": ("store_heals", 4),
 }
@@ -64,6 +66,7 @@ STORM: Final = {
     "reassign": 4,
     "create_topic": 1,
     "wipe_disk": 4,
+    "refuse_broker": 6,
 }
 """Likewise, of histories in which much is written to few partitions while this and that goes on."""
 

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import Final
 
-from simulator.cluster.world import ClusterWorld
+from simulator.cluster.world import CLIENT, ClusterWorld
 from simulator.machine import Machine, State
 from simulator.platter import Loss
 
@@ -81,6 +81,26 @@ async def lose_power(world: ClusterWorld, random: Random) -> None:
     if random.random() < 0.6:
         await asyncio.sleep(random.choice((0.1, 2.0, 12.0)))
         await _again(world, random, machine)
+
+
+async def refuse_broker(world: ClusterWorld, random: Random) -> None:
+    """The listener of one broker refuses whoever comes anew, though its process lives and is heard: from its
+    start on, or for a while, all other nodes or one of them, now and then clients, too."""
+    machine, names = random.choice(world.machines), [one.name for one in world.machines]
+    others = [name for name in names if name != machine.name]
+    hosts = random.choice((others, others, [random.choice(others)], [*others, CLIENT]))
+    from_start = random.random() < 0.4
+    if from_start and not is_down(machine):
+        world.kill(machine)
+    world.disturbed()
+    world.tell(f"the broker of {machine.name} refuses {', '.join(hosts)}, though it lives")
+    world.network.links.refused |= {(host, machine.address) for host in hosts}
+    if from_start:
+        await _again(world, random, machine)
+    if random.random() < 0.5:
+        await asyncio.sleep(random.choice((0.3, 2.0, 5.0)))
+        world.network.links.refused.clear()
+        world.tell("no broker refuses any more")
 
 
 async def pause(world: ClusterWorld, random: Random) -> None:

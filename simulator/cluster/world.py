@@ -19,6 +19,7 @@ from simulator.archive import Archive
 from simulator.client import Client, Fetched
 from simulator.cluster.oracle import Oracle
 from simulator.cluster.replicas import Key
+from simulator.cluster.sessions import Sessions
 from simulator.disk import NoFaults, SimDisk
 from simulator.durable import durable_end
 from simulator.faults import DrawnFaults, DrawnStoreFaults
@@ -70,10 +71,13 @@ class ClusterWorld:
         self.loop = Loop(part())
         self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
+        self.darkness: set[str] = set()
+        """machines without power: nothing comes from there, no refusal either"""
         self.bucket = Bucket()
         self.tiered = tiered
         self.archive = Archive(self.bucket)
-        self.oracle = Oracle(self.archive, self._may_lose, self._deleted)
+        self.sessions = Sessions(self.loop, self.network.links, self.darkness)
+        self.oracle = Oracle(self.archive, self._may_lose, self._deleted, self.sessions, self._was_unclean)
         self.bucket.on_write = self.oracle.tiers.written
         self.bucket.on_delete = self.oracle.tiers.deleted
         self.machines: list[Machine] = []
@@ -112,8 +116,6 @@ class ClusterWorld:
         """by topic and key: what the setting may be now"""
         self.troubled: set[str] = set()
         """machines that something struck which may take partitions offline, or end the node"""
-        self.darkness: set[str] = set()
-        """machines without power: nothing comes from there, no refusal either"""
         self.gone: set[UUID] = set()
         """topics whose deletion was answered"""
         self._producers: set[int] = set()
@@ -248,12 +250,22 @@ class ClusterWorld:
                 self.tell(f"{partition} may lose what lies from {offset} on")
                 partition.may_lose_from(offset)
 
+    def _was_unclean(self, key: Key) -> bool:
+        """Somebody leads who may lack records; whether the topic allows that."""
+        for topic, partition in self.partitions():
+            if (topic.topic_id, partition.index) == key and partition.allows_unclean:
+                self.tell(f"{partition} has an unclean leader")
+                partition.was_unclean = True
+                partition.may_lose_from(0)
+                return True
+        return False
+
     @property
     def is_calm(self) -> bool:
         """Whether nothing was wrong with anything for a while."""
         links = self.network.links
         on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
-        wrong = links.cut or links.slow_s or any(on)
+        wrong = links.cut or links.slow_s or links.refused or any(on)
         if wrong or len(self.alive) < len(self.machines):
             self.last_fault_s = self.loop.now_s
         if any(broker.fenced for broker in self.image().brokers.values()):

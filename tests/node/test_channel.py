@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 import time
@@ -11,11 +12,13 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from service.broker.controller_node import knock
+from service.broker.broker_prober import BrokerProber, knock
 from service.metadata.controller.broker_sessions import ProbeOutcome
+from service.metadata.image import BrokerImage, EndpointImage
 from service.network.channel import Channel, ChannelOptions, Channels, PeerFailed, _is_refused, was_sent
 from service.wire.api import ApiKey, RequestHeader, request_module, response_frame, response_module
 from service.wire.errors import UnsupportedVersion
@@ -278,6 +281,67 @@ def test_a_name_that_no_host_can_have_is_not_reached(host: str) -> None:
         assert not was_sent(refused.value)
         await channel.close()
         assert await knock(Address(host, 9)) is ProbeOutcome.UNKNOWN
+
+    run(scenario())
+
+
+def test_a_connection_that_the_peer_ends_is_told_and_one_that_this_side_ends_is_not() -> None:
+    async def scenario() -> None:
+        lost: list[int] = []
+        async with peer(sound) as other:
+            channels = Channels(BRISK, on_lost=lambda: lost.append(1))
+            await channels.call(other.address, KEY, 0, ask(1))
+            channels.disconnect(other.address, "as we like")
+            await channels.call(other.address, KEY, 0, ask(1))
+            assert lost == []
+        await until(lambda: lost == [1])
+        await channels.close()
+        assert lost == [1]
+
+    run(scenario())
+
+
+def registered(epoch: int, port: int) -> BrokerImage:
+    """Broker 4, unfenced, with a listener that only others reach beside that of other nodes."""
+    endpoints = (EndpointImage("OUT", "127.0.0.1", 1, 0), EndpointImage("IN", "127.0.0.1", port, 0))
+    return BrokerImage(4, epoch, UUID(int=4), endpoints, (), None, False, False, ())
+
+
+def test_a_refusal_counts_at_an_address_that_was_open_in_this_broker_epoch() -> None:
+    async def scenario() -> None:
+        prober = BrokerProber("IN", 1, lambda: 0.5)
+        async with peer(sound) as other:
+            port = other.address.port
+            says = f"its address 127.0.0.1:{port} (listener IN)"
+            assert await prober.probe(registered(7, port)) == (ProbeOutcome.OPEN, says)
+        assert await prober.probe(registered(7, port)) == (ProbeOutcome.REFUSED, says)
+        assert await prober.probe(registered(8, port)) == (ProbeOutcome.UNKNOWN, says), "another process"
+        absent = BrokerProber("NAMED_OTHERWISE", 1, lambda: 0.5)
+        assert (await absent.probe(registered(7, port)))[0] is ProbeOutcome.UNKNOWN
+
+    run(scenario())
+
+
+def test_each_broker_is_probed_once_it_is_unfenced_until_it_is_found_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        caplog.set_level(logging.INFO)
+        prober = BrokerProber("IN", 1, lambda: 0.5)
+        running = asyncio.ensure_future(prober.run())
+        port = free_port()
+        prober.published({4: registered(7, port)})
+        await until(lambda: "broker 4 of epoch 7" in caplog.text)
+        assert f"its address 127.0.0.1:{port} (listener IN) is not open to this controller" in caplog.text
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", port)
+        prober.published({4: registered(7, port)})
+        await until(lambda: prober._open == {4: 7})
+        server.close()
+        await server.wait_closed()
+        assert (await prober.probe(registered(7, port)))[0] is ProbeOutcome.REFUSED
+        prober.published({})
+        assert prober._open == {}, "a broker that is gone is forgotten"
+        running.cancel()
 
     run(scenario())
 

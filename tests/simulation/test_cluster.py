@@ -97,6 +97,61 @@ def test_a_broker_alone_and_a_controller_that_keeps_its_metadata_come_back_from_
     apart(play)
 
 
+def _fail_over_beside_brokers_that_refuse(*, from_start: bool) -> None:
+    """The active controller dies three times; two brokers refuse every controller, live, and are heard."""
+    world = ClusterWorld(1, nodes=5)
+    refused = {
+        (host, broker.address)
+        for host in ("n1", "n2", "n3")
+        for broker in (world.machines[3], world.machines[4])
+    }
+
+    async def main() -> None:
+        if from_start:
+            world.network.links.refused |= refused
+        for machine in world.machines:
+            world.start(machine)
+        for machine in world.machines:
+            assert await world.until_ready(machine, START_S), machine.run and machine.run.reason
+        for _ in range(3):
+            await asyncio.sleep(3)
+            world.network.links.refused |= refused
+            (leader,) = (
+                one
+                for one in world.alive
+                if one.run
+                and one.run.node
+                and one.run.node.metadata
+                and one.run.node.metadata.quorum.is_leader
+            )
+            world.kill(leader)
+            await asyncio.sleep(4)
+            fenced = {one.id for one in world.image().brokers.values() if one.fenced}
+            assert fenced == {int(leader.name[1:])}, (
+                "the dead one is known to be, long before its session ends"
+            )
+            if not from_start:
+                world.network.links.refused.clear()
+            world.start(leader)
+            assert await world.until_ready(leader, START_S)
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_a_broker_that_lives_and_refuses_is_not_fenced_when_controllers_fail_over(from_start: bool) -> None:
+    apart(lambda: _fail_over_beside_brokers_that_refuse(from_start=from_start))
+
+
+def test_a_refusal_that_is_taken_for_a_death_is_found() -> None:
+    def play() -> None:
+        PLANTS["refusal_is_death"]()
+        _fail_over_beside_brokers_that_refuse(from_start=True)
+
+    with pytest.raises(RuntimeError, match=r"B5: broker [45] of epoch \d+ is fenced: n[45]\.1 lives"):
+        apart(play)
+
+
 def test_a_pure_broker_with_an_empty_disk_learns_from_the_quorum_which_cluster_is_its_own() -> None:
     def play() -> None:
         world = ClusterWorld(1, nodes=5)

@@ -128,9 +128,9 @@ CLUSTER: Final = (
     ),
     key(
         "firn.broker.refused.fence.ms", INT, 1000,
-        "A broker whose connection broke is fenced when its address has refused connections three times "
-        "within this time: nobody listens there any more. One that does not answer is given its session. -1: "
-        "never before the session ends.",
+        "A broker of which nothing is heard since its connection broke is fenced when its address, which was "
+        "open to this controller before, has refused connections five times within this time. One that does "
+        "not answer is given its session. -1: never before the session ends.",
         at_least=-1,
     ),
     key(

@@ -7,20 +7,26 @@ which metadata it has, and since when it shuts down. Nothing of it outlives a co
 when it is claimed. Events are given to `handle` with the time; what must be done is returned. Whoever drives
 it asks `next_deadline_ms` and gives `Tick` then.
 
-*Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is tried. So is one that
-was not heard of within `FIRST_LOOK_MS` of that, or of the activation, and again after four times as long, up
-to its interval: a try is cheap, whoever led before may well have died with its broker, and one that dies may
-answer for a moment still. Three refusals (nobody listens there) within the time of
-``firn.broker.refused.fence.ms`` fence it without waiting for its session; they are asked for one after the
-other, as each moment of it is one in which nobody can write. What times out proves nothing, and ends the
+*Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is probed, at once and
+again after `FIRST_LOOK_MS`, then after four times as long, up to the heartbeat interval, until a heartbeat
+comes. After a claim a broker has `CLAIM_MS` to be heard before it is suspected: its heartbeat is on its way
+once it knows the new controller (`lifecycle.ControllerChanged`). `REFUSALS` refusals within
+``firn.broker.refused.fence.ms``, and no heartbeat between them, fence a broker before its session ends. A
+refusal counts only where the prober has found this very address open before in this broker epoch: a listener
+that is out of the controller's reach refuses, too. A time-out proves nothing. An open address ends the
 suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one
 that comes and goes would be elected and fenced in circles.
 
+*Awaited.* A refusal fences, but it does not end the session: until then `is_awaited` is true, and no unclean
+election replaces the broker (docs/adr/0027). The same holds for a broker that is fenced and sends heartbeats,
+and, for one session after a claim, for a broker that was fenced before: the controller that fenced it knew
+when its session ends, this one does not.
+
 >>> sessions = BrokerSessions(SessionTimes())
->>> sessions.handle(Heard(1, 7, metadata_offset=9), 0)
+>>> sessions.handle(Heard(1, 7, metadata_offset=9), 0) + sessions.handle(Fencing(1, 7, is_unfenced=True), 0)
 []
 >>> sessions.handle(Tick(), 9_001)
-[Expired(broker_id=1, broker_epoch=7)]
+[Expired(broker_id=1, broker_epoch=7, silent_ms=9001, refusing='')]
 """
 
 from __future__ import annotations
@@ -32,10 +38,13 @@ from typing import Final, NamedTuple
 from service.metadata.controller.requests import BrokerHeartbeat
 
 NEVER: Final = 1 << 62
-REFUSALS: Final = 3
-PROBE_MS: Final = 10
-"""between the probes of one that refuses, at most: librdkafka asks for the new leader 100 ms after it has
-lost the old one, and then once a second"""
+REFUSALS: Final = 5
+PROBE_MS: Final = 15
+"""Between the probes of a broker that refuses, at most. All of them take 60 ms and five round trips: a broker
+that lives and has lost its connection needs three round trips until it is heard. librdkafka asks for the new
+leader 100 ms after it has lost the old one, and then once a second."""
+CLAIM_MS: Final = 1_000
+"""In which brokers are heard by a new controller, before one of them is suspected"""
 FIRST_LOOK_MS: Final = 50
 LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
@@ -56,8 +65,9 @@ class ProbeOutcome(Enum):
 
     OPEN = "open"
     REFUSED = "refused"
+    """and it was open before, in this broker epoch"""
     UNKNOWN = "unknown"
-    """timed out, or failed otherwise: proves nothing"""
+    """timed out, failed otherwise, or refused and was never found open: proves nothing"""
 
 
 class SessionTimes(NamedTuple):
@@ -118,9 +128,12 @@ class ConnectionLost(NamedTuple):
 
 
 class Probed(NamedTuple):
+    """What a probe found at `address`, which is for words only."""
+
     broker_id: int
     broker_epoch: int
     outcome: ProbeOutcome
+    address: str = ""
 
 
 class Tick(NamedTuple):
@@ -131,10 +144,17 @@ Event = Known | Registered | Heard | Fencing | Gone | ConnectionLost | Probed | 
 
 
 class Expired(NamedTuple):
-    """Fence it, if it is not: nothing was heard of it, or nobody listens at its address any more."""
+    """Fence the broker, if it is not: nothing was heard of it for so long, and its session is over, or the
+    address `refusing` refuses connections."""
 
     broker_id: int
     broker_epoch: int
+    silent_ms: int
+    refusing: str = ""
+
+
+class SessionsOver(NamedTuple):
+    """Brokers that are fenced already are awaited no more: unclean elections that waited for them are due."""
 
 
 class Probe(NamedTuple):
@@ -144,7 +164,7 @@ class Probe(NamedTuple):
     broker_epoch: int
 
 
-Effect = Expired | Probe
+Effect = Expired | SessionsOver | Probe
 
 
 @dataclass(slots=True)
@@ -152,12 +172,13 @@ class _Session:
     broker_epoch: int
     heard_ms: int | None = None
     """None: no session, though perhaps registered"""
+    awaited_until_ms: int | None = None
+    """fenced, by a refusal or before the claim: when its session ends, if it is not heard"""
     metadata_offset: int = -1
     shutdown_offset: int = -1
     is_unfenced: bool = False
     look_ms: int | None = None
-    """nothing was heard since the controller was claimed, or the connection was lost: then it is suspected
-    (again)"""
+    """not heard since the claim, or since its connection broke: when it is suspected (again)"""
     look_gap_ms: int = FIRST_LOOK_MS
     suspected_ms: int | None = None
     refusals: int = 0
@@ -182,6 +203,19 @@ class BrokerSessions:
         return (
             session is not None
             and session.broker_epoch == broker_epoch
+            and session.heard_ms is not None
+            and not self._is_stale(session.heard_ms, now_ms)
+        )
+
+    def is_awaited(self, broker_id: int, now_ms: int) -> bool:
+        """Whether a broker that is fenced may live: its session is not over."""
+        session = self._sessions.get(broker_id)
+        if session is None:
+            return False
+        if session.awaited_until_ms is not None:
+            return now_ms < session.awaited_until_ms
+        return (
+            not session.is_unfenced
             and session.heard_ms is not None
             and not self._is_stale(session.heard_ms, now_ms)
         )
@@ -239,6 +273,8 @@ class BrokerSessions:
             deadline = min(deadline, session.probe_ms)
             if session.look_ms is not None:
                 deadline = min(deadline, session.look_ms)
+            if session.awaited_until_ms is not None:
+                deadline = min(deadline, session.awaited_until_ms)
             if session.heard_ms is not None:
                 stale_ms = session.heard_ms + self._times.session_timeout_ms + 1
                 looked = self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT
@@ -266,8 +302,8 @@ class BrokerSessions:
                     del self._sessions[broker_id]
             case ConnectionLost(broker_id, broker_epoch):
                 if (lost := self._of(broker_id, broker_epoch)) is not None and lost.is_unfenced:
-                    # A process that dies may be reached for a moment still: it is looked for again.
-                    self._look_soon(lost, now_ms)
+                    # A process that dies may be reached for a moment still: it is suspected again.
+                    self._look_in(FIRST_LOOK_MS, lost, now_ms)
                     return self._suspect(broker_id, lost, now_ms)
             case Probed():
                 return self._probed(event, now_ms)
@@ -277,21 +313,23 @@ class BrokerSessions:
         session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced)
         if not event.is_fenced and not event.is_local:
             session.heard_ms = now_ms
-            self._look_soon(session, now_ms)
+            self._look_in(CLAIM_MS, session, now_ms)
+        if event.is_fenced:
+            session.awaited_until_ms = now_ms + self._times.session_timeout_ms + 1
         self._sessions[event.broker_id] = session
 
-    def _look_soon(self, session: _Session, now_ms: int) -> None:
-        """It is suspected before long, and once in a while from then on, until it is heard."""
+    def _look_in(self, wait_ms: int, session: _Session, now_ms: int) -> None:
+        """Have the broker suspected after `wait_ms`, and once in a while from then on, until it is heard."""
         if self._times.refused_fence_ms >= 0:
-            session.look_gap_ms = FIRST_LOOK_MS
-            session.look_ms = now_ms + session.look_gap_ms
+            session.look_gap_ms = wait_ms
+            session.look_ms = now_ms + wait_ms
 
     def _hear(self, event: Heard, now_ms: int) -> None:
         session = self._of(event.broker_id, event.broker_epoch)
         if session is None:
             session = self._sessions[event.broker_id] = _Session(event.broker_epoch)
         session.heard_ms = now_ms
-        session.look_ms = None
+        session.look_ms = session.awaited_until_ms = None
         session.metadata_offset = max(session.metadata_offset, event.metadata_offset)
         _trust(session)
 
@@ -321,7 +359,17 @@ class BrokerSessions:
         if now_ms >= self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT:
             self._looked_ms = now_ms
             effects += self._expire_one(now_ms)
-        return effects
+        return effects + self._end_awaited(now_ms)
+
+    def _end_awaited(self, now_ms: int) -> list[Effect]:
+        over = [
+            one
+            for one in self._sessions.values()
+            if one.awaited_until_ms is not None and now_ms >= one.awaited_until_ms
+        ]
+        for session in over:
+            session.awaited_until_ms = None
+        return [SessionsOver()] if over else []
 
     def _expire_one(self, now_ms: int) -> list[Effect]:
         """One at a time, the longest silent first: what follows from it is seen by the next."""
@@ -332,11 +380,12 @@ class BrokerSessions:
         ]
         if not stale:
             return []
-        broker_id = min(stale)[1]
+        heard_ms, broker_id = min(stale)
         session = self._sessions[broker_id]
         session.heard_ms = session.look_ms = None
         _trust(session)
-        return [Expired(broker_id, session.broker_epoch)]
+        expired = Expired(broker_id, session.broker_epoch, now_ms - heard_ms)
+        return [expired] if session.is_unfenced else [expired, SessionsOver()]
 
     def _suspect(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
         if self._times.refused_fence_ms < 0 or session.suspected_ms is not None:
@@ -362,9 +411,11 @@ class BrokerSessions:
         if session.refusals < REFUSALS:
             session.probe_ms = now_ms + min(PROBE_MS, self._times.refused_fence_ms // REFUSALS)
             return []
+        heard_ms = now_ms if session.heard_ms is None else session.heard_ms
+        session.awaited_until_ms = heard_ms + self._times.session_timeout_ms + 1
         session.heard_ms = session.look_ms = None
         _trust(session)
-        return [Expired(event.broker_id, session.broker_epoch)]
+        return [Expired(event.broker_id, session.broker_epoch, now_ms - heard_ms, event.address)]
 
     # -- what it is made of
 

@@ -190,6 +190,8 @@ def unregister_broker(
         raise RequestError(
             ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
         )
+    awaited = settings.is_awaited
+    settings = settings._replace(is_awaited=lambda one: one != broker_id and awaited(one))
     elections = Elections(image, settings, without=broker_id)
     partitions = image.index.partitions(has_member(broker_id))
     frames = yield from _newest((yield from changes_in_steps(elections, partitions)))

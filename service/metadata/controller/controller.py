@@ -142,12 +142,13 @@ class Controller:
         self._turns = Turns(
             publisher, self._clock, lambda: self._overseer.wrote(), counts or publisher.committed
         )
+        self._elections = options.elections._replace(is_awaited=lambda one: self._overseer.is_awaited(one))
         self._overseer = Overseer(
             self._turns,
             self._clock,
             sessions=options.sessions,
             chores=options.chores,
-            elections=options.elections,
+            elections=self._elections,
             probe=probe,
             on_news=on_news,
         )
@@ -195,7 +196,7 @@ class Controller:
             lambda image: activate(
                 image,
                 options.bootstrap,
-                min_isr=options.elections.min_isr,
+                min_isr=self._elections.min_isr,
                 supported=options.supported,
             ),
             activating=True,
@@ -324,7 +325,7 @@ class Controller:
                 validate_only=validate_only,
                 supported=options.supported,
                 voters=options.voters,
-                min_isr=options.elections.min_isr,
+                min_isr=self._elections.min_isr,
                 kraft_version=self._publisher.kraft_version,
             )
         )
@@ -352,7 +353,7 @@ class Controller:
                 cluster_id=self._options.cluster_id,
                 next_offset=self._publisher.next_offset,
                 has_session=existing is not None and self._overseer.is_alive(existing.id, existing.epoch),
-                settings=self._options.elections,
+                settings=self._elections,
             )
 
         def decided(epoch: int, offset: int) -> None:
@@ -382,7 +383,7 @@ class Controller:
                 leads=image.index.has_any(leads(broker_id)),
                 registered_at=broker.epoch,
             )
-            return process_heartbeat(image, request, current, following, self._options.elections)
+            return process_heartbeat(image, request, current, following, self._elections)
 
         def decided(outcome: HeartbeatOutcome, offset: int) -> None:
             if outcome.next is BrokerControl.CONTROLLED_SHUTDOWN:
@@ -403,7 +404,7 @@ class Controller:
             self._overseer.tell(Heard(broker_id, broker_epoch))
             self._overseer.tell(Fencing(broker_id, broker_epoch, True))
 
-        settings = self._options.elections
+        settings = self._elections
         await self._turns.run(
             lambda image: cluster_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=decided,
@@ -411,7 +412,7 @@ class Controller:
 
     async def fence_broker(self, broker_id: int, broker_epoch: int) -> None:
         """The broker stops: it leads nothing any more, and another process may take its id."""
-        settings = self._options.elections
+        settings = self._elections
         await self._turns.run(
             lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=lambda _, offset: self._overseer.tell(Gone(broker_id, broker_epoch)),
@@ -420,9 +421,7 @@ class Controller:
     async def unregister_broker(self, broker_id: int, *, deadline_ms: int | None = None) -> None:
         """Forget a broker that will not come back; BROKER_ID_NOT_REGISTERED where there is none."""
         await self._turns.run(
-            lambda image: cluster_control.unregister_broker(
-                image, broker_id, settings=self._options.elections
-            ),
+            lambda image: cluster_control.unregister_broker(image, broker_id, settings=self._elections),
             deadline_ms=deadline_ms,
             decided=lambda epoch, offset: self._overseer.tell(Gone(broker_id, epoch)),
         )
@@ -442,7 +441,7 @@ class Controller:
         self, broker_id: int, broker_epoch: int, requests: Sequence[AlterPartition]
     ) -> list[AlterPartitionResult]:
         """Leaders have other sets of replicas in sync."""
-        settings = self._options.elections
+        settings = self._elections
         return await self._decide(
             lambda image: isr_control.alter_partitions(image, broker_id, broker_epoch, requests, settings)
         )
@@ -451,7 +450,7 @@ class Controller:
         self, request: ElectLeaders, *, deadline_ms: int | None = None
     ) -> list[ElectionResult]:
         """Elect as an operator asks for."""
-        settings = self._options.elections
+        settings = self._elections
         return await self._decide(
             lambda image: elections_control.elect_leaders(image, request, settings), deadline_ms
         )
@@ -464,12 +463,11 @@ class Controller:
         deadline_ms: int | None = None,
     ) -> list[ReassignResult]:
         """Begin reassignments, and call others off."""
-        options = self._options
         return await self._decide(
             lambda image: reassignment_control.alter_reassignments(
                 image,
                 requests,
-                options.elections,
+                self._elections,
                 allows_factor_change=allows_factor_change,
             ),
             deadline_ms,
@@ -479,7 +477,7 @@ class Controller:
         self, broker_id: int, broker_epoch: int, requests: Sequence[AssignReplica]
     ) -> list[AssignReplicaResult]:
         """A broker tells in which directories its replicas lie."""
-        settings = self._options.elections
+        settings = self._elections
         return await self._decide(
             lambda image: directories_control.assign_replicas(
                 image, broker_id, broker_epoch, requests, settings

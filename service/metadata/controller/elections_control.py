@@ -44,6 +44,10 @@ _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 _NOBODY: Final = -1
 
 
+def _nobody_is_awaited(broker_id: int) -> bool:
+    return False
+
+
 class ElectionSettings(NamedTuple):
     """What holds where no topic says otherwise, and whose own overrides count."""
 
@@ -54,6 +58,8 @@ class ElectionSettings(NamedTuple):
     """``unclean.leader.election.enable``"""
     checks_directories: bool = False
     """Whether a replica in a directory that its broker did not register cannot lead"""
+    is_awaited: Callable[[int], bool] = _nobody_is_awaited
+    """Whether a broker that is fenced has a session still, so that no unclean election replaces it"""
 
 
 class Elections:
@@ -128,7 +134,11 @@ class Elections:
         election: Election | None = None,
         wanted: Wanted | None = None,
     ) -> PartitionChangeRecord | None:
-        """The change that is due in one partition; None: there is none. Brokers that go leave its ISR."""
+        """The change that is due in one partition; None: there is none. Brokers that go leave its ISR.
+
+        `election`: as an operator or a schedule wants it; None: as the topic's settings have it, an unclean
+        one only once the sessions of all brokers are over that have what was committed.
+        """
         rules = self.rules(topic)
         if wanted is None:
             isr = state.isr
@@ -136,27 +146,48 @@ class Elections:
                 isr = tuple(one for one in isr if one not in self._gone)
             wanted = Wanted(isr=isr, unclean=self._unclean)
         self._state, self._moved = state, wanted.directories or {}
+        if election is None:
+            election = rules.election
+            if election is Election.UNCLEAN and self._waits(state):
+                election = Election.ONLINE
         return change_partition(
             topic.id,
             partition_id,
             state,
             rules,
             self._may_lead,
-            election=rules.election if election is None else election,
+            election=election,
             wanted=wanted,
             default_directory=self.default_directory,
         )
 
     def _may_lead(self, broker_id: int) -> bool:
-        broker, state = self._able.get(broker_id), self._state
-        if broker is None or state is None:
+        broker = self._able.get(broker_id)
+        return broker is not None and self._has_it(broker)
+
+    def _has_it(self, broker: BrokerImage) -> bool:
+        """Whether the broker's replica lies in a directory that works."""
+        state = self._state
+        if state is None:
             return False
-        if not self._settings.checks_directories or broker_id not in state.replicas:
+        if not self._settings.checks_directories or broker.id not in state.replicas:
             return True
-        if broker_id in self._moved:
-            return is_online(broker, self._moved[broker_id])
-        at = state.replicas.index(broker_id)
+        if broker.id in self._moved:
+            return is_online(broker, self._moved[broker.id])
+        at = state.replicas.index(broker.id)
         return at >= len(state.directories) or is_online(broker, state.directories[at])
+
+    def _waits(self, state: PartitionImage) -> bool:
+        """Whether somebody may come back who has all that was committed."""
+        return any(
+            map(self._may_return, {*state.isr, *state.eligible_leader_replicas, *state.last_known_elr})
+        )
+
+    def _may_return(self, broker_id: int) -> bool:
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker_id in self._able or broker_id in self._unclean:
+            return False
+        return self._has_it(broker) and self._settings.is_awaited(broker_id)
 
     def default_directory(self, broker_id: int) -> UUID:
         """Where a new replica of the broker's lies."""
@@ -276,8 +307,8 @@ def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[D
 
 
 def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
-    """Elect whoever is alive where nobody leads and the topic allows that, so many at a time; the answer:
-    there may be more."""
+    """Elect whoever is alive where nobody leads and the topic allows that, and nobody is awaited who has all
+    that was committed; so many at a time; the answer: there may be more."""
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
     for topic, number, state in _looked_up(image, image.index.partitions(NO_LEADER_SHELF)):
@@ -286,7 +317,7 @@ def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> S
             break
         if not elections.rules(topic).allows_unclean:
             continue
-        record = elections.change(topic, number, state, election=Election.UNCLEAN)
+        record = elections.change(topic, number, state)
         if record is not None:
             records.append(record)
     return Decision(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)

@@ -19,6 +19,7 @@ from service.base.steps import Steps
 from service.metadata.controller.broker_sessions import (
     BrokerControl,
     BrokerSessions,
+    Effect,
     Event,
     Expired,
     Fencing,
@@ -26,6 +27,7 @@ from service.metadata.controller.broker_sessions import (
     Probe,
     Probed,
     ProbeOutcome,
+    SessionsOver,
     SessionTimes,
     Tick,
 )
@@ -43,8 +45,9 @@ from service.metadata.frames import newest
 from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.records import NoOpRecord
 
-ProbeBroker = Callable[[BrokerImage], Awaitable[ProbeOutcome]]
-"""Tries the address where other nodes reach a broker; never raises `OSError`, and ends by itself"""
+ProbeBroker = Callable[[BrokerImage], Awaitable[tuple[ProbeOutcome, str]]]
+"""Probes the address where other nodes reach a broker, and names it; never raises `OSError`, and ends by
+itself"""
 
 _ELECTIONS: Final = {
     Chore.BALANCE_LEADERS: balance_leaders,
@@ -106,6 +109,10 @@ class Overseer:
 
     # -- brokers
 
+    def is_awaited(self, broker_id: int) -> bool:
+        """See `BrokerSessions.is_awaited`."""
+        return self._sessions.is_awaited(broker_id, self._clock.monotonic_ms())
+
     def is_alive(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether that process was heard of within its session's timeout."""
         return self._sessions.is_alive(broker_id, broker_epoch, self._clock.monotonic_ms())
@@ -130,11 +137,19 @@ class Overseer:
     def act(self, event: Event) -> None:
         """Have the sessions look at `event`, and do what they say beside everything else."""
         for effect in self._sessions.handle(event, self._clock.monotonic_ms()):
-            work = self._probe_broker(effect) if isinstance(effect, Probe) else self._expire(effect)
-            task = asyncio.get_running_loop().create_task(work, name="controller-sessions")
+            task = asyncio.get_running_loop().create_task(self._work(effect), name="controller-sessions")
             self._works[task] = None
             task.add_done_callback(self._acted)
         self._on_news()
+
+    async def _work(self, effect: Effect) -> None:
+        match effect:
+            case Probe():
+                await self._probe_broker(effect)
+            case Expired():
+                await self._expire(effect)
+            case SessionsOver():
+                await self._elect_unclean()
 
     def _acted(self, task: asyncio.Task[None]) -> None:
         del self._works[task]
@@ -142,14 +157,14 @@ class Overseer:
 
     async def _probe_broker(self, effect: Probe) -> None:
         broker = self._turns.latest.brokers.get(effect.broker_id)
-        outcome = ProbeOutcome.UNKNOWN
+        outcome, address = ProbeOutcome.UNKNOWN, ""
         if self._probe is not None and broker is not None and broker.epoch == effect.broker_epoch:
-            outcome = await self._probe(broker)
-        self.act(Probed(effect.broker_id, effect.broker_epoch, outcome))
+            outcome, address = await self._probe(broker)
+        self.act(Probed(effect.broker_id, effect.broker_epoch, outcome, address))
 
     async def _expire(self, effect: Expired) -> None:
         """Fence a broker that is not heard of; whoever was heard of while this waited for its turn stays."""
-        broker_id, epoch = effect
+        broker_id, epoch = effect.broker_id, effect.broker_epoch
         fences = False
 
         def decide(image: MetadataImage) -> Decision[None] | Steps[Decision[None]]:
@@ -163,10 +178,18 @@ class Overseer:
 
         def decided(_: None, offset: int) -> None:
             if fences:
-                _logger.warning("broker %d of epoch %d is fenced: nothing is heard of it", broker_id, epoch)
+                _logger.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, _why(effect))
                 self.tell(Fencing(broker_id, epoch, False))
 
         await self._turns.run(decide, decided=decided)
+
+    async def _elect_unclean(self) -> None:
+        """Have leaders elected where the session of a broker was waited for."""
+        there_is_more = True
+        while there_is_more:
+            there_is_more, _ = await self._turns.run(
+                lambda image: elect_unclean_leaders(image, self._elections)
+            )
 
     # -- time
 
@@ -198,6 +221,15 @@ class Overseer:
         there_is_more, _ = await self._turns.run(lambda image: elect(image, self._elections))
         if there_is_more:
             self._periodic.again(chore, self._clock.monotonic_ms())
+
+
+def _why(expired: Expired) -> str:
+    if expired.refusing:
+        return (
+            f"{expired.refusing} refuses connections, was open before, and no heartbeat has come for "
+            f"{expired.silent_ms} ms; no unclean election replaces it before its session ends"
+        )
+    return f"no heartbeat has come for {expired.silent_ms} ms, its session is over"
 
 
 def note_failure(task: asyncio.Task[None]) -> None:

@@ -174,14 +174,18 @@ class Following:
     # -- answers
 
     def refused(self, peer: Peer) -> None:
-        """Nobody listens where the leader was: three times at once is a death, not a delay."""
+        """Nobody listens where the leader was: three times at once is a death, not a delay. A voter asks for
+        votes, an observer for the next leader."""
         core, state = self._core, self._core.state
         if not isinstance(state, Follower) or peer.endpoint != core.leader_endpoint:
             return
         state.refusals = [at for at in state.refusals if core.now_ms - at <= REFUSALS_WITHIN_MS]
         state.refusals.append(core.now_ms)
-        may_stand = core.timing.refused_election and core.is_voter and not core.stopping
-        if may_stand and len(state.refusals) >= REFUSALS:
+        if len(state.refusals) < REFUSALS or core.stopping:
+            return
+        if not core.may_stand:
+            state.deadline_ms = core.now_ms
+        elif core.timing.refused_election and core.is_voter:
             core.become_prospective()
 
     def _succeeded(self, state: Follower) -> None:

@@ -98,6 +98,8 @@ class Hooks(NamedTuple):
     on_truncate: Callable[[int], None]
     prove: Callable[[SnapshotId], Proved]
     on_restart: Callable[[SnapshotId, Any], None]
+    on_leader: Callable[[], None] = lambda: None
+    """another node is known to lead, or this one in another epoch"""
 
 
 def not_leading() -> RequestError:
@@ -285,6 +287,8 @@ class Quorum:
             self._standing = standing
             leads = f", led by node {machine.leader_id}" if machine.leader_id >= 0 else ""
             _logger.info("metadata quorum: %s in epoch %d%s", machine.role.value, machine.epoch, leads)
+            if machine.leader_id >= 0:
+                self._hooks.on_leader()
 
     def _fail(self, error: BaseException) -> None:
         self._leading = -1

@@ -23,8 +23,8 @@ from tests.unit.metadata.test_controller import HeldExecutor
 from tests.unit.metadata.test_leadership import ticking
 
 
-async def refusing(broker: BrokerImage) -> ProbeOutcome:
-    return ProbeOutcome.REFUSED
+async def refusing(broker: BrokerImage) -> tuple[ProbeOutcome, str]:
+    return ProbeOutcome.REFUSED, "its address h:1"
 
 
 @pytest.mark.parametrize("ends", ["before it is decided", "after"])

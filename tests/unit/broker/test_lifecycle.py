@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
 from service.broker.lifecycle import (
+    ControllerChanged,
     DirectoryFailed,
     Effect,
     Event,
@@ -255,3 +256,21 @@ def test_an_answer_that_was_not_asked_for_is_our_bug() -> None:
     life = Life().serves()
     with pytest.raises(InvariantError):
         life.do(UNFENCED)
+
+
+def test_another_controller_is_told_at_once_that_the_broker_lives() -> None:
+    life = Life().serves()
+    assert life.do(ControllerChanged(), 700) == [beat(40, 50)]
+    assert life.do(ControllerChanged()) == [], "what is under way goes there by itself"
+    assert life.do(UNFENCED) == []
+    assert life.do(ControllerChanged(), 10) == [], "a controller that ends each connection is not besieged"
+    assert life.next() == (490, [beat(40, 50)])
+    assert life.do(UNFENCED) == []
+    assert life.next() == (INTERVAL_MS, [beat(40, 50)])
+
+
+def test_a_broker_that_is_not_registered_yet_tells_nobody_that_it_lives() -> None:
+    life = Life()
+    assert life.do(ControllerChanged()) == []
+    assert life.do(Start()) == [Register()]
+    assert life.do(ControllerChanged()) == []

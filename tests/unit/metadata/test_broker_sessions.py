@@ -21,6 +21,7 @@ from service.metadata.controller.broker_sessions import (
     Probed,
     ProbeOutcome,
     Registered,
+    SessionsOver,
     SessionTimes,
     Tick,
 )
@@ -100,8 +101,10 @@ def test_stale_sessions_end_one_at_a_time_the_longest_silent_first() -> None:
         sessions.handle(Heard(broker_id, broker_id), heard_ms)
     assert [effect for _, effect in ticks(sessions, 8_999)] == []
     ended = ticks(sessions, 20_000)
-    assert [effect for _, effect in ended] == [Expired(2, 2), Expired(3, 3), Expired(1, 1)]
-    times = [time_ms for time_ms, _ in ended]
+    fenced = [(time_ms, effect) for time_ms, effect in ended if isinstance(effect, Expired)]
+    assert [effect[:2] for _, effect in fenced] == [(2, 2), (3, 3), (1, 1)]
+    assert fenced[0][1] == Expired(2, 2, silent_ms=9_001)
+    times = [time_ms for time_ms, _ in fenced]
     assert times[0] == 9_101
     assert all(later - earlier >= 1_125 for earlier, later in pairwise(times))
     assert sessions.next_deadline_ms == NEVER
@@ -119,27 +122,28 @@ def test_sessions_begin_anew_with_a_controller_and_its_own_broker_needs_none_yet
         False,
         False,
     ]
-    assert ticks(sessions, 4_000) == [(50, Probe(2, 8))], "it is looked for, as it may have died before"
+    assert ticks(sessions, 4_000) == [(1_000, Probe(2, 8))], "it may have died with the controller before"
 
 
-def test_a_new_controller_looks_for_brokers_until_it_has_heard_of_them() -> None:
+def test_a_new_controller_gives_brokers_a_second_to_be_heard_and_then_probes_until_they_are() -> None:
     sessions = BrokerSessions(SessionTimes())
     sessions.handle(Known(1, 7, is_fenced=False), 0)
     sessions.handle(Known(2, 8, is_fenced=False), 0)
-    for looked_ms in (50, 250, 1_050):
-        assert ticks(sessions, looked_ms) == [(looked_ms, Probe(1, 7)), (looked_ms, Probe(2, 8))]
-        assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), looked_ms + 1) == []
-        assert sessions.handle(Probed(2, 8, ProbeOutcome.OPEN), looked_ms + 1) == []
-    sessions.handle(Heard(2, 8, 6), 2_900)
-    assert ticks(sessions, 3_070) == [(3_050, Probe(1, 7))], "it may have died meanwhile, unheard"
-    refused_thrice(sessions, 3_051)
+    assert ticks(sessions, 999) == []
+    for probed_ms in (1_000, 3_000):
+        assert ticks(sessions, probed_ms) == [(probed_ms, Probe(1, 7)), (probed_ms, Probe(2, 8))]
+        assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), probed_ms + 1) == []
+        assert sessions.handle(Probed(2, 8, ProbeOutcome.OPEN), probed_ms + 1) == []
+    sessions.handle(Heard(2, 8, 6), 4_900)
+    assert ticks(sessions, 5_070) == [(5_000, Probe(1, 7))], "it may have died meanwhile, unheard"
+    refused_often(sessions, 5_001, silent_ms=5_065)
     assert ticks(sessions, 8_000) == []
 
 
 def test_nobody_is_looked_for_where_refusals_prove_nothing() -> None:
     sessions = BrokerSessions(SessionTimes(refused_fence_ms=-1))
     sessions.handle(Known(1, 7, is_fenced=False), 0)
-    assert ticks(sessions, 20_000) == [(9_001, Expired(1, 7))]
+    assert ticks(sessions, 20_000) == [(9_001, Expired(1, 7, 9_001))]
 
 
 def suspected(now_ms: int = 10_000) -> BrokerSessions:
@@ -152,19 +156,60 @@ def suspected(now_ms: int = 10_000) -> BrokerSessions:
     return sessions
 
 
-def refused_thrice(sessions: BrokerSessions, now_ms: int) -> None:
-    """Broker 1 is tried 10 ms after each refusal, from `now_ms` on; the third is its death."""
-    for _ in range(2):
-        assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), now_ms) == []
-        assert ticks(sessions, now_ms + 10) == [(now_ms + 10, Probe(1, 7))]
-        now_ms += 11
-    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), now_ms) == [Expired(1, 7)]
+def refused_often(sessions: BrokerSessions, now_ms: int, *, silent_ms: int) -> None:
+    """Broker 1 is probed 15 ms after each refusal, from `now_ms` on; the fifth fences it."""
+    for _ in range(4):
+        assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED, "h:1"), now_ms) == []
+        assert ticks(sessions, now_ms + 15) == [(now_ms + 15, Probe(1, 7))]
+        now_ms += 16
+    expired = Expired(1, 7, silent_ms, refusing="h:1")
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED, "h:1"), now_ms) == [expired]
 
 
-def test_three_refusals_within_the_time_are_death() -> None:
+def test_five_refusals_within_the_time_and_no_heartbeat_fence() -> None:
     sessions = suspected()
-    refused_thrice(sessions, 10_001)
-    assert not sessions.is_alive(1, 7, 10_024), "another process may register"
+    refused_often(sessions, 10_001, silent_ms=65)
+    assert not sessions.is_alive(1, 7, 10_070), "another process may register"
+
+
+def test_a_broker_that_refuses_is_awaited_until_its_session_would_have_ended() -> None:
+    sessions = suspected()
+    refused_often(sessions, 10_001, silent_ms=65)
+    sessions.handle(Fencing(1, 7, False), 10_070)
+    assert sessions.is_awaited(1, 19_000)
+    assert not sessions.is_awaited(2, 19_000)
+    assert ticks(sessions, 30_000) == [(19_001, SessionsOver())], "unclean elections that waited are due"
+    assert not sessions.is_awaited(1, 19_001)
+
+
+@pytest.mark.parametrize("event", [Registered(1, 9), Gone(1, 7)])
+def test_a_broker_whose_process_is_known_to_be_over_is_not_awaited(event: Registered | Gone) -> None:
+    sessions = suspected()
+    refused_often(sessions, 10_001, silent_ms=65)
+    sessions.handle(event, 10_100)
+    assert not sessions.is_awaited(1, 10_100)
+    assert ticks(sessions, 30_000) == []
+
+
+def test_a_fenced_broker_is_awaited_while_it_is_heard() -> None:
+    sessions = suspected()
+    refused_often(sessions, 10_001, silent_ms=65)
+    sessions.handle(Fencing(1, 7, False), 10_070)
+    sessions.handle(Heard(1, 7, 9), 12_000)
+    assert sessions.is_awaited(1, 21_000)
+    assert ticks(sessions, 22_000)[-2:] == [(21_001, Expired(1, 7, 9_001)), (21_001, SessionsOver())]
+    assert not sessions.is_awaited(1, 21_001)
+    sessions.handle(Heard(1, 7, 10), 22_000)
+    sessions.handle(Fencing(1, 7, True), 22_000)
+    assert not sessions.is_awaited(1, 22_001), "it leads what it may"
+
+
+def test_a_new_controller_awaits_for_a_session_whom_another_one_fenced() -> None:
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(Known(1, 7, is_fenced=True), 0)
+    assert sessions.is_awaited(1, 9_000)
+    assert not sessions.is_alive(1, 7, 1), "another process may register"
+    assert ticks(sessions, 20_000) == [(9_001, SessionsOver())]
 
 
 @pytest.mark.parametrize("outcome", [ProbeOutcome.OPEN, ProbeOutcome.UNKNOWN])
@@ -182,7 +227,7 @@ def test_one_that_was_still_reached_as_it_died_is_looked_for_again() -> None:
     sessions = suspected()
     assert sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), 10_001) == []
     assert ticks(sessions, 10_060) == [(10_050, Probe(1, 7))]
-    refused_thrice(sessions, 10_051)
+    refused_often(sessions, 10_051, silent_ms=115)
 
 
 def test_a_heartbeat_ends_the_suspicion() -> None:
@@ -223,4 +268,4 @@ def test_minus_one_switches_it_off() -> None:
     sessions.handle(Known(1, 7, is_fenced=False), 0)
     sessions.handle(Fencing(1, 7, True), 0)
     assert sessions.handle(ConnectionLost(1, 7), 10_000) == []
-    assert all(isinstance(effect, Expired) for _, effect in ticks(sessions, 20_000))
+    assert not any(isinstance(effect, Probe) for _, effect in ticks(sessions, 20_000))

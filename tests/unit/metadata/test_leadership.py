@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import RequestError
 from service.metadata.controller.activation import activate
-from service.metadata.controller.broker_sessions import FIRST_LOOK_MS, ProbeOutcome
+from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.controller.requests import BrokerHeartbeat, CatalogSender, CreateTopic
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
@@ -30,6 +30,7 @@ from service.metadata.records import (
     TopicRecord,
 )
 from service.remote.catalog import CatalogResult
+from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.metadata.controllers import (
     LoneController,
@@ -155,7 +156,7 @@ def test_whoever_drives_it_is_told_when_to_look_for_those_who_died_before_it_led
             clock.advance(60_000)
             controller.told_ms = None
             await controller.claim(controller.epoch)
-            assert controller.told_ms == controller.next_deadline_ms <= clock.monotonic_ms() + FIRST_LOOK_MS
+            assert controller.told_ms == controller.next_deadline_ms <= clock.monotonic_ms() + 1_000
 
     asyncio.run(scenario())
 
@@ -278,9 +279,9 @@ def test_a_broker_whose_address_refuses_is_fenced_long_before_its_session_ends(t
     probed: list[int] = []
 
     async def scenario(outcome: ProbeOutcome) -> bool:
-        async def probe(broker: BrokerImage) -> ProbeOutcome:
+        async def probe(broker: BrokerImage) -> tuple[ProbeOutcome, str]:
             probed.append(broker.id)
-            return outcome
+            return outcome, "its address h:1"
 
         clock = ManualClock()
         controller = make_controller(tmp_path / outcome.value, world=make_world(clock))
@@ -298,9 +299,63 @@ def test_a_broker_whose_address_refuses_is_fenced_long_before_its_session_ends(t
             await controller.close()
 
     assert asyncio.run(scenario(ProbeOutcome.REFUSED))
-    assert probed == [2, 2, 2]
+    assert probed == [2] * 5
     assert not asyncio.run(scenario(ProbeOutcome.UNKNOWN))
-    assert probed == [2] * 6, "at once, and twice a little later: it proves nothing"
+    assert probed == [2] * 8, "at once, and twice a little later: it proves nothing"
+
+
+@pytest.mark.parametrize("successor", ["the same controller", "the next controller"])
+def test_a_refusal_never_leads_to_an_unclean_election_and_the_end_of_the_session_does(
+    tmp_path: Path, successor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(broker: BrokerImage) -> tuple[ProbeOutcome, str]:
+        return ProbeOutcome.REFUSED, f"its address h:{broker.id}"
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, world=make_world(clock)) as controller:
+            controller._overseer._probe = refused
+            epochs = {broker_id: await join(controller, broker_id) for broker_id in (2, 3)}
+            unclean = (("unclean.leader.election.enable", "true"),)
+            request = CreateTopic("t", assignments=((0, (2, 3)),), configs=unclean)
+            (result,) = await controller.create_topics([request])
+
+            def state() -> tuple[int, tuple[int, ...]]:
+                placed = controller.image.partition(result.topic_id, 0)
+                assert placed is not None
+                return placed.leader, placed.isr
+
+            async def beats() -> None:
+                await controller.heartbeat(beat(3, epochs[3], controller.image.offset))
+
+            await controller.heartbeat(beat(3, epochs[3], 0, wants_shut_down=True))
+            await controller.heartbeat(beat(3, epochs[3], 1 << 40, wants_shut_down=True))
+            assert state() == (2, (2,))
+            began_ms = clock.monotonic_ms() + 2_000
+            clock.advance(2_000)
+            await controller.heartbeat(beat(2, epochs[2], controller.image.offset))
+            controller.connection_lost(2, epochs[2])
+            await asyncio.sleep(0.01)
+            await ticking(controller, clock, began_ms + 200)
+            await until(lambda: controller.image.brokers[2].fenced)
+            assert "broker 2 of epoch" in caplog.text
+            assert "its address h:2 refuses connections, was open before, and no heartbeat" in caplog.text
+            if successor == "the next controller":
+                controller.renounce()
+                await controller.claim(controller.epoch)
+                began_ms = clock.monotonic_ms()
+            epochs[3] = await controller.register_broker(registration(3, previous_epoch=epochs[3]))
+            await beats()
+            assert not controller.image.brokers[3].fenced
+            assert state() == (-1, (2,)), "its session is not over"
+            while clock.monotonic_ms() < began_ms + 8_000:
+                await ticking(controller, clock, clock.monotonic_ms() + 1_000)
+                await beats()
+            assert state() == (-1, (2,)), "its session is not over"
+            await ticking(controller, clock, began_ms + 9_100)
+            await until(lambda: state() == (3, (3,)))
+
+    asyncio.run(scenario())
 
 
 def test_another_nodes_broker_commits_for_what_it_leads_only(tmp_path: Path) -> None:

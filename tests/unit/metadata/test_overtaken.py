@@ -176,9 +176,9 @@ def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_a
     """It is decided anew, and stays."""
     probed: list[int] = []
 
-    async def probe(broker: BrokerImage) -> ProbeOutcome:
+    async def probe(broker: BrokerImage) -> tuple[ProbeOutcome, str]:
         probed.append(broker.id)
-        return ProbeOutcome.OPEN
+        return ProbeOutcome.OPEN, ""
 
     async def scenario() -> None:
         clock = ManualClock()

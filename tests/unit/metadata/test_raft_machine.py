@@ -262,6 +262,19 @@ def test_refused_three_times_is_dead_and_slow_is_not() -> None:
     assert node.machine.role is Role.PROSPECTIVE
 
 
+def test_an_observer_whose_leader_refuses_three_times_asks_others_who_leads_next() -> None:
+    """Long before its fetch timeout: a broker's heartbeat goes to the next controller, which waits for it."""
+    node = Node(9, state=QuorumState(3, leader_id=2))
+    effects = node.started
+    for _ in range(3):
+        (send,) = node.sends(effects, FetchAsked)[-1:]
+        assert send.peer.node_id == 2
+        effects = node.answer(send, Refused()) + node.pass_ms(30)
+    asked = [one.peer.node_id for one in node.sends(effects + node.pass_ms(400), FetchAsked)]
+    assert {1, 3} & {*asked}, asked
+    assert node.machine.role is Role.FOLLOWER
+
+
 def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first() -> None:
     node = Node()
     node.lead()

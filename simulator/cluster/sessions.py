@@ -1,0 +1,86 @@
+"""Which brokers were heard of by a controller, and when: what fencing them is judged by.
+
+A heartbeat counts once a controller has taken it. `BrokerSessions` is watched, in the history's own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from service.broker.lifecycle import State
+from service.broker.membership import Membership
+from service.metadata.controller.broker_sessions import BrokerSessions, Heard
+from simulator.loop import Loop
+from simulator.machine import Machine
+from simulator.network import Links
+from simulator.process import Life
+
+SESSION_S: Final = 8.5
+"""``broker.session.timeout.ms`` by the fastest clock there is"""
+_LEAVES: Final = (State.LEAVING, State.GONE)
+
+
+class Sessions:
+    """When each broker process was heard of last, and when something kept it from being heard."""
+
+    def __init__(self, loop: Loop, links: Links, darkness: set[str]) -> None:
+        self._loop = loop
+        self._links = links
+        self._darkness = darkness
+        self._machines: list[Machine] = []
+        self._heard_s: dict[tuple[int, int], float] = {}
+        """by broker and epoch"""
+        self._kept_s: dict[str, float] = {}
+        """by machine: when its process was stopped, or a link of it was cut or slow, last"""
+        _watch(self.heard)
+
+    def heard(self, broker: int, epoch: int) -> None:
+        """A controller has taken a heartbeat."""
+        self._heard_s[broker, epoch] = self._loop.now_s
+
+    def look(self, machines: list[Machine]) -> None:
+        """See what keeps whom from being heard now."""
+        self._machines = machines
+        now_s = self._loop.now_s
+        for machine in machines:
+            if machine.run is not None and machine.run.process.life is Life.STOPPED:
+                self._kept_s[machine.name] = now_s
+        if self._links.cut or self._links.slow_s:
+            for one, other in (*self._links.cut, *self._links.slow_s):
+                if one not in self._darkness and other not in self._darkness:
+                    self._kept_s[one] = self._kept_s[other] = now_s
+
+    def lives(self, broker: int, epoch: int) -> str:
+        """How a broker is known to live: its process runs and serves, it was heard within a session, and
+        nothing kept it from being heard since. Empty: it is not known to."""
+        machine = self._machines[broker - 1]
+        now_s, run = self._loop.now_s, machine.run
+        heard_s = self._heard_s.get((broker, epoch))
+        if heard_s is None or now_s - heard_s > SESSION_S:
+            return ""
+        if now_s - self._kept_s.get(machine.name, -SESSION_S) < SESSION_S:
+            return ""
+        if run is None or run.ended or run.node is None:
+            return ""
+        membership: Membership | None = getattr(run.node.plane, "_membership", None)
+        life = None if membership is None else membership._machine
+        if life is None or life.epoch != epoch or life.state in _LEAVES:
+            return ""
+        return f"{run.name} lives, and was heard {now_s - heard_s:.2f} s before"
+
+
+_told: Callable[[int, int], None] | None = None
+_handle = BrokerSessions.handle
+
+
+def _watch(told: Callable[[int, int], None]) -> None:
+    global _told
+    _told = told
+    BrokerSessions.handle = _watched  # type: ignore[method-assign]
+
+
+def _watched(self: BrokerSessions, event: Any, now_ms: int) -> Any:
+    if isinstance(event, Heard) and _told is not None:
+        _told(event.broker_id, event.broker_epoch)
+    return _handle(self, event, now_ms)
