@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -24,10 +25,12 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.features import ELR_VERSION
-from service.metadata.image import MetadataImage
-from service.metadata.records import ClearElrRecord, ConfigRecord
+from service.metadata.image import MetadataImage, PartitionImage
+from service.metadata.partition_index import NO_LEADER_SHELF
+from service.metadata.records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 
 RESOURCE_US: Final = 60
+LOOK_US: Final = 1
 CHANGE_US: Final = 10
 CHARACTERS_PER_US: Final = 20
 MOST_CHARACTERS: Final = 32_767
@@ -64,17 +67,63 @@ def incremental_alter_configs(
         except RequestError as e:
             error, message = e.code, e.message
         results.append(AlterResourceResult(resource.resource_type, resource.resource_name, error, message))
-    all_records = [*records, *_cleared(image, records)]
-    return (yield from decided_in_steps(() if validate_only else all_records, results))
+    cleared = yield from _cleared(image, records)
+    return (yield from decided_in_steps(() if validate_only else [*records, *cleared], results))
 
 
-def _cleared(image: MetadataImage, records: Sequence[ConfigRecord]) -> Iterator[ClearElrRecord]:
-    """Who may be elected was found by the ``min.insync.replicas`` that held until now."""
-    if image.features.get(ELR_VERSION, 0) > 0:
-        for record in records:
-            if record.name == MIN_ISR:
-                is_topic = record.resource_type == ResourceType.TOPIC
-                yield ClearElrRecord(topic_name=record.resource_name if is_topic else "")
+def _cleared(
+    image: MetadataImage, records: Sequence[ConfigRecord]
+) -> Steps[list[ClearElrRecord | PartitionChangeRecord]]:
+    """Forget eligible replicas that were found by the ``min.insync.replicas`` that held until now: while
+    somebody leads with fewer in sync than before, what is committed from now on they lack.
+
+    Not where the ISR is empty, unlike Apache Kafka (``removeTopicElrs``): nobody leads there and nothing is
+    committed, so that they have everything, and without them nobody could ever be elected again.
+    """
+    if image.features.get(ELR_VERSION, 0) == 0:
+        return []
+    changed = [
+        one
+        for one in records
+        if one.name == MIN_ISR
+        and image.config(one.resource_type, one.resource_name).get(MIN_ISR) != one.value
+    ]
+    if not changed:
+        return []
+    waiting: set[UUID] = set()
+    for topic_id, number in image.index.partitions(NO_LEADER_SHELF):
+        yield LOOK_US
+        if _waits_for_its_leader(image.topics_by_id[topic_id].partitions[number]):
+            waiting.add(topic_id)
+    is_everywhere = any(one.resource_type != ResourceType.TOPIC for one in changed)
+    if is_everywhere and not waiting:
+        return [ClearElrRecord(topic_name="")]
+    names = sorted(image.topics_by_name) if is_everywhere else [one.resource_name for one in changed]
+    cleared: list[ClearElrRecord | PartitionChangeRecord] = []
+    for name in names:
+        topic = image.topics_by_name[name]
+        if topic.id not in waiting:
+            yield LOOK_US
+            cleared.append(ClearElrRecord(topic_name=name))
+            continue
+        for number, state in topic.partitions.items():
+            yield LOOK_US
+            has_any = state.eligible_leader_replicas or state.last_known_elr
+            if has_any and not _waits_for_its_leader(state):
+                cleared.append(
+                    PartitionChangeRecord(
+                        partition_id=number,
+                        topic_id=topic.id,
+                        eligible_leader_replicas=(),
+                        last_known_elr=(),
+                    )
+                )
+    return cleared
+
+
+def _waits_for_its_leader(state: PartitionImage) -> bool:
+    """Whether only those whom the ELR or the last known leader names may lead the partition again."""
+    return not state.isr and bool(state.eligible_leader_replicas or state.last_known_elr)
 
 
 def _check_min_isr(image: MetadataImage, record: ConfigRecord) -> None:

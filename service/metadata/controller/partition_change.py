@@ -171,10 +171,7 @@ class _Change:
         """Who has all that was committed though it is not in sync any more."""
         if not self.rules.is_elr_enabled:
             return
-        # Not more than there are replicas: Apache Kafka takes those of partition 0. A reassignment may have
-        # left it fewer than this one has, and by these its leader counts: the ELR would go too early.
-        replicas = max(self.rules.first_replicas, len(self.replicas))
-        if len(self.isr) >= min(self.rules.min_isr, replicas):
+        if self._is_at_min_isr():
             self.eligible = ()
             return
         unclean = self.wanted.unclean
@@ -182,13 +179,21 @@ class _Change:
         candidates = sorted({*self.eligible, *self.state.isr} - gone)
         self.eligible = tuple(one for one in candidates if one not in self.isr and one not in unclean)
 
+    def _is_at_min_isr(self) -> bool:
+        # Not more than there are replicas: Apache Kafka takes those of partition 0. A reassignment may have
+        # left it fewer than this one has, and by these its leader counts: the ELR would go too early.
+        replicas = max(self.rules.first_replicas, len(self.replicas))
+        return len(self.isr) >= min(self.rules.min_isr, replicas)
+
     def elect(self) -> None:
         elected, is_unclean = self._elected()
         if elected == self.state.leader:
             return
         if elected in self.eligible:
             self.isr = (elected,)
-            self.eligible = tuple(one for one in self.eligible if one != elected)
+            # min.insync.replicas may have become less than it was when these came to be eligible.
+            is_enough = self._is_at_min_isr()
+            self.eligible = () if is_enough else tuple(one for one in self.eligible if one != elected)
         self.leader, self.unclean_leader = elected, is_unclean
         if is_unclean and self.state.leader_recovery_state != RECOVERING:
             self.recovery = RECOVERING

@@ -26,6 +26,7 @@ from service.metadata.controller.broker_sessions import (
     SessionTimes,
 )
 from service.metadata.controller.cluster_control import fence_broker, register_broker, unregister_broker
+from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.elections_control import (
     ElectionSettings,
@@ -37,19 +38,30 @@ from service.metadata.controller.heartbeat_control import process_heartbeat
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.reassignment_control import alter_reassignments, list_reassignments
 from service.metadata.controller.requests import (
+    AlterConfig,
     AlterPartition,
+    AlterResource,
     BrokerHeartbeat,
     BrokerState,
+    ConfigOperation,
     CreateTopic,
     DeleteTopic,
     ElectLeaders,
     ReassignPartition,
+    ResourceType,
     TopicDefaults,
 )
 from service.metadata.controller.topics_control import create_topics, delete_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
-from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, FeatureRange, MetadataImage
+from service.metadata.image import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    FeatureRange,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from service.metadata.image_diff import apply_snapshot
 from service.metadata.image_frames import image_frames
 from service.metadata.partition_index import PartitionIndex, has_member, leads, shelves
@@ -64,8 +76,11 @@ FEATURES = cluster_features()
 class Life:
     """Controllers, one after the other, over one log."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, min_isr_changes: int = 0) -> None:
         self.random = random.Random(seed)
+        self.min_isr_changes = min_isr_changes
+        self.kept = 0
+        """partitions that only the ELR or the last known leader may lead, and that a change left so"""
         self.brokers = range(1, self.random.randint(1, 5) + 1)
         self.elr = self.random.random() < 0.7
         self.images = [MetadataImage()]
@@ -117,6 +132,7 @@ class Life:
             + [self.isr] * 4
             + [self.stop, self.fence, self.topic, self.topic, self.elections, self.move]
             + ([lambda _: self.claim()] if self.random.random() < 0.2 else [])
+            + [self.alter_min_isr] * self.min_isr_changes
             + ([self.unregister] if self.random.random() < 0.1 else [])
         )
         with suppress(RequestError):
@@ -209,6 +225,27 @@ class Life:
             )
         )
 
+    def alter_min_isr(self, broker: int) -> None:
+        """Of a topic or of all, to something else or to what it was: who could be elected still can."""
+        names = sorted(self.image.topics_by_name)
+        if not names or self.random.random() < 0.3:
+            change = AlterConfig("min.insync.replicas", ConfigOperation.SET, str(self.random.randint(1, 3)))
+            resource = AlterResource(ResourceType.BROKER, "", (change,))
+        else:
+            value = self.random.choice((None, "1", "2", "3"))
+            operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+            change = AlterConfig("min.insync.replicas", operation, value)
+            resource = AlterResource(ResourceType.TOPIC, self.random.choice(names), (change,))
+        before = self.image
+        (result,) = self.apply(incremental_alter_configs(self.image, [resource], AnyConfig()))
+        assert result.error.value == 0, result
+        for topic in before.topics_by_id.values():
+            for number, old in topic.partitions.items():
+                new = self.image.partition(topic.id, number)
+                assert new is not None
+                assert electable(old) == electable(new), f"{topic.name}-{number}: {old} becomes {new}"
+                self.kept += not old.isr and bool(electable(old))
+
     def isr(self, broker: int) -> None:
         """A leader has some of its replicas in sync, and perhaps ones that may not be."""
         led = sorted(self.image.index.partitions(leads(broker)))
@@ -257,6 +294,23 @@ class Life:
             self.apply(elect_leaders(self.image, ElectLeaders(which - 2, None), SETTINGS))
 
 
+def electable(state: PartitionImage) -> frozenset[int]:
+    """Whom the partition waits for, where nobody leads it: one of them back, and it has a leader."""
+    if state.has_leader:
+        return frozenset()
+    sole = state.last_known_elr if len(state.last_known_elr) == 1 else ()
+    return frozenset(state.isr or state.eligible_leader_replicas or sole)
+
+
+def min_isr_of(image: MetadataImage, topic: TopicImage, state: PartitionImage) -> int:
+    """How many must be in sync for records to be committed."""
+    own, of_all = (
+        image.config(kind, name).get("min.insync.replicas")
+        for kind, name in ((ResourceType.TOPIC, topic.name), (ResourceType.BROKER, ""))
+    )
+    return min(int(own or of_all or 2), max(len(topic.partitions[0].replicas), len(state.replicas)))
+
+
 def check_changes(before: MetadataImage, after: MetadataImage, decided: Decision[Any]) -> None:
     """Epochs rise, and a new leader had what was committed, or the change says that it recovers."""
     for frame in decided.frames:
@@ -282,6 +336,8 @@ def check(image: MetadataImage, elr: bool) -> None:
             assert set(state.isr) | set(state.eligible_leader_replicas) <= set(state.replicas)
             assert not set(state.isr) & set(state.eligible_leader_replicas)
             assert state.isr or elr
+            if elr and state.eligible_leader_replicas:
+                assert len(state.isr) < min_isr_of(image, topic, state), "it lacks what is committed now"
             if state.has_leader:
                 assert state.leader in state.isr
                 assert image.brokers[state.leader].is_active
@@ -325,6 +381,18 @@ def test_a_life_of_a_cluster(seed: int) -> None:
     assert restored == at
     *_, after = replayed(life, restored)
     assert after == life.image, "also from a snapshot on"
+
+
+@pytest.mark.parametrize("first", range(100, 180, 20))
+def test_no_change_of_min_isr_makes_a_partition_leaderless_for_ever(first: int) -> None:
+    kept = 0
+    for seed in range(first, first + 20):
+        print(f"seed {seed}")
+        life = Life(seed, min_isr_changes=6)
+        for _ in range(120):
+            life.step()
+        kept += life.kept
+    assert kept, "some waited for their leader as it changed"
 
 
 @pytest.mark.parametrize("seed", range(40, 60))

@@ -27,7 +27,7 @@ from service.metadata.controller.elections_control import (
 )
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
 from service.metadata.controller.isr_control import alter_partitions
-from service.metadata.controller.partition_change import UNASSIGNED
+from service.metadata.controller.partition_change import UNASSIGNED, ElectionRules, change_partition
 from service.metadata.controller.partitions_control import create_partitions
 from service.metadata.controller.requests import (
     AlterConfig,
@@ -41,7 +41,7 @@ from service.metadata.controller.requests import (
     TopicDefaults,
 )
 from service.metadata.controller.topics_control import create_topics
-from service.metadata.delta import MetadataDelta
+from service.metadata.delta import MetadataDelta, changed_partition
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
 from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage, PartitionImage
 from service.metadata.records import (
@@ -436,3 +436,26 @@ def test_fencing_costs_what_the_broker_has() -> None:
         for topic in after.topics_by_id.values()
         for state in topic.partitions.values()
     )
+
+
+@pytest.mark.parametrize(("min_isr", "eligible"), [(1, ()), (2, (2, 3))])
+def test_a_leader_from_the_elr_that_is_enough_alone_leaves_nobody_eligible(
+    min_isr: int, eligible: tuple[int, ...]
+) -> None:
+    """`min.insync.replicas` became 1 while nobody led: what the leader commits alone the others lack."""
+    waiting = PartitionImage(
+        replicas=(1, 2, 3),
+        isr=(),
+        leader=-1,
+        leader_epoch=4,
+        partition_epoch=9,
+        directories=(UNASSIGNED,) * 3,
+        eligible_leader_replicas=(1, 2, 3),
+        last_known_elr=(3,),
+    )
+    rules = ElectionRules(min_isr, is_elr_enabled=True, first_replicas=3)
+    record = change_partition(TOPIC_ID, 0, waiting, rules, lambda replica: replica == 1)
+    assert record is not None
+    after = changed_partition(waiting, record)
+    assert (after.leader, after.isr, after.eligible_leader_replicas) == (1, (1,), eligible)
+    assert after.last_known_elr == ()
