@@ -27,8 +27,7 @@ from service.base.world import World
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import USUAL_LIMITS, Limits
 from service.remote.format.stamp import Stamp, Writer
-from service.remote.stores.breaker import Breaker, BreakerSettings, refused_object
-from service.remote.stores.errors import StoreRefused, StoreUnavailable
+from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.remote.stores.store import ObjectStore
 from service.tiering.agenda import Agenda
 from service.tiering.chain import ChainStore
@@ -408,17 +407,17 @@ class TieringManager:
 
     def _judge_store(self, key: Key, error: FirnError | None, began_ms: int) -> None:
         """Have the breaker know how a unit of work ended."""
-        if error is None or not isinstance(error, (StoreUnavailable, StoreRefused, Stalled)):
+        if not (is_failure(error) or isinstance(error, Stalled)):
             if self._breaker.answered():
                 log.info("the store answers again")
                 self.metrics.store = None
             return
         opened = self._breaker.failed(
-            str(error),
+            error,
+            key,
             began_ms=began_ms,
             now_ms=self._clock.monotonic_ms(),
             uniform=self._random.random(),
-            refused=refused_object(error, key),
         )
         if opened:
             self.metrics.store = f"the store is left alone for now: {error}"

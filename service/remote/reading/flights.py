@@ -37,7 +37,7 @@ from service.remote.reading.hedge import Hedge
 from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
 from service.remote.reading.resources import ChunkResource, GuessResource, guess_key
-from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure, refused_object
+from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 
@@ -512,16 +512,16 @@ class Flights:
 
     def _tell_breaker(self, resource: Resource, error: BaseException | None, began_ms: int) -> None:
         """With the lock."""
-        if error is None or not is_failure(error):
+        if not is_failure(error):
             if self._breaker.answered():
                 _log.info("the store serves cold reads again")
             return
         opened = self._breaker.failed(
-            str(error),
+            error,
+            resource.object_key,
             began_ms=began_ms,
             now_ms=self._clock.monotonic_ms(),
             uniform=self._random.random(),
-            refused=refused_object(error, resource.object_key),
         )
         if opened and self._breaker.pauses == 1:
             _log.warning("cold reads leave the store alone for a while: %s", error)

@@ -12,17 +12,22 @@ StoreThrottled('k: the store s3://b answered 503 SlowDown')
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from service.base.errors import StorageError
 from service.remote.stores.errors import (
     AccessRefused,
+    AccountRefused,
+    BucketRefused,
     CredentialsExpired,
     CredentialsMissing,
+    ObjectAsleep,
     ObjectNotFound,
     StoreRefused,
     StoreThrottled,
     StoreUnavailable,
+    StoreUnreachable,
 )
 
 _NO_AWS_CREDENTIALS: Final = (
@@ -31,6 +36,12 @@ _NO_AWS_CREDENTIALS: Final = (
 )
 
 _STATUS: Final = re.compile(r"Server returned (?:non-2xx status code|error response): (\d{3})\b")
+_IN_A_BATCH: Final = re.compile(
+    r"DeleteObjects request failed for key (?P<key>.*?): .*\(code: (?P<code>\w[\w.]*)\)\s*$", re.DOTALL
+)
+"""One of several deletions of one request: the request itself was answered with 200."""
+_NOT_PERMITTED: Final = re.compile(r"LocalFileSystem error: .*\(os error (?:1|13)\)\s*$", re.DOTALL)
+"""EPERM or EACCES of a file in a folder."""
 _TAG: Final = r"<{0}>\s*([^<]*?)\s*</{0}>"
 _CODE: Final = re.compile(_TAG.format("Code"))
 _MESSAGE: Final = re.compile(_TAG.format("Message"))
@@ -50,31 +61,62 @@ _METADATA: Final = re.compile(
 )
 _TRANSPORT: Final = re.compile(r'(?:\bmessage|\berror): "([^"\\]+)"|\b(TimedOut|IncompleteMessage)\b')
 _OF_A_SERVER: Final = re.compile(r"HTTP error|Generic S3 error")
+_NO_CONNECTION: Final = "ConnectError("
 _WORDS: Final = {"TimedOut": "timed out", "IncompleteMessage": "connection closed"}
-_HINTS: Final = {
-    "NoSuchBucket": "there is no such bucket",
-    "InvalidBucketName": "this is no name of a bucket",
-    "InvalidAccessKeyId": "it does not know this access key",
-    "SignatureDoesNotMatch": "the secret access key is not the one of this access key",
-    "InvalidToken": "the session token is not one of this access key",
-    "AccessDenied": "these credentials do not permit it",
-    "RequestTimeTooSkewed": "the clock of this machine is wrong",
-    "AllAccessDisabled": "all access to the bucket is disabled",
-    "InvalidObjectState": "the object lies in an archive class and has to be restored first",
-    "NotImplemented": "it does not know this request",
-    "AccountProblem": "the account has a problem",
+
+
+class _Refusal(NamedTuple):
+    """What a code of a refusal becomes, and what it means for who has to act."""
+
+    kind: type[StoreRefused]
+    hint: str
+
+
+_REFUSALS: Final[Mapping[str, _Refusal]] = {
+    # Of who asks, whichever object it is.
+    "InvalidAccessKeyId": _Refusal(AccountRefused, "it does not know this access key"),
+    "SignatureDoesNotMatch": _Refusal(
+        AccountRefused, "the secret access key is not the one of this access key"
+    ),
+    "InvalidToken": _Refusal(AccountRefused, "the session token is not one of this access key"),
+    "RequestTimeTooSkewed": _Refusal(AccountRefused, "the clock of this machine is wrong"),
+    "AllAccessDisabled": _Refusal(AccountRefused, "all access to the bucket is disabled"),
+    "AccountProblem": _Refusal(AccountRefused, "the account has a problem"),
+    "NotSignedUp": _Refusal(AccountRefused, "the account is not signed up for the service"),
+    "InvalidSecurity": _Refusal(AccountRefused, "it does not accept these credentials"),
+    "UserProjectAccountProblem": _Refusal(AccountRefused, "the account has a problem"),
+    "AuthenticationFailed": _Refusal(AccountRefused, "it does not accept these credentials"),
+    "InvalidAuthenticationInfo": _Refusal(AccountRefused, "it does not accept these credentials"),
+    "NoAuthenticationInformation": _Refusal(AccountRefused, "it wants credentials"),
+    "AuthorizationFailure": _Refusal(AccountRefused, "the account does not permit it from this network"),
+    "AccountIsDisabled": _Refusal(AccountRefused, "the account is disabled"),
+    # Of the bucket.
+    "NoSuchBucket": _Refusal(BucketRefused, "there is no such bucket"),
+    "InvalidBucketName": _Refusal(BucketRefused, "this is no name of a bucket"),
+    "ContainerNotFound": _Refusal(BucketRefused, "there is no such container"),
+    "ContainerBeingDeleted": _Refusal(BucketRefused, "the container is being deleted"),
+    "ContainerDisabled": _Refusal(BucketRefused, "the container is disabled"),
+    # Of the object, or of a prefix.
+    "AccessDenied": _Refusal(AccessRefused, "these credentials do not permit it"),
+    "AuthorizationPermissionMismatch": _Refusal(AccessRefused, "these credentials do not permit it"),
+    "InsufficientAccountPermissions": _Refusal(AccessRefused, "these credentials do not permit it"),
+    "InvalidObjectState": _Refusal(
+        ObjectAsleep, "the object lies in an archive class and has to be restored first"
+    ),
+    "BlobArchived": _Refusal(
+        ObjectAsleep, "the blob lies in the archive tier and has to be rehydrated first"
+    ),
+    "BlobBeingRehydrated": _Refusal(ObjectAsleep, "the blob is being rehydrated from the archive tier"),
+    "ObjectLocked": _Refusal(StoreRefused, "the object is locked"),
+    "ObjectUnderActiveHold": _Refusal(StoreRefused, "the object is under a hold"),
+    "RetentionPolicyNotMet": _Refusal(StoreRefused, "the object is under a retention policy"),
+    "BlobImmutableDueToPolicy": _Refusal(StoreRefused, "the blob is under an immutability policy"),
+    "BlobImmutableDueToLegalHold": _Refusal(StoreRefused, "the blob is under a legal hold"),
+    "NotImplemented": _Refusal(StoreRefused, "it does not know this request"),
 }
-"""Codes of refusals, and what they mean for who has to act."""
-_OF_WHO_ASKS: Final = (
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "InvalidToken",
-    "AccessDenied",
-    "RequestTimeTooSkewed",
-    "AllAccessDisabled",
-    "AccountProblem",
-)
-"""Those that say nothing of what the store can do."""
+_KEY_CODES: Final = ("KMS.", "Kms", "KeyVault")
+"""Codes that begin so are of the object's encryption key: disabled, deleted, not permitted."""
+_OF_A_KEY: Final = _Refusal(StoreRefused, "its encryption key cannot be used")
 _MAX_SHOWN: Final = 300
 
 
@@ -95,6 +137,8 @@ def answer_in(text: str) -> Answer:
     """The answer that an error of obstore's tells of."""
     text = text.partition("\n\nDebug source")[0]
     status = _STATUS.search(text)
+    if status is None and (failed := _IN_A_BATCH.search(text)) is not None:
+        return Answer(200, failed["code"], "", "")
     return Answer(
         int(status[1]) if status else None,
         *(_one_line(found[1]) if (found := tag.search(text)) else "" for tag in (_CODE, _MESSAGE, _REGION)),
@@ -108,7 +152,9 @@ def store_error(
 
     `is_refusal` and `not_found`: obstore itself takes it for a lack of permission, or of an object.
     """
-    answer = answer_in(text)
+    answer, words = answer_in(text), text.partition("\n\nDebug source")[0]
+    if answer.status == 200 and (failed := _IN_A_BATCH.search(words)) is not None:
+        key = _one_line(failed["key"])
     said = f"{key}: the store {place} answered {answer}"
     if not_found and answer.code == "NoSuchUpload":
         # Somebody aborted it, or an abort was answered on its second try only: the next upload is new.
@@ -119,24 +165,37 @@ def store_error(
         return CredentialsExpired(f"{key}: the credentials for {place} have expired ({answer.code})")
     if answer.code in _REGION_CODES or _NO_LOCATION in text:
         where = f", in {answer.region}" if answer.region else ""
-        return StoreRefused(
+        return BucketRefused(
             f"{key}: the bucket of {place} lies in another region{where}: say which (region, AWS_REGION)"
         )
     asked = _METADATA.search(text)
     if asked is not None and "://" not in text[: asked.start()]:
         return no_credentials(place, _asked_metadata(answer, text))
-    if answer.status in (429, 503):
+    if answer.status in (429, 503) or answer.code == "SlowDown":
         return StoreThrottled(said)
-    if answer.code in _HINTS:
-        kind = AccessRefused if answer.code in _OF_WHO_ASKS else StoreRefused
-        return kind(
-            f"{key}: the store {place} refuses: {_HINTS[answer.code]} ({answer.status} {answer.code})"
+    if (refusal := _refusal(answer)) is not None:
+        return refusal.kind(
+            f"{key}: the store {place} refuses: {refusal.hint} ({answer.status} {answer.code})"
         )
-    if answer.status in (401, 403):
+    if answer.status == 401:
+        return AccountRefused(said)
+    if answer.status == 403:
         return AccessRefused(said)
+    if _NOT_PERMITTED.search(words):
+        return AccessRefused(f"{key}: {place}: {_first_line(text)}")
     if is_refusal or not_found or answer.status in (405, 501):
         return StoreRefused(said if answer.status else f"{key}: {place}: {_first_line(text)}")
-    return StoreUnavailable(said if answer.status else f"{key}: {place}: {_no_answer(text)}")
+    if answer.status:
+        return StoreUnavailable(said)
+    kind = StoreUnreachable if _NO_CONNECTION in text else StoreUnavailable
+    return kind(f"{key}: {place}: {_no_answer(text)}")
+
+
+def _refusal(answer: Answer) -> _Refusal | None:
+    if (known := _REFUSALS.get(answer.code)) is not None:
+        return known
+    is_final = answer.status in (400, 403, 409) and "Throttl" not in answer.code
+    return _OF_A_KEY if is_final and answer.code.startswith(_KEY_CODES) else None
 
 
 def no_credentials(place: str, detail: str) -> CredentialsMissing:
@@ -168,7 +227,7 @@ def is_timeout(text: str) -> bool:
 def is_wordless(text: str) -> bool:
     """Whether a request was refused without a word about why, as a HEAD is."""
     answer = answer_in(text)
-    return answer.status in (400, 403) and not answer.code
+    return answer.status in (400, 403, 409) and not answer.code
 
 
 def _asked_metadata(answer: Answer, text: str) -> str:

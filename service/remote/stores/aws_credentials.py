@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from service.base.errors import ConfigError, FirnError
 from service.remote.stores.credentials import CredentialSource
-from service.remote.stores.errors import StoreRefused, StoreUnavailable
+from service.remote.stores.errors import AccountRefused, StoreUnavailable
 from service.remote.stores.s3_access import S3Access
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class _Environment:
     def fetch(self, *, anew: bool) -> S3Credential:
         key, secret = (self._environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
         if not key or not secret:
-            raise StoreRefused("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are needed, both of them")
+            raise AccountRefused("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are needed, both of them")
         return _credential(key, secret, self._environ.get("AWS_SESSION_TOKEN") or None, None)
 
 
@@ -126,7 +126,7 @@ class _SharedFiles:
     def fetch(self, *, anew: bool) -> S3Credential:
         profile = read_profile(self._environ, self._profile)
         if profile is None or not profile.has_static_keys:
-            raise StoreRefused("the keys have gone from the shared credentials file")
+            raise AccountRefused("the keys have gone from the shared credentials file")
         settings = profile.settings
         return _credential(
             settings["aws_access_key_id"],

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from service.base.errors import ConfigError
-from service.remote.stores.errors import CredentialsMissing, StoreRefused, StoreUnavailable
+from service.remote.stores.errors import AccountRefused, CredentialsMissing, StoreUnavailable
 from service.remote.stores.s3_access import S3Access
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _translated(name: str) -> Iterator[None]:
         code, words = (e.response.get("Error", {}).get(part) for part in ("Code", "Message"))
         said = f"{name} gives no credentials: {code or f'HTTP {status}'}{f' ({words})' if words else ''}"
         is_passing = status >= 500 or status == 429 or code in ("Throttling", "ThrottlingException")
-        raise (StoreUnavailable if is_passing else StoreRefused)(said) from e
+        raise (StoreUnavailable if is_passing else AccountRefused)(said) from e
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as e:
         raise CredentialsMissing(f"{name} cannot be asked for: {e}") from e
     except exceptions.ProfileNotFound as e:
@@ -111,6 +111,6 @@ def _translated(name: str) -> Iterator[None]:
         exceptions.ConfigParseError,
         exceptions.UnauthorizedSSOTokenError,
     ) as e:
-        raise StoreRefused(f"{name} gives no credentials: {e}") from e
+        raise AccountRefused(f"{name} gives no credentials: {e}") from e
     except exceptions.BotoCoreError as e:
         raise StoreUnavailable(f"{name} gives no credentials yet: {e}") from e

@@ -4,15 +4,16 @@ Failures in a row, with no answer between them, open it. While it is open calls 
 when its pause is over one call may try, and the answer to that one closes it or makes the next pause longer.
 What fails of calls that began before it opened is of the same outage and counts for nothing.
 
-A refusal may be about one object alone (archived, encrypted with a lost key), so refusals count once for each
-object; a store that does not answer, or says that it cannot, counts each time.
+An answer about an object, a refusal of it too, is an answer. What speaks of the account, the bucket or the
+endpoint (`OF_THE_STORE`) counts each time; any other failure may be of one object alone, and counts once for
+each.
 
 >>> breaker = Breaker(BreakerSettings(failures=2, first_pause_ms=500, jitter=0.0))
->>> breaker.failed("timed out", began_ms=0, now_ms=10), breaker.failed("timed out", began_ms=0, now_ms=20)
-(False, True)
->>> breaker.wait_ms(20), breaker.reason
-(500, 'timed out')
->>> breaker.wait_ms(520), breaker.wait_ms(521) > 0
+>>> [breaker.failed(StoreUnavailable("no answer"), one, began_ms=0, now_ms=10) for one in ("a", "a", "b")]
+[False, False, True]
+>>> breaker.wait_ms(10), breaker.reason
+(500, 'no answer')
+>>> breaker.wait_ms(510), breaker.wait_ms(511) > 0
 (0, True)
 >>> breaker.answered(), breaker.wait_ms(530)
 (True, 0)
@@ -23,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeGuard
 
 from service.base.backoff import backoff
-from service.base.errors import CorruptionError, StorageError
-from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, ReaderClosed, StoreRefused
+from service.base.errors import StorageError
+from service.remote.stores.errors import OF_THE_STORE, StoreUnavailable
 
 
 class State(Enum):
@@ -71,7 +72,8 @@ class Breaker:
         self._state = State.CLOSED
         self._reason: str | None = None
         self._in_a_row = 0
-        self._refused: set[Hashable] = set()
+        self._objects: set[Hashable] = set()
+        """those of the failures in a row that may be of one object alone"""
         self._pauses = 0
         self._until_ms = 0
         self._opened_ms: int | None = None
@@ -113,7 +115,7 @@ class Breaker:
         An answer to a call that began before the breaker opened closes it, too: the store is there.
         """
         self._in_a_row = 0
-        self._refused.clear()
+        self._objects.clear()
         if self._state is State.CLOSED:
             return False
         self._move(State.CLOSED)
@@ -122,31 +124,24 @@ class Breaker:
         return True
 
     def failed(
-        self,
-        reason: str,
-        *,
-        began_ms: int,
-        now_ms: int,
-        uniform: float = 0.5,
-        refused: Hashable | None = None,
+        self, error: StorageError, of: Hashable, *, began_ms: int, now_ms: int, uniform: float = 0.5
     ) -> bool:
-        """A call ended without what was asked for; True when that opened the breaker, or opened it again.
-
-        `refused` is the object where it was a refusal (see above). `uniform` lies in [0, 1].
+        """A call that asked for the object `of` ended with an `error` that is a failure (`is_failure`); True
+        when that opened the breaker, or opened it again. `uniform` lies in [0, 1].
         """
         if self._opened_ms is not None and began_ms < self._opened_ms:
             return False
         if self._state is State.CLOSED:
-            if refused is not None and refused in self._refused:
-                return False
-            if refused is not None:
-                self._refused.add(refused)
+            if not isinstance(error, OF_THE_STORE):
+                if of in self._objects:
+                    return False
+                self._objects.add(of)
             self._in_a_row += 1
             if self._in_a_row < self._settings.failures:
                 return False
         elif self._state is State.OPEN:
             return False
-        self._open(reason, now_ms, uniform)
+        self._open(str(error), now_ms, uniform)
         return True
 
     def _open(self, reason: str, now_ms: int, uniform: float) -> None:
@@ -164,7 +159,7 @@ class Breaker:
         self._until_ms = now_ms + round(pause_ms)
         self._opened_ms = now_ms
         self._in_a_row = 0
-        self._refused.clear()
+        self._objects.clear()
         self.opened += 1
 
     def _move(self, state: State) -> None:
@@ -173,13 +168,6 @@ class Breaker:
         self._state = state
 
 
-def is_failure(error: BaseException | None) -> bool:
-    """Whether what a call raised says that the store does not serve, rather than something of the object."""
-    return isinstance(error, StorageError) and not isinstance(
-        error, (ObjectNotFound, PreconditionFailed, ReaderClosed, CorruptionError)
-    )
-
-
-def refused_object(error: BaseException, key: Hashable) -> Hashable | None:
-    """What `Breaker.failed` wants as `refused`: the object of a refusal, None for everything else."""
-    return key if isinstance(error, StoreRefused) else None
+def is_failure(error: BaseException | None) -> TypeGuard[StorageError]:
+    """Whether what a call raised says that the store may not serve: no answer, or one of the whole store."""
+    return isinstance(error, (StoreUnavailable, *OF_THE_STORE))

@@ -14,6 +14,7 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import Buffer
 from service.remote.metrics import CallMetrics, StoreMetrics
 from service.remote.stores.breaker import is_failure
+from service.remote.stores.errors import StoreRefused
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 _T = TypeVar("_T")
@@ -112,4 +113,5 @@ class CountedStore:
     def _failed(self, counted: CallMetrics, began_ms: int, error: StorageError | CorruptionError) -> None:
         kind = type(error).__name__
         counted.errors[kind] = counted.errors.get(kind, 0) + 1
-        self._ended(counted, began_ms, str(error) if is_failure(error) else None)
+        is_problem = is_failure(error) or isinstance(error, StoreRefused)
+        self._ended(counted, began_ms, str(error) if is_problem else None)

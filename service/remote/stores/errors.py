@@ -1,12 +1,12 @@
 """What an object store can answer instead of bytes, by what the caller should do about it. [P]
 
 - `ObjectNotFound`: the key is not there; retrying does not help.
-- `StoreUnavailable`: timeouts, refused connections, 5xx; retry later, with backoff. Two kinds of it say more:
-  `StoreThrottled`, so that all who ask this store ask less, and `CredentialsExpired`, where newer ones are
-  fetched.
-- `StoreRefused`: credentials, permissions, a bucket that does not exist; an operator has to act. Two kinds of
-  it say nothing of what the store can do: `AccessRefused`, where these credentials may not do that, and
-  `CredentialsMissing`, which no store has answered: there is nothing to sign with.
+- `StoreUnavailable`: timeouts, 5xx; retry later, with backoff. Three kinds of it speak of the whole store:
+  `StoreUnreachable`, where nobody listens, `StoreThrottled`, so that all who ask this store ask less, and
+  `CredentialsExpired`, where newer ones are fetched.
+- `StoreRefused`: the store answered no, of this object or prefix; an operator has to act. `AccessRefused` is
+  for lack of permission, `ObjectAsleep` for objects in an archive class. Three kinds of it speak of the
+  whole store: `AccountRefused`, `BucketRefused`, and `CredentialsMissing`, which no store has answered.
 - `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
 - `PreconditionFailed`: the object is not the one that the write was to replace; somebody else was there.
 - `ReaderClosed`: the reader was closed while the read was under way.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from service.base.errors import CorruptionError, StorageError, UnknownVersion
 
@@ -32,6 +33,10 @@ class StoreUnavailable(StorageError):
     """The store did not answer, or answered that it cannot right now. Retryable."""
 
 
+class StoreUnreachable(StoreUnavailable):
+    """No connection to the store's endpoint can be made: refused, no such host."""
+
+
 class StoreThrottled(StoreUnavailable):
     """The store answered that it is asked too much: 503 SlowDown, 429."""
 
@@ -41,15 +46,38 @@ class CredentialsExpired(StoreUnavailable):
 
 
 class StoreRefused(StorageError):
-    """The store answered, and said no: credentials, permissions, no such bucket. Not retryable."""
+    """The store answered, and said no: the object is locked, its key is disabled. Not retryable."""
+
+
+class ObjectAsleep(StoreRefused):
+    """The object lies in an archive class, and cannot be read before it has been restored from there."""
 
 
 class AccessRefused(StoreRefused):
-    """The store answered that who asks may not do that, or that it does not know who asks."""
+    """The store answered that these credentials may not do that, of this object or of any."""
+
+
+class AccountRefused(AccessRefused):
+    """The store serves nobody who asks with these credentials: an unknown key, a wrong signature."""
+
+
+class BucketRefused(StoreRefused):
+    """There is no such bucket at this endpoint, so none of its objects is there."""
 
 
 class CredentialsMissing(StoreRefused):
     """There are no credentials to ask with."""
+
+
+OF_THE_STORE: Final = (
+    StoreUnreachable,
+    StoreThrottled,
+    CredentialsExpired,
+    AccountRefused,
+    BucketRefused,
+    CredentialsMissing,
+)
+"""Errors that speak of the account, the bucket or the endpoint, whichever object was asked for."""
 
 
 class ObjectTruncated(CorruptionError):

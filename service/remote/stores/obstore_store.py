@@ -38,6 +38,7 @@ from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.credentials import CredentialSource, RenewedCredentials
 from service.remote.stores.deadline import Deadline
 from service.remote.stores.errors import (
+    AccountRefused,
     CredentialsExpired,
     CredentialsMissing,
     ObjectNotFound,
@@ -439,7 +440,7 @@ class S3Bucket(ObstoreStore):
     @contextmanager
     def _translating(self, key: str, client: Client) -> Iterator[None]:
         if self._nobody_to_ask:
-            raise StoreRefused(f"{no_credentials(self._place, 'AWS_EC2_METADATA_DISABLED is set')}")
+            raise AccountRefused(f"{no_credentials(self._place, 'AWS_EC2_METADATA_DISABLED is set')}")
         used = self._credentials() if self._credentials is not None else None
         try:
             with _translated(key, self._place):
@@ -483,7 +484,7 @@ class S3Bucket(ObstoreStore):
         if self._credentials is not None:
             source = self._credentials.source
             if not self._credentials.renew(used) and source.is_fixed:
-                raise StoreRefused(f"{expired}; there are no newer ones in {source.name}") from expired
+                raise AccountRefused(f"{expired}; there are no newer ones in {source.name}") from expired
         if client in (self._writes, self._reads):
             # Two threads may both do it; either's will do.
             self._writes = None

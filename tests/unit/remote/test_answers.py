@@ -6,16 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.base.errors import FirnError
+from service.base.errors import FirnError, StorageError
 from service.remote.stores.answers import may_be_past_the_end, store_error
+from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.remote.stores.errors import (
     AccessRefused,
+    AccountRefused,
+    BucketRefused,
     CredentialsExpired,
     CredentialsMissing,
+    ObjectAsleep,
     ObjectNotFound,
     StoreRefused,
     StoreThrottled,
     StoreUnavailable,
+    StoreUnreachable,
 )
 
 PLACE = "s3://b at http://h"
@@ -57,22 +62,22 @@ def error(code: str, more: str = "") -> str:
             "have expired",
         ),
         (answered("403 Forbidden", error("AccessDenied")), AccessRefused, "do not permit it"),
-        (answered("403 Forbidden", error("InvalidAccessKeyId")), AccessRefused, "know this access key"),
-        (answered("403 Forbidden", error("SignatureDoesNotMatch")), AccessRefused, "secret access key"),
+        (answered("403 Forbidden", error("InvalidAccessKeyId")), AccountRefused, "know this access key"),
+        (answered("403 Forbidden", error("SignatureDoesNotMatch")), AccountRefused, "secret access key"),
         (answered("403 Forbidden", ""), AccessRefused, "answered 403"),
-        (answered("404 Not Found", error("NoSuchBucket")), StoreRefused, "there is no such bucket"),
+        (answered("404 Not Found", error("NoSuchBucket")), BucketRefused, "there is no such bucket"),
         (
             answered("400 Bad Request", error("AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>")),
-            StoreRefused,
+            BucketRefused,
             "lies in another region, in eu-west-1: say which (region, AWS_REGION)",
         ),
         (
             "Generic S3 error: Error performing GET http://h/b/k in 1ms - "
             "Received redirect without LOCATION, this normally indicates an incorrectly configured region",
-            StoreRefused,
+            BucketRefused,
             "lies in another region: say which",
         ),
-        (REFUSED, StoreUnavailable, "no answer (connection refused)"),
+        (REFUSED, StoreUnreachable, "no answer (connection refused)"),
         (
             "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 5s - "
             "HTTP error: "
@@ -98,8 +103,123 @@ def test_what_is_not_found_may_be_the_object_the_bucket_or_an_upload() -> None:
 
     assert type(found("NoSuchKey")) is ObjectNotFound
     assert type(found("")) is ObjectNotFound
-    assert type(found("NoSuchBucket")) is StoreRefused
+    assert type(found("NoSuchBucket")) is BucketRefused
     assert type(found("NoSuchUpload")) is StoreUnavailable
+
+
+def privileges(body: str, method: str = "GET") -> str:
+    """As obstore tells a 403."""
+    return (
+        f"The operation lacked the necessary privileges to complete for path k: Error performing {method} "
+        f"http://h/b/k in 5.2ms - Server returned non-2xx status code: 403 Forbidden: {body}"
+    )
+
+
+def exists(code: str) -> str:
+    """As obstore tells Azure's 409."""
+    return (
+        "Object at location k already exists: Error performing GET http://h/c/k in 5.1ms - Server returned "
+        f"non-2xx status code: 409 Conflict: {error(code)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        # S3 and what speaks it
+        (privileges(error("AccessDenied")), AccessRefused, "do not permit it (403 AccessDenied)"),
+        (privileges("", "HEAD"), AccessRefused, "answered 403"),
+        (privileges("<html><title>403</title>blocked by a proxy</html>"), AccessRefused, "answered 403"),
+        (privileges(error("InvalidObjectState")), ObjectAsleep, "in an archive class and has to be restored"),
+        (answered("400 Bad Request", error("KMS.DisabledException")), StoreRefused, "its encryption key"),
+        (answered("400 Bad Request", error("KMS.KMSInvalidStateException")), StoreRefused, "its encryption"),
+        (answered("400 Bad Request", error("KMS.NotFoundException")), StoreRefused, "its encryption key"),
+        (answered("400 Bad Request", error("ObjectLocked")), StoreRefused, "the object is locked"),
+        (
+            "Generic S3 error: DeleteObjects request failed for key a/b: c.seg: Access Denied "
+            "(code: AccessDenied)",
+            AccessRefused,
+            "do not permit it (200 AccessDenied)",
+        ),
+        # Google, whose XML API is asked
+        (privileges(error("RetentionPolicyNotMet")), StoreRefused, "under a retention policy"),
+        (privileges(error("ObjectUnderActiveHold")), StoreRefused, "under a hold"),
+        # Azure
+        (exists("BlobArchived"), ObjectAsleep, "in the archive tier and has to be rehydrated"),
+        (exists("BlobBeingRehydrated"), ObjectAsleep, "is being rehydrated"),
+        (exists("BlobImmutableDueToPolicy"), StoreRefused, "immutability policy"),
+        (privileges(error("AuthorizationPermissionMismatch")), AccessRefused, "do not permit it"),
+        (privileges(error("KeyVaultEncryptionKeyNotFound")), StoreRefused, "its encryption key"),
+        # A folder
+        (
+            "Generic LocalFileSystem error: Unable to open file /d/k: Permission denied (os error 13)",
+            AccessRefused,
+            "Permission denied",
+        ),
+    ],
+)
+def test_a_refusal_of_an_object_says_nothing_of_the_store(
+    text: str, kind: type[FirnError], said: str
+) -> None:
+    found = store_error("k", PLACE, text)
+    assert type(found) is kind
+    assert said in str(found)
+    assert not is_failure(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (privileges(error("InvalidAccessKeyId")), AccountRefused),
+        (privileges(error("SignatureDoesNotMatch")), AccountRefused),
+        (privileges(error("RequestTimeTooSkewed")), AccountRefused),
+        (privileges(error("AllAccessDisabled")), AccountRefused),
+        (answered("401 Unauthorized", ""), AccountRefused),
+        (answered("400 Bad Request", error("ExpiredToken")), CredentialsExpired),
+        (answered("404 Not Found", error("NoSuchBucket")), BucketRefused),
+        (answered("503 Slow Down", error("SlowDown")), StoreThrottled),
+        ("Generic S3 error: DeleteObjects request failed for key k: Slow (code: SlowDown)", StoreThrottled),
+        (privileges(error("AuthenticationFailed")), AccountRefused),
+        (privileges(error("AuthorizationFailure")), AccountRefused),
+        (privileges(error("AccountIsDisabled")), AccountRefused),
+        (answered("404 Not Found", error("ContainerNotFound")), BucketRefused),
+        (REFUSED, StoreUnreachable),
+    ],
+)
+def test_what_is_said_of_the_account_the_bucket_or_the_endpoint_is_told_as_that(
+    text: str, kind: type[StorageError]
+) -> None:
+    found = store_error("k", PLACE, text)
+    assert type(found) is kind
+    assert is_failure(found)
+    breaker = Breaker(BreakerSettings(failures=3))
+    assert [breaker.failed(found, "k", began_ms=0, now_ms=0) for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        answered("500 Internal Server Error", error("InternalError")),
+        answered("400 Bad Request", error("RequestTimeout")),
+        answered("400 Bad Request", error("KMS.ThrottlingException")),
+        "Generic S3 error: DeleteObjects request failed for key k: Oops (code: InternalError)",
+        "Generic S3 error: Error performing GET http://h/b/k in 10s - HTTP error: error sending request\n\n"
+        "Debug source:\nGeneric {\n kind: Timeout,\n source: TimedOut,\n}",
+    ],
+)
+def test_a_failure_that_may_be_of_one_object_counts_once_for_each(text: str) -> None:
+    found = store_error("k", PLACE, text)
+    assert type(found) is StoreUnavailable
+    breaker = Breaker(BreakerSettings(failures=2))
+    assert not any(breaker.failed(found, "one", began_ms=0, now_ms=0) for _ in range(50))
+    assert breaker.failed(found, "two", began_ms=0, now_ms=0)
+
+
+def test_a_deletion_that_is_refused_among_others_names_its_object() -> None:
+    text = (
+        "Generic S3 error: DeleteObjects request failed for key a/b.seg: Access Denied (code: AccessDenied)"
+    )
+    assert str(store_error("a/a.seg", PLACE, text)).startswith("a/b.seg: the store")
 
 
 def test_an_object_that_is_called_like_the_metadata_service_is_an_object() -> None:

@@ -6,15 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
-from service.remote.stores.breaker import Breaker, BreakerSettings, State, is_failure, refused_object
+from service.remote.stores.breaker import Breaker, BreakerSettings, State, is_failure
 from service.remote.stores.errors import (
+    AccessRefused,
+    AccountRefused,
+    BucketRefused,
+    CredentialsMissing,
+    ObjectAsleep,
     ObjectNotFound,
     ObjectTruncated,
     PreconditionFailed,
     StoreRefused,
     StoreThrottled,
     StoreUnavailable,
+    StoreUnreachable,
 )
+
+DOWN = StoreUnreachable("down")
 
 STEADY = BreakerSettings(failures=3, first_pause_ms=100, longest_pause_ms=400, trial_ms=1_000, jitter=0.0)
 
@@ -22,7 +30,7 @@ STEADY = BreakerSettings(failures=3, first_pause_ms=100, longest_pause_ms=400, t
 def opened(at_ms: int = 0) -> Breaker:
     breaker = Breaker(STEADY)
     for _ in range(3):
-        breaker.failed("down", began_ms=at_ms, now_ms=at_ms)
+        breaker.failed(DOWN, "k", began_ms=at_ms, now_ms=at_ms)
     assert breaker.state is State.OPEN
     return breaker
 
@@ -30,12 +38,14 @@ def opened(at_ms: int = 0) -> Breaker:
 def test_failures_in_a_row_open_it_and_an_answer_between_them_does_not() -> None:
     breaker = Breaker(STEADY)
     for now in range(20):
-        assert not breaker.failed("down", began_ms=now, now_ms=now)
-        assert not breaker.failed("down", began_ms=now, now_ms=now)
+        assert not breaker.failed(DOWN, "k", began_ms=now, now_ms=now)
+        assert not breaker.failed(DOWN, "k", began_ms=now, now_ms=now)
         breaker.answered()
     assert breaker.state is State.CLOSED
     assert breaker.reason is None
-    assert [breaker.failed(text, began_ms=30, now_ms=30) for text in ("a", "b", "c")] == [False, False, True]
+    assert [
+        breaker.failed(StoreThrottled(text), "k", began_ms=30, now_ms=30) for text in ("a", "b", "c")
+    ] == [False, False, True]
     assert breaker.reason == "c"
 
 
@@ -47,7 +57,7 @@ def test_one_call_tries_when_the_pause_is_over_and_pauses_double_up_to_the_longe
         now += pause
         assert breaker.wait_ms(now) == 0
         assert breaker.wait_ms(now) > 0, "the second one waits for the first one's answer"
-        assert breaker.failed("still down", began_ms=now, now_ms=now)
+        assert breaker.failed(StoreUnreachable("still down"), "k", began_ms=now, now_ms=now)
     assert breaker.reason == "still down"
     assert breaker.opened == 5
 
@@ -58,7 +68,7 @@ def test_the_answer_to_the_trial_closes_it_and_the_next_outage_begins_with_the_f
     assert breaker.answered()
     assert breaker.wait_ms(101) == 0
     for _ in range(3):
-        breaker.failed("down", began_ms=200, now_ms=200)
+        breaker.failed(DOWN, "k", began_ms=200, now_ms=200)
     assert breaker.wait_ms(200) == 100
 
 
@@ -72,27 +82,28 @@ def test_a_trial_that_nobody_reports_does_not_keep_it_open_for_ever() -> None:
 def test_what_began_before_it_opened_makes_no_pause_longer_and_may_close_it() -> None:
     breaker = opened(at_ms=50)
     assert breaker.wait_ms(150) == 0
-    assert not breaker.failed("late", began_ms=10, now_ms=160), "a slow call of the same outage"
+    assert not breaker.failed(DOWN, "k", began_ms=10, now_ms=160), "a slow call of the same outage"
     assert breaker.state is State.TRYING
     assert breaker.answered()
     assert breaker.state is State.CLOSED
 
 
-def test_an_object_that_is_refused_again_and_again_is_no_outage() -> None:
+def test_one_object_that_times_out_again_and_again_is_no_outage_and_several_are() -> None:
     breaker = Breaker(STEADY)
     for now in range(50):
-        error = StoreRefused("archived")
-        assert not breaker.failed("archived", began_ms=now, now_ms=now, refused=refused_object(error, "one"))
-    for key in ("two", "three"):
-        breaker.failed("denied", began_ms=60, now_ms=60, refused=key)
-    assert breaker.state is State.OPEN
+        assert not breaker.failed(StoreUnavailable("timed out"), "one", began_ms=now, now_ms=now)
+    assert not breaker.failed(StoreUnavailable("timed out"), "two", began_ms=60, now_ms=60)
+    assert breaker.failed(StoreUnavailable("timed out"), "three", began_ms=60, now_ms=60)
 
 
 def test_what_is_said_of_an_object_is_an_answer() -> None:
-    said = (ObjectNotFound("k"), ObjectTruncated("k"), PreconditionFailed("k"), CorruptionError("k"), None)
+    said = (
+        *(ObjectNotFound("k"), ObjectTruncated("k"), PreconditionFailed("k"), CorruptionError("k"), None),
+        *(StoreRefused("locked"), AccessRefused("denied"), ObjectAsleep("archived")),
+    )
     assert not any(map(is_failure, said))
-    assert all(map(is_failure, (StoreUnavailable("k"), StoreThrottled("k"), StoreRefused("k"))))
-    assert refused_object(StoreThrottled("k"), "k") is None
+    failures = (StoreUnavailable("k"), StoreThrottled("k"), AccountRefused("k"), BucketRefused("k"))
+    assert all(map(is_failure, (*failures, CredentialsMissing("k"), StoreUnreachable("k"))))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("wfa"), st.floats(0, 1)), max_size=200))
@@ -106,7 +117,7 @@ def test_whatever_happens_a_call_may_go_again_within_the_longest_pause(
         if step == "w":
             breaker.wait_ms(now)
         elif step == "f":
-            breaker.failed("down", began_ms=now, now_ms=now, uniform=uniform)
+            breaker.failed(DOWN, "k", began_ms=now, now_ms=now, uniform=uniform)
         else:
             breaker.answered()
         assert (breaker.reason is None) == (breaker.state is State.CLOSED)
