@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import Codec
-from simulator import group_acts, pasts
+from simulator import group_acts, pasts, refusal_acts
 from simulator.client import NoAnswer
 from simulator.faults import (
     DISK_KINDS,
@@ -396,6 +396,6 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
         store_heals, damage_shared, repair,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
-        pasts.new_disk, group_acts.commit_offsets, group_acts.join_group,
+        pasts.new_disk, group_acts.commit_offsets, group_acts.join_group, refusal_acts.refuse_objects,
     )
 }  # fmt: skip

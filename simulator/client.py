@@ -88,14 +88,24 @@ class Client:
     # Administration
 
     async def create_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 1
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication_factor: int = 1,
+        *,
+        brokers: Sequence[int] = (),
     ) -> tuple[ErrorCode, UUID | None]:
+        """`brokers`: one replica of each partition, at these; else wherever the controller puts them."""
         m = request_module(ApiKey.CREATE_TOPICS)
         topic = m.CreatableTopic(
             name=name,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            assignments=(),
+            num_partitions=-1 if brokers else partitions,
+            replication_factor=-1 if brokers else replication_factor,
+            assignments=tuple(
+                m.CreatableReplicaAssignment(partition_index=index, broker_ids=(broker,))
+                for index, broker in enumerate(brokers)
+            ),
             configs=tuple(m.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
         )
         answer = await self.ask(ApiKey.CREATE_TOPICS, m.CreateTopicsRequest(topics=(topic,)))

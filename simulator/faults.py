@@ -1,4 +1,7 @@
-"""Faults that are drawn: which kinds there are is a history's, when they strike is chance's."""
+"""Faults that are drawn: which kinds there are is a history's, when they strike is chance's.
+
+A `KeyFault` strikes always, but a set of keys alone: who asks for others is not hit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from errno import EACCES, EIO, EMFILE, ENOSPC
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from simulator.disk import HALF
 from simulator.store import Verdict
@@ -56,6 +59,26 @@ STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {
 SLOW_STORE: Final = "slow store"
 
 _READ_CALLS: Final = ("get", "get_range", "get_suffix")
+READS: Final = (*_READ_CALLS, "head")
+WRITES: Final = ("put", "put_stream", "put_if_absent", "put_if_match")
+DELETES: Final = ("delete",)
+
+
+class KeyFault(NamedTuple):
+    """A fault of a set of keys, as long as it is on: each of these `calls` for a key below one of `prefixes`
+    that ends so is answered with `verdict`."""
+
+    name: str
+    verdict: Verdict
+    calls: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    suffixes: tuple[str, ...] = ("",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def strikes(self, call: str, key: str) -> bool:
+        return call in self.calls and key.startswith(self.prefixes) and key.endswith(self.suffixes)
 
 
 def _is_metadata(path: Path) -> bool:
@@ -112,7 +135,7 @@ class DrawnStoreFaults:
     def __init__(self, random: Random, trace: Trace) -> None:
         self._random = random
         self._trace = trace
-        self.on: set[str] = set()
+        self.on: set[str | KeyFault] = set()
         self.struck = 0
         self.has_flipped = False
         """whether anything that was written was ever damaged on its way"""
@@ -120,6 +143,10 @@ class DrawnStoreFaults:
     def judge(self, call: str, key: str) -> Verdict:
         if not self.on:
             return Verdict.DONE
+        struck = [one for one in self.on if isinstance(one, KeyFault) and one.strikes(call, key)]
+        if struck:
+            self.struck += 1
+            return min(struck, key=str).verdict
         for kind, odds_of in STORE_KINDS.items():
             if kind not in self.on:
                 continue

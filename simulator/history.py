@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -53,6 +53,9 @@ SELDOM: Final = {
     "damage_shared": 4,
 }
 """Those of which a history has one or none: after some of them little is left to be judged."""
+BESIDE: Final = {"refuse_objects": 6}
+"""Faults of some objects, with an oracle of their own. A few histories without a past have one."""
+_BESIDE_IN: Final = 6
 _WITH: Final = {
     "disk_faults": ("disk_heals", 4),
     "store_faults": ("store_heals", 4),
@@ -94,7 +97,7 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
     random = Random(seed)
     odds = dict(ALWAYS)
     seldom = random.choice((*SELDOM, *[""] * 4))
-    for kind, weight in {**SOMETIMES, **SELDOM}.items():
+    for kind, weight in {**SOMETIMES, **SELDOM, **(BESIDE if only else {})}.items():
         exists = kind == seldom if kind not in SOMETIMES else random.random() < 0.5
         if exists if only is None else kind in only:
             odds[kind] = weight
@@ -106,8 +109,13 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
         kinds[2 * len(kinds) // 3] = seldom
         if seldom in _WITH:
             kinds[random.randrange(len(kinds) // 3)] = _WITH[seldom][0]
-    acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", "create_topic", *kinds))
-    return Plan(seed, random.choice((1, 1, 2)), acts)
+    acts = [Act(kind, random.getrandbits(48)) for kind in ("create_topic", "create_topic", *kinds)]
+    plan = Plan(seed, random.choice((1, 1, 2)), tuple(acts))
+    apart = Random(seed ^ 0xBE51DE)
+    if only is not None or seldom or apart.randrange(_BESIDE_IN):
+        return plan
+    acts.insert(apart.randrange(len(acts)), Act(apart.choice(list(BESIDE)), apart.getrandbits(48)))
+    return replace(plan, acts=tuple(acts))
 
 
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:

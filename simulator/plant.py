@@ -43,9 +43,11 @@ from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
-from service.remote.reading import resources
+from service.remote.reading import resources, store_state
+from service.remote.stores.errors import StoreRefused
 from service.tiering import chain as tiering_chain
 from service.tiering import eraser, housekeeping, sweeper
+from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.judgement import Verdict
@@ -368,6 +370,20 @@ def lost_answer_erases() -> None:
     _swap(PartitionWork, "_publish", make)
 
 
+def _refusals_are_failures(is_failure: Any) -> Any:
+    return lambda error: is_failure(error) or isinstance(error, StoreRefused)
+
+
+def tiering_stopped_by_refusals() -> None:
+    """What the store refuses of one object is taken for a store that does not serve: nothing is copied."""
+    _swap(tiering_manager, "is_failure", _refusals_are_failures)
+
+
+def cold_reads_stopped_by_refusals() -> None:
+    """Likewise, and nothing is read."""
+    _swap(store_state, "is_failure", _refusals_are_failures)
+
+
 def chunks_not_verified() -> None:
     """What comes from the bucket is served without a look at its checksums."""
 
@@ -501,7 +517,8 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     deletion_goes_too_far, retention_ten_times_too_early,
     local_retention_ignores_the_bucket, checkpoint_ahead,
     judged_without_head, unknown_topics_swept, head_unconditional, told_before_the_commit,
-    dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,
+    dropped_objects_go_before_the_commit, lost_answer_erases,
+    tiering_stopped_by_refusals, cold_reads_stopped_by_refusals, chunks_not_verified, appends_not_held,
     archive_not_fitted, metadata_not_flushed, snapshot_without_the_archive, overrides_dropped,
     acknowledged_before_the_mark, groups_not_replayed, revert_keeps_state, last_commit_not_loaded,
     deletions_not_replayed,
@@ -509,6 +526,8 @@ DEFECTS: Final[tuple[Defect, ...]] = (
 
 
 _KINDS: Final[Mapping[Defect, Sequence[str]]] = {
+    tiering_stopped_by_refusals: ("refuse_objects",),
+    cold_reads_stopped_by_refusals: ("refuse_objects",),
     revert_keeps_state: ("commit_offsets", "join_group", "disk_faults", "kill"),
 }
 """What histories of a defect are made of that those of everything would meet once in a thousand."""

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple, Protocol
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.remote.stores.errors import (
+    AccessRefused,
+    ObjectAsleep,
     ObjectNotFound,
     ObjectTruncated,
     PreconditionFailed,
-    StoreRefused,
     StoreThrottled,
     StoreUnavailable,
 )
@@ -83,6 +84,7 @@ class Verdict(Enum):
     LOST = "is done, and its answer lost"
     LATE = "fails, and is done later"
     REFUSED = "is refused"
+    ASLEEP = "finds the object in an archive class"
     THROTTLED = "is throttled"
     CUT = "brings less than there is"
     FLIPPED = "brings a bit that is wrong, either way"
@@ -251,7 +253,9 @@ class SimStore:
         if verdict is Verdict.THROTTLED:
             raise StoreThrottled(f"{call} {key}: 503 SlowDown")
         if verdict is Verdict.REFUSED:
-            raise StoreRefused(f"{call} {key}: 403 AccessDenied")
+            raise AccessRefused(f"{call} {key}: 403 AccessDenied")
+        if verdict is Verdict.ASLEEP:
+            raise ObjectAsleep(f"{call} {key}: 403 InvalidObjectState")
         return verdict
 
     def _found(self, key: str) -> Object:

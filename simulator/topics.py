@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 from uuid import UUID
@@ -73,9 +73,12 @@ async def delete_up_to(
     partition.delete_answered(offset, error, low_watermark)
 
 
-async def create(world: SimWorld, random: Random, kind: str, partitions: int) -> TopicModel | None:
-    """Make one; None where it is not known to be there. The node is running."""
-    configs = configs_of(random, kind)
+async def create(
+    world: SimWorld, random: Random, kind: str, partitions: int, configs: Mapping[str, str] | None = None
+) -> TopicModel | None:
+    """Make one; None where it is not known to be there. The node is running. Without `configs` they are
+    drawn."""
+    configs = configs_of(random, kind) if configs is None else configs
     name = f"t{len(world.topics)}"
     # A topic whose creation nobody answered is judged only once the client has seen it.
     try:

@@ -431,12 +431,12 @@ class SimWorld:
 
     def repair_bucket(self, *, heads: bool = False) -> None:
         """An operator runs `firn repair --write`. What it cannot repair nothing can, and so may stay away."""
-        for line in self.archive.repair(self._new_uuid, self.machine.clock.now_ms(), heads=heads):
+        for line in self.archive.repair(self.new_uuid, self.machine.clock.now_ms(), heads=heads):
             self.tell(f"firn repair: {line}")
             if "cannot be repaired" in line:
                 self.excuse = self.excuse or line
 
-    def _new_uuid(self) -> UUID:
+    def new_uuid(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def _stays_away(self) -> None:

@@ -27,6 +27,7 @@ from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
+from service.remote.stores.errors import ObjectAsleep
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import Candidate
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
@@ -74,8 +75,8 @@ class Pass:
 
     __slots__ = (
         "_broker", "_cold_bytes", "_cold_size", "_context", "_errors", "_fetch", "_hot_reads", "_is_first",
-        "_session", "_started", "_throttled_size", "_version", "awaited", "held_back", "holds", "is_final",
-        "is_replica", "leaders", "partitions", "room", "size", "unknown",
+        "_session", "_started", "_throttled_size", "_version", "awaited", "held_back", "holds", "is_asleep",
+        "is_final", "is_replica", "leaders", "partitions", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +114,8 @@ class Pass:
         """An error or a diverging epoch is among the answers: the client must see it now."""
         self.leaders: dict[int, None] | None = None
         """brokers that answers tell of, as they lead"""
+        self.is_asleep = False
+        """Records that are asked for lie in an archive class, where they cannot be read."""
         self.unknown = 0
         """partitions that nobody here knows; they are no reason to answer before others have something"""
         self.partitions: list[Partition] = []
@@ -141,6 +144,10 @@ class Pass:
                 read = NOTHING if diverging is not None else self._read(partition, topic, asked)
         except RequestError as e:
             return None, self._refused(topic, asked, e)
+        except ObjectAsleep:
+            # Nothing comes before somebody restores it: the client asks again later, as at the log's end.
+            self.is_asleep = True
+            read, diverging = NOTHING, None
         except (StorageError, CorruptionError) as e:
             self.is_final = True
             code = storage_code(broker, topic, asked.partition, e)

@@ -36,7 +36,7 @@ class ReadMetrics:
     hedges_won: int = 0
     """Second tries that came first."""
     refused: int = 0
-    """Downloads that were not begun as the store was failing."""
+    """Downloads that were not begun as the store was failing, or refuses the object."""
     failures: int = 0
     """Downloads that were given up."""
 

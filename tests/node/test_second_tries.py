@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from service.remote.reading.hedge import LEAST_MS, MOST_MS, Hedge
-from service.remote.stores.errors import ReaderClosed, StoreRefused, StoreThrottled, StoreUnavailable
+from service.remote.stores.errors import (
+    AccessRefused,
+    AccountRefused,
+    ObjectAsleep,
+    ReaderClosed,
+    StoreThrottled,
+    StoreUnavailable,
+)
 from tests.unit.remote.slow_store import SlowStore
 from tests.unit.remote.test_reader import World, settle, until
 
@@ -163,7 +170,7 @@ def test_a_store_that_throttles_is_asked_for_one_thing_as_often_as_there_are_att
     assert world.store.arrived() == 2
 
 
-@pytest.mark.parametrize("kind", [StoreUnavailable, StoreRefused])
+@pytest.mark.parametrize("kind", [StoreUnavailable, AccountRefused])
 def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
     kind: type[Exception], world: TwoClients
 ) -> None:
@@ -172,7 +179,7 @@ def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
     settle(world)
 
     def fail(key: str, data: bytes) -> bytes:
-        raise kind("403 AccessDenied")
+        raise kind("it does not know this access key")
 
     world.store.interfere = fail
     for entry in entries[1:10]:
@@ -182,7 +189,7 @@ def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
     for entry in entries[10:]:
         future = world.start(entry.base_offset)
         assert future.done(), "no thread, no queue, no store"
-        with pytest.raises(StoreUnavailable, match=r"as the store fails: .*AccessDenied"):
+        with pytest.raises(StoreUnavailable, match=r"as the store fails: .*access key"):
             future.result()
     assert world.store.arrived() == before
     assert world.start(0).result(20).data, "what is in memory is served"
@@ -190,6 +197,41 @@ def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
     world.clock.advance(10_000)
     assert world.start(entries[20].base_offset).result(20).data
     assert world.reader.stats().flights.store_problem is None
+
+
+@pytest.mark.parametrize("kind", [ObjectAsleep, AccessRefused])
+def test_objects_that_are_refused_are_told_once_and_keep_nobody_from_others(
+    kind: type[Exception], world: TwoClients, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = [world.archive.add_segment(4) for _ in range(40)]
+    refused = {entry.key for entry in entries[1:20]}
+    calm = world.store.interfere
+
+    def refuse(key: str, data: bytes) -> bytes:
+        if key in refused:
+            raise kind(f"{key}: no")
+        return data
+
+    world.store.interfere = refuse
+    for entry in entries[1:20]:
+        assert type(world.start(entry.base_offset).exception(20)) is kind
+    assert world.start(entries[20].base_offset).result(20).data, "another object is asked for"
+    settle(world)
+    before = world.store.arrived()
+    for entry in entries[1:20]:
+        again = world.start(entry.base_offset)
+        assert again.done(), "the store has said no just now"
+        assert type(again.exception()) is kind
+    assert world.store.arrived() == before
+    told = [one.getMessage() for one in caplog.records if "cannot be read" in one.getMessage()]
+    assert len(told) == 19
+    assert all(sum(key in one for one in told) == 1 for key in refused)
+    stats = world.reader.stats().flights
+    assert stats.store_problem is None
+    assert set(stats.asleep) == (refused if kind is ObjectAsleep else set())
+    world.store.interfere = calm
+    world.clock.advance(1_000)
+    assert world.start(entries[1].base_offset).result(20).data, "it is asked for again"
 
 
 def test_the_delay_follows_what_calls_take_within_its_bounds() -> None:

@@ -199,6 +199,8 @@ class _Fetching:
         least = min(fetch.min_bytes, found.room)
         if found.is_final or found.size >= max(least, 1):
             return True
+        if found.is_asleep:
+            return False  # nor is it answered at once to who would not wait
         return not found.awaited and (fetch.max_wait_ms <= 0 or not self._has_known() or found.size >= least)
 
     def _promise(self) -> asyncio.Future[Response]:
@@ -228,7 +230,7 @@ class _Fetching:
         return Pass(self._broker, self._context, self._fetch, started, self._replica, is_first=is_first)
 
     def _wait_first(self) -> None:
-        fetch, is_read = self._fetch, bool(self._pass.awaited)
+        fetch, is_read = self._fetch, bool(self._pass.awaited) or self._pass.is_asleep
         wait_ms = self._broker.config.remote_fetch_max_wait_ms if is_read else fetch.max_wait_ms
         self._deadline = self._broker.loop.time() + wait_ms / 1000
         self._context.cancel_on_disconnect = True

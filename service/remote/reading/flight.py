@@ -60,7 +60,8 @@ class Flight:
 class FlightStats(NamedTuple):
     """What `ReadMetrics` counted so far, and what is held now, in bytes.
 
-    `sending_bytes` is what responses hold; `store_problem` why the store is left alone, None while it is not.
+    `sending_bytes` is what responses hold; `store_problem` why the store is left alone, None while it is not;
+    `asleep` the keys of objects that lie in an archive class, as far as anybody asked for them.
     """
 
     hits: int
@@ -81,6 +82,7 @@ class FlightStats(NamedTuple):
     in_flight: int
     busy_threads: int
     store_problem: str | None
+    asleep: tuple[str, ...]
 
 
 class Keeper(Protocol):

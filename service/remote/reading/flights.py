@@ -10,7 +10,8 @@ try that takes much longer than tries usually do is made a second time by anothe
 that are none of those that may have died; who comes first wins, and the other's answer is nobody's. First
 tries keep `threads` threads busy at most, second ones, and first ones that were overtaken, half as many.
 Each try has a deadline of the store's client, so no thread is lost to a connection that died. A store that
-does not serve is left alone for a while by a breaker: flights fail at once then, with its reason.
+does not serve is left alone for a while by a breaker: flights fail at once then, with its reason. An object
+that it refuses is not asked for again at once (`Refusals`).
 
 Ownership: `Flights` may be called from any thread; one lock guards its state and is never held while a store
 is called, a future is resolved or anything is decoded. Callbacks of flights run on the pool's threads.
@@ -37,7 +38,7 @@ from service.remote.reading.hedge import Hedge
 from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
 from service.remote.reading.resources import ChunkResource, GuessResource, guess_key
-from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
+from service.remote.reading.store_state import StoreState
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 
@@ -47,8 +48,6 @@ _NO_SECOND_TRY_MS: Final = 1000
 """When second tries are looked for again that there was no room for."""
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-_BREAKER: Final = BreakerSettings(failures=8, longest_pause_ms=5_000)
-"""Somebody waits for what is read, so nobody is told for long that the store is away when it is back."""
 
 
 class Flights:
@@ -96,7 +95,7 @@ class Flights:
         self._chunks = ChunkCache(chunk_budget_bytes)
         self._metadata = LruCache()
         self._hedges = (Hedge(), Hedge())  # of small resources, of chunks
-        self._breaker = Breaker(_BREAKER)
+        self._state = StoreState(world)
         self._forgotten: deque[tuple[Sequence[Slot], int]] = deque()
         self.metrics = ReadMetrics()
 
@@ -118,11 +117,12 @@ class Flights:
                 self._promote(flight)
                 return flight
             is_kept = self._disk_cache is not None and self._disk_cache.has(resource.key)
-            if is_kept or not self._breaker.refuses(self._clock.monotonic_ms()):
+            why = None if is_kept else self._state.why_not(resource.object_key)
+            if why is None:
                 return self._launch(resource, urgent=True)
             self.metrics.refused += 1
             refused = Flight(resource, urgent=True)
-            refused.future.set_exception(self._left_alone(resource))  # of which nobody knows yet
+            refused.future.set_exception(why)  # of which nobody knows yet
             return refused
 
     def chunk(self, key: Hashable) -> Slot | None:
@@ -143,8 +143,12 @@ class Flights:
             found = self._cached(resource) or self._flights.get(resource.key)
             if found is not None:
                 return found
-            refused = self._is_closed or self._waiting or self._breaker.refuses(self._clock.monotonic_ms())
-            if refused or not self._chunks.has_room(resource.reserve):
+            if (
+                self._is_closed
+                or self._waiting
+                or self._state.why_not(resource.object_key) is not None
+                or not self._chunks.has_room(resource.reserve)
+            ):
                 return None
             self.metrics.read_ahead += not isinstance(resource, GuessResource)
             return self._launch(resource, urgent=False)
@@ -232,7 +236,8 @@ class Flights:
                 metadata_bytes=self._metadata.size,
                 in_flight=len(set(self._flights.values())),
                 busy_threads=self._serving - self._idle,
-                store_problem=self._breaker.reason,
+                store_problem=self._state.problem,
+                asleep=self._state.asleep,
             )
 
     def close(self, timeout_s: float) -> None:
@@ -321,11 +326,6 @@ class Flights:
             self._serving += 1
             self._pool.submit(self._serve)
         self._work.notify()
-
-    def _left_alone(self, resource: Resource) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{resource.object_key}: not asked for, as the store fails: {self._breaker.reason}"
-        )
 
     def _next(self) -> Callable[[], None] | None:
         """Waits for what a thread is to do next; None when it is to end."""
@@ -477,7 +477,7 @@ class Flights:
     def _back_off(self, flight: Flight, failures: int) -> bool:
         """Wait before the next try; False when there is to be none."""
         with self._work:
-            if self._breaker.reason is not None:
+            if self._state.problem is not None:
                 return False
             backoff_s = min(_FIRST_BACKOFF_S * 2 ** (failures - 1), _MAX_BACKOFF_S)
             backoff_s *= self._random.uniform(0.5, 1.0)
@@ -490,8 +490,7 @@ class Flights:
         is_first = store is self._store
         with self._work:
             began_ms = self._clock.monotonic_ms()
-            if self._breaker.wait_ms(began_ms):
-                raise self._left_alone(resource)
+            self._state.begin(resource.object_key, began_ms)
             self.metrics.requests += 1
             if is_first:
                 flight.begun_ms = began_ms
@@ -506,25 +505,9 @@ class Flights:
             with self._work:
                 if is_first:
                     flight.begun_ms = None
-                self._tell_breaker(resource, error, began_ms)
+                self._state.ended(resource.object_key, error, began_ms)
                 if error is None:
                     self._hedge(flight).took(self._clock.monotonic_ms() - began_ms)
-
-    def _tell_breaker(self, resource: Resource, error: BaseException | None, began_ms: int) -> None:
-        """With the lock."""
-        if not is_failure(error):
-            if self._breaker.answered():
-                _log.info("the store serves cold reads again")
-            return
-        opened = self._breaker.failed(
-            error,
-            resource.object_key,
-            began_ms=began_ms,
-            now_ms=self._clock.monotonic_ms(),
-            uniform=self._random.random(),
-        )
-        if opened and self._breaker.pauses == 1:
-            _log.warning("cold reads leave the store alone for a while: %s", error)
 
     # Second tries. With the lock.
 
@@ -553,7 +536,7 @@ class Flights:
             if flight.begun_ms is None or flight.is_hedged:
                 continue
             hedge, size = self._hedge(flight), flight.resource.reserve
-            if flight.begun_ms + hedge.delay_ms > now_ms or self._breaker.reason is not None:
+            if flight.begun_ms + hedge.delay_ms > now_ms or self._state.problem is not None:
                 continue
             if (size and not self._chunks.has_room(size)) or not hedge.spend():
                 continue
