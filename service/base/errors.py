@@ -40,6 +40,10 @@ class StorageError(FirnError):
     """The disk or the object store did not do what it was asked."""
 
 
+class DataAsleep(StorageError):
+    """The bytes are there, and cannot be read before somebody has restored them from an archive class."""
+
+
 class ConfigError(FirnError):
     """A configuration key or value is refused; the message names the key and the reason."""
 

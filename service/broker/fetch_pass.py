@@ -17,7 +17,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.errors import CorruptionError, DataAsleep, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.broker.broker import Broker
 from service.broker.cluster_view import NOBODY
@@ -27,7 +27,6 @@ from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
-from service.remote.stores.errors import ObjectAsleep
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import Candidate
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
@@ -144,7 +143,7 @@ class Pass:
                 read = NOTHING if diverging is not None else self._read(partition, topic, asked)
         except RequestError as e:
             return None, self._refused(topic, asked, e)
-        except ObjectAsleep:
+        except DataAsleep:
             # Nothing comes before somebody restores it: the client asks again later, as at the log's end.
             self.is_asleep = True
             read, diverging = NOTHING, None

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from service.base.errors import CorruptionError, StorageError, UnknownVersion
+from service.base.errors import CorruptionError, DataAsleep, StorageError, UnknownVersion
 
 
 class ObjectNotFound(StorageError):
@@ -49,7 +49,7 @@ class StoreRefused(StorageError):
     """The store answered, and said no: the object is locked, its key is disabled. Not retryable."""
 
 
-class ObjectAsleep(StoreRefused):
+class ObjectAsleep(StoreRefused, DataAsleep):
     """The object lies in an archive class, and cannot be read before it has been restored from there."""
 
 

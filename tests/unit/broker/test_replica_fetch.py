@@ -158,7 +158,7 @@ def test_what_may_not_be_is_refused_and_nothing_of_it_is_noted(
     async def scenario(node: OneOfThree) -> None:
         one = Followed(node)
         await append(one, 3)
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.INFO):
             answer = await one.fetch(**how)
         assert (ErrorCode(answer.error_code), answer.records or b"") == (expected, b"")
         assert "refused" in caplog.text
