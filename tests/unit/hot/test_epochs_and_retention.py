@@ -15,7 +15,6 @@ from service.config.settings import LogConfig
 from service.hot.epochs import LeaderEpochs
 from service.hot.log import LocalLog
 from service.hot.retention import (
-    OVERDUE_MS,
     RetentionBounds,
     RetentionLimits,
     SegmentFacts,
@@ -23,6 +22,9 @@ from service.hot.retention import (
     limits_of,
 )
 from tests.unit.hot.logs import START_MS, batch, open_log, raw
+
+OVERDUE_MS = 600_000
+"""So long a log waits for a bucket that does not take what is too old."""
 
 
 def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from service.base.files import FsyncFailed
+from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch, open_log
@@ -65,3 +70,38 @@ def test_a_clean_close_makes_the_active_segments_indexes_durable_and_nothing_if_
     again.close()
     assert not synced(disk)
     assert disk.calls["pwrite"] == disk.calls["open"] == 0
+
+
+DOORS = [
+    ("fsync", f"{0:020d}.log"),
+    ("fsync", f"{0:020d}.index"),
+    ("fsync", f"{0:020d}.timeindex"),
+    ("fsync", f"{3:020d}.snapshot"),
+    ("fsync", f"{3:020d}.log"),
+    ("fsync_dir", "events-0"),
+]
+"""Whatever a flush of a log with a sealed segment has the disk make durable."""
+
+
+@pytest.mark.parametrize(("call", "name"), DOORS)
+def test_a_failed_fsync_is_final_through_whichever_door_it_came(tmp_path: Path, call: str, name: str) -> None:
+    """The kernel has dropped the pages and says so once: an fsync that succeeds later proves nothing."""
+    disk = FaultDisk()
+    log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=0)
+    log.append(batch(3), 0, START_MS)
+    log.flush()
+    log.roll()
+    log.append(batch(3), 0, START_MS)
+    fault = disk.fail(call, errno.EIO, times=1, only=lambda path: path.name == name)
+    with pytest.raises(FsyncFailed):
+        log.flush()
+    assert fault.hits == 1
+    for _ in range(2):
+        with pytest.raises(LogOffline):
+            log.flush()
+    assert log.recovery_point == 3
+    assert log.latch.failure is not None
+    asked = len(disk.log)
+    with pytest.raises(LogOffline):
+        log.flush()
+    assert len(disk.log) == asked, "nothing is asked of the disk any more"

@@ -9,7 +9,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.partition.refused import MOST_PRODUCERS
 from tests.unit.hot.logs import START_MS, batch
 from tests.unit.partition.leading import EPOCH, Led
 
@@ -100,6 +99,8 @@ def test_who_leads_anew_knows_nothing_of_it(led: Produced) -> None:
 
 def test_as_many_producers_as_want_to_be_refused_take_no_memory(led: Produced) -> None:
     led.there_must_be(3)
-    for producer in range(1000, 1000 + 3 * MOST_PRODUCERS):
+    remembered = []
+    for producer in range(1000, 1130):
         assert led.send(0, producer=producer) is TOO_FEW
-        assert len(led.partition._refused) <= MOST_PRODUCERS
+        remembered.append(len(led.partition._refused))
+    assert remembered == [*range(1, 65), *range(1, 65), 1, 2]
