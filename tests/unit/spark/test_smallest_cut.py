@@ -1,0 +1,37 @@
+"""How small a piece of a segment the planner cuts off, for the sake of splits of equal bytes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from service.spark.plan.splits import Candidate, SplitLimits, plan_splits
+
+KIB = 1024
+
+
+def planned(log_kib: list[int], max_kib: int) -> list[list[tuple[int, int, int]]]:
+    """Of each split its pieces: number of the segment, first and end KiB. Opening one counts 256 KiB."""
+    candidates = []
+    for n, size in enumerate(log_kib):
+        entry: Any = SimpleNamespace(log_length=size * KIB, base_offset=10 * n, last_offset=10 * n + 9, key=n)
+        candidates.append(Candidate("t", 0, entry, 0, 1000))
+    splits = plan_splits(candidates, SplitLimits(max_kib * KIB))
+    pieces = [[(piece.entry, piece) for piece in split.pieces] for split in splits]
+    return [
+        [(int(str(entry.key)), piece.first_byte // KIB, piece.end_byte // KIB) for entry, piece in split]
+        for split in pieces
+    ]
+
+
+def test_pieces_are_cut_off_down_to_an_eighth_of_a_split() -> None:
+    assert planned([1000, 1000], 1024) == [
+        [(0, 0, 581)],
+        [(0, 581, 1000), (1, 0, 162)],
+        [(1, 162, 1000)],
+    ]
+    assert planned([1500, 500], 2048) == [[(0, 0, 1000)], [(0, 1000, 1500), (1, 0, 500)]]
+
+
+def test_less_than_that_goes_with_its_neighbour() -> None:
+    assert planned([1100, 1500], 1664) == [[(0, 0, 1100)], [(1, 0, 1500)]]
