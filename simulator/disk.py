@@ -195,6 +195,11 @@ class SimDisk:
             self.platter.find(path)
             return Space(_TOTAL, int(_TOTAL * self._faults.left()))
 
+    def device(self, path: Path) -> int:
+        with self._call("stat", "looking at", path):
+            self.platter.find(path)
+            return 1
+
     def list(self, path: Path) -> list[Entry]:
         with self._call("list", "listing", path):
             names = self.platter.directory(path).names

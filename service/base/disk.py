@@ -138,6 +138,9 @@ class Disk(Protocol):
     def space(self, path: Path) -> Space:
         """How large the file system is that `path` lies in, and what is left of it."""
 
+    def device(self, path: Path) -> int:
+        """The file system that `path` lies in: two paths of one have the same."""
+
     def list(self, path: Path) -> list[Entry]:
         """What the directory holds, in the order of the names."""
 
@@ -288,6 +291,10 @@ class SystemDisk:
         with _saying("looking at", path):
             found = os.statvfs(path)
         return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def device(self, path: Path) -> int:
+        with _saying("looking at", path):
+            return os.stat(path).st_dev
 
     def list(self, path: Path) -> list[Entry]:
         with _saying("listing", path), os.scandir(path) as entries:

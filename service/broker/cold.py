@@ -18,9 +18,11 @@ from service.base.rate import RateLimit
 from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
+from service.broker.disk_watch import marks_of
 from service.broker.housekeeper import ClusterHouse
 from service.broker.takeover import Adopted, adopt_archive
 from service.config.settings import BrokerConfig
+from service.hot.watermarks import free_of_steps
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -122,11 +124,12 @@ class ColdTier:
             )
             for _ in range(2)
         )
+        self._disk_cache = _disk_cache(config, world, lambda: self._current())
         self.reader = RemoteReader(
             first,
             world,
             second_store=second,
-            disk_cache=_disk_cache(config, world),
+            disk_cache=self._disk_cache,
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
             chunk_bytes=config.remote_chunk_bytes,
@@ -172,7 +175,7 @@ class ColdTier:
     def _claim_and_probe(self) -> None:
         """On a thread of the pool."""
         claim_prefix(self._store, self._cluster_id)
-        why = probe(self._store, self._world.new_uuid())
+        why = probe(self._store, self._world.new_uuid)
         self._is_conditional = why is None
         if why is None:
             return
@@ -203,6 +206,7 @@ class ColdTier:
     async def run(self, broker: Broker) -> None:
         """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
         house = broker.plane.house
+        broker.disks.take_first(self._give_back)
         while self._claim is None or not await self._claimed(self._claim):
             await asyncio.sleep(CLAIM_AGAIN_S)
             self._claim = asyncio.ensure_future(self._ask())
@@ -256,6 +260,13 @@ class ColdTier:
             looks.cancel()
             await manager.stop()
 
+    async def _give_back(self, log_dir: Path) -> int:
+        """Bytes that the cache of cold reads has let go of, where it shares a file system with `log_dir`."""
+        cache = self._disk_cache
+        if cache is None or not cache.shares(log_dir):
+            return 0
+        return await asyncio.get_running_loop().run_in_executor(self._pool, cache.trim)
+
     async def close(self) -> None:
         """Fail the reads under way and join their threads."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
@@ -302,10 +313,16 @@ def _fetch_limit(config: BrokerConfig) -> RateLimit:
     )
 
 
-def _disk_cache(config: BrokerConfig, world: World) -> DiskCache | None:
+def _disk_cache(config: BrokerConfig, world: World, current: Callable[[], BrokerConfig]) -> DiskCache | None:
     if config.remote_cache_dir is None:
         return None
-    return DiskCache(world, Path(config.remote_cache_dir), config.remote_cache_dir_bytes)
+    return DiskCache(
+        world,
+        Path(config.remote_cache_dir),
+        config.remote_cache_dir_bytes,
+        beside=(*config.log_dirs, config.cluster.metadata_log_dir),
+        keeps_free=lambda total: free_of_steps(total, marks_of(current())),
+    )
 
 
 def _uploads_child(config: BrokerConfig) -> UploadsChild | None:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -93,6 +93,7 @@ class DiskWatch:
         self._directories = {path: _Directory(path) for path in logs.directories}
         self._is_hurried = False
         self._hurry_changed: Callable[[], None] = lambda: None
+        self._give_back: Callable[[Path], Awaitable[int]] | None = None
         self._changes = RateLimitedLog(_log, now=self._now_s)
         self._troubles = RateLimitedLog(_log, now=self._now_s)
 
@@ -104,6 +105,11 @@ class DiskWatch:
     def watch(self, hurry_changed: Callable[[], None]) -> None:
         """Call `hurry_changed` when what `hurries` says is to be asked again, from now on."""
         self._hurry_changed = hurry_changed
+
+    def take_first(self, give_back: Callable[[Path], Awaitable[int]]) -> None:
+        """Where a directory fills up, first have the bytes back that are kept beside it for speed alone:
+        `give_back` says how many were let go of."""
+        self._give_back = give_back
 
     def hurries(self, tip: TopicIdPartition) -> bool:
         """Whether the disk of a partition fills up, so that it should be copied before others."""
@@ -199,8 +205,11 @@ class DiskWatch:
             self._troubles.warning("what is left of %s is not known: %s", home.path, e)
             return
         config = self._config()
-        marks = _marks(config)
+        marks = marks_of(config)
         standing = look(home.step, *space, marks, is_tiered=config.remote_storage_enabled)
+        if standing.step is not Step.FREE and self._give_back and await self._give_back(home.path):
+            home.wake.set()  # what is left now is asked next, before anything is refused
+            return
         is_due = self._clock.monotonic_ms() >= home.is_due_ms
         if standing.step is Step.FREE or not config.remote_storage_enabled:
             home.tiered, home.is_due_ms = [], 0
@@ -304,7 +313,8 @@ class DiskWatch:
             return 0
 
 
-def _marks(config: BrokerConfig) -> Marks:
+def marks_of(config: BrokerConfig) -> Marks:
+    """Where the steps of the ladder lie, as the settings say."""
     return Marks(
         is_on=config.disk_watermarks_enable,
         percents=(

@@ -72,6 +72,10 @@ def _store(cold: ColdTier) -> Check:
     problems = {
         f"{client}: {why}" for client, one in cold.metrics.items() if (why := one.problem) is not None
     }
+    if asleep := cold.reader.stats().flights.asleep:
+        problems.add(
+            f"read: {len(asleep)} objects lie in an archive class and have to be restored, {asleep[0]} first"
+        )
     if cold.tiering is not None and cold.tiering.displaced is not None:
         problems.add(cold.tiering.displaced)
     if problems:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -21,6 +22,7 @@ from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.network.told import TopicInfo
+    from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
     from service.remote.stores.store import ObjectStore
 
 WATCH_INTERVAL_S = 1.0
@@ -55,6 +57,19 @@ class TopicTiers:
     ahead: tuple[int, ...] = ()
     """Partitions whose archive in the bucket goes on behind what the broker knows: another writer, or an
     older disk."""
+    asleep: tuple[Asleep, ...] = ()
+    refused: tuple[str, ...] = ()
+    """What the store refuses to tell of single partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asleep:
+    """The oldest objects of a partition lie in an archive class: records up to `last_offset` cannot be read
+    before the objects, of which `key` is the first, have been restored."""
+
+    partition: int
+    last_offset: int
+    key: str
 
 
 class Published(NamedTuple):
@@ -63,6 +78,17 @@ class Published(NamedTuple):
     size_bytes: int
     objects: int
     end_offset: int
+    asleep: tuple[int, str] | None = None
+    """the last offset that lies in an archive class, and the first such object"""
+
+
+class Cold(NamedTuple):
+    """What the bucket says of a topic: by partition, who writes it, and what is not known of it, and why."""
+
+    published: dict[int, Published]
+    writer: str | None
+    problem: str | None
+    refused: tuple[str, ...]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -130,7 +156,7 @@ def collect(
         last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     any_broker = next(iter(settings.values()), {})
     url = url or any_broker.get(URL_KEY)
-    cold, writer, problem = _cold_sizes(
+    cold, writer, problem, refused = _cold_sizes(
         info, url, endpoint or any_broker.get(ENDPOINT_KEY), region or any_broker.get(REGION_KEY)
     )
     suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
@@ -155,26 +181,33 @@ def collect(
                 cold_objects=published.objects if published is not None else None,
             )
         )
-    return TopicTiers(topic, info.topic_id, url, problem, tuple(rows), writer, ahead)
+    asleep = tuple(Asleep(p, *found.asleep) for p, found in cold.items() if found.asleep is not None)
+    return TopicTiers(topic, info.topic_id, url, problem, tuple(rows), writer, ahead, asleep, refused)
 
 
-def _cold_sizes(
-    info: TopicInfo, url: str | None, endpoint: str | None, region: str | None
-) -> tuple[dict[int, Published], str | None, str | None]:
-    """What is published by partition, who writes there, and why that is not known if so."""
+def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> Cold:
+    """One look at the bucket. A partition that the store refuses is left out; the others are told."""
     from service.base.errors import FirnError
     from service.base.world import system_world
+    from service.remote.stores.errors import OF_THE_STORE, StoreRefused
     from service.remote.stores.obstore_store import StoreOptions, open_store
 
     if url is None:
-        return {p.partition: Published(0, 0, 0) for p in info.partitions}, None, None
+        return Cold({p.partition: Published(0, 0, 0) for p in info.partitions}, None, None, ())
     options = StoreOptions(connect_timeout_s=3, request_timeout_s=10, max_retries=1, retry_timeout_s=10)
     try:
         store = open_store(url, world=system_world(), endpoint=endpoint, region=region, options=options)
-        found = {p.partition: _published(store, info.topic_id, p.partition) for p in info.partitions}
-        return found, _writer(store), None
+        found, refused = {}, []
+        for one in info.partitions:
+            try:
+                found[one.partition] = _published(store, info.topic_id, one.partition)
+            except StoreRefused as e:
+                if isinstance(e, OF_THE_STORE):
+                    raise
+                refused.append(f"partition {one.partition}: {e}")
+        return Cold(found, _writer(store), None, tuple(refused))
     except FirnError as e:
-        return {}, None, str(e)
+        return Cold({}, None, str(e), ())
 
 
 def _writer(store: ObjectStore) -> str | None:
@@ -196,7 +229,42 @@ def _published(store: ObjectStore, topic_id: UUID, partition: int) -> Published:
     chain = open_published(store, HeadKey(topic_id, partition))
     if chain is None or not chain.manifest.segments:
         return Published(0, 0, 0)
-    return Published(chain.manifest.size_bytes, chain.manifest.segments, chain.manifest.end_offset)
+    manifest = chain.manifest
+    return Published(manifest.size_bytes, manifest.segments, manifest.end_offset, _asleep(store, manifest))
+
+
+def _asleep(store: ObjectStore, manifest: Manifest) -> tuple[int, str] | None:
+    """Lifecycle rules take the oldest objects first: the last offset of those at the beginning that lie in an
+    archive class, and the first of them. One request where there are none."""
+    from service.remote.reading.object_reader import open_page
+    from service.remote.stores.errors import ObjectAsleep
+
+    @cache
+    def load(ref: PageRef) -> Page:
+        return open_page(store, ref, manifest)
+
+    def sleeps(offset: int) -> SegmentEntry | None:
+        entry = manifest.find(offset, load)
+        try:
+            if entry is not None:
+                store.get_range(entry.key, 0, 1)
+        except ObjectAsleep:
+            return entry
+        return None
+
+    first = last = sleeps(manifest.start_offset)
+    if first is None or last is None:
+        return None
+    awake = manifest.end_offset
+    while last.last_offset + 1 < awake:
+        middle = (last.last_offset + 1 + awake) // 2
+        entry = sleeps(middle)
+        if entry is not None:
+            last = entry
+        else:
+            found = manifest.find(middle, load)
+            awake = found.base_offset if found is not None else middle
+    return last.last_offset, first.key
 
 
 def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:
@@ -246,6 +314,12 @@ def table(tiers: TopicTiers) -> list[str]:
     )
     writer = f"  (written by {tiers.writer})" if tiers.writer is not None else ""
     lines = [f"{tiers.topic}  {tiers.url or 'no cold tier'}{writer}", *_aligned([head, *rows, total])]
+    lines += [
+        f"partition {one.partition}: {one.key} and all up to offset {one.last_offset} lie in an archive "
+        f"class and cannot be read before they have been restored (docs/operations.md)"
+        for one in tiers.asleep
+    ]
+    lines += tiers.refused
     if tiers.ahead:
         numbers = ", ".join(map(str, tiers.ahead))
         lines.append(

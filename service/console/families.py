@@ -251,7 +251,11 @@ STORE: Final = (
     _counter("cache_disk_hits", "Things of the bucket that were in the cache on the local disk."),
     _counter("cache_second_tries", "Second requests for what had not come in the usual time."),
     _counter("cache_second_tries_won", "Second requests that were answered first."),
-    _counter("cache_refused", "Downloads that were not begun because the store is left alone for a while."),
+    _counter(
+        "cache_refused",
+        "Downloads that were not begun because the store is left alone for a while, or refuses the object.",
+    ),
+    _gauge("cache_asleep", "Objects that were asked for and lie in an archive class, so cannot be read."),
     _counter("cache_retries", "Downloads that were tried again."),
     _counter("cache_failures", "Downloads that were given up."),
     _gauge("cache_streams", "Readers of the bucket that go on where they ended, for whom is read ahead."),

@@ -244,6 +244,7 @@ def _cold(cold: Cold) -> Iterator[Sample]:
     yield Sample("firn_cache_second_tries", found.hedges)
     yield Sample("firn_cache_second_tries_won", found.hedges_won)
     yield Sample("firn_cache_refused", found.refused)
+    yield Sample("firn_cache_asleep", len(found.asleep))
     yield Sample("firn_cache_failures", found.failures)
     yield Sample("firn_cache_downloads", found.in_flight)
 

@@ -67,6 +67,15 @@ class Standing(NamedTuple):
     most_bytes: int
 
 
+def free_of_steps(total: int, marks: Marks) -> int:
+    """Bytes of a file system of `total` that have to be left so that no step is on, or ends."""
+    counted = min(total, marks.counted_bytes)
+    left = marks.reserve_bytes + marks.reserve_bytes // 8
+    if marks.is_on:
+        left = max(left, counted * (100 - min(marks.percents) + marks.margin_percent) // 100)
+    return left
+
+
 def look(before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool) -> Standing:
     """Where a directory stands now that stood on `before`; `total` and `usable` bytes of its file system.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from uuid import UUID
+from uuid import uuid4
 
 import pytest
 
@@ -15,6 +15,7 @@ from service.remote.stores.errors import (
     CredentialsMissing,
     ObjectNotFound,
     PreconditionFailed,
+    RequestUnknown,
     StoreRefused,
     StoreUnavailable,
 )
@@ -66,7 +67,7 @@ def test_of_many_who_race_to_replace_an_object_one_wins(backend: Backend) -> Non
 
 
 def test_the_probe_trusts_a_store_that_keeps_its_word_and_leaves_nothing_behind(backend: Backend) -> None:
-    assert conditional.probe(backend.store, UUID(int=1)) is None
+    assert conditional.probe(backend.store, uuid4) is None
     assert list(backend.store.list("")) == []
 
 
@@ -92,7 +93,7 @@ class Careless(MemoryStore):
 @pytest.mark.parametrize("ignored", ["absent", "match"])
 def test_the_probe_finds_a_store_out_that_ignores_conditions(ignored: str) -> None:
     store = Careless(ignored)
-    assert "replaces an object" in (conditional.probe(store, UUID(int=1)) or "")
+    assert "replaces an object" in (conditional.probe(store, uuid4) or "")
     assert list(store.list("")) == []
 
 
@@ -108,13 +109,47 @@ class Refusing(MemoryStore):
 
 
 def test_a_refusal_tells_of_the_store_unless_it_is_of_who_asks() -> None:
-    found = conditional.probe(Refusing(StoreRefused("501 NotImplemented")), UUID(int=1))
+    found = conditional.probe(Refusing(RequestUnknown("501 NotImplemented")), uuid4)
     assert found == "it refuses them: 501 NotImplemented"
-    for passing in (AccessRefused("403 AccessDenied"), CredentialsMissing("no role yet")):
+    for passing in (
+        AccessRefused("403 AccessDenied"),
+        CredentialsMissing("no role yet"),
+        StoreRefused("a disabled key"),
+    ):
         store = Refusing(passing)
         with pytest.raises(type(passing)):
-            conditional.probe(store, UUID(int=1))
+            conditional.probe(store, uuid4)
         assert list(store.list("")) == []
+
+
+class Doubtful(MemoryStore):
+    """Loses the answer to one replacement, and damages what it reads back of that."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(SystemThreads())
+        self.left = times
+        self.keys: set[str] = set()
+        self._damages = ""
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        super().put_if_match(key, data, tag)
+        self.keys.add(key)
+        if self.left:
+            self.left -= 1
+            self._damages = key
+            raise PreconditionFailed("of the second try, whose first one was done")
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        data = super().get(key, max_size=max_size)
+        return b"?" * len(data) if key == self._damages else data
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_doubtful_answer_is_no_verdict_on_the_store(times: int) -> None:
+    store = Doubtful(times)
+    assert conditional.probe(store, uuid4) is None
+    assert len(store.keys) == times + 1, "each time a fresh object"
+    assert list(store.list("")) == []
 
 
 class Lossy(MemoryStore):

@@ -16,6 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from service.base.disk import Space
 from service.base.health import Check, State
 from service.hot.watermarks import Step
 from service.records.builder import BatchBuilder
@@ -427,3 +428,57 @@ def test_a_full_disk_says_so_and_a_new_partition_lies_where_there_is_room(
     assert (refused.error_code, refused.error_message) == (STORAGE_ERROR, "the disk is full")
     ladder.disk.heal()
     assert ladder.produce(created.topic_id)[0].error_code == 0
+
+
+class WithCache(RoomyDisk):
+    """Each file of the cache of cold reads takes a fifth of the file system."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.returned = 0
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        if path.suffix == ".chunk":
+            self.returned += 1
+
+    def space(self, path: Path) -> Space:
+        total, left = super().space(path)
+        return Space(total, min(left + self.returned * total // 5, total))
+
+
+def test_the_cache_of_cold_reads_is_given_back_before_a_record_is_refused(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    disk, bucket, cache = WithCache(), tmp_path / "bucket", tmp_path / "cache"
+    bucket.mkdir()
+    node = start(
+        make_world(SystemClock(), disk),
+        firn_remote_url=f"file://{bucket}",
+        firn_remote_cache_dir=str(cache),
+        firn_disk_watermarks_enable="true",
+        firn_disk_check_interval_ms="50",
+    )
+    ladder = Ladder(node, disk, bucket)
+    topic_id = ladder.create("cold", **TIERED, local_retention_bytes="1")
+    ladder.fill(topic_id, 8)
+    wait_until("local copies to go", lambda: ladder.partition(topic_id).log.local_log_start_offset > 6)
+    for offset in range(6):
+        assert ladder.talk.fetch(topic_id, offset).error_code == 0
+    wait_until("cold reads to be kept on disk", lambda: len(list(cache.glob("*.chunk"))) >= 3)
+    before = ladder.partition(topic_id).unified.end_offset
+    steps = []
+    look = ladder.broker.disks._stand
+
+    def watched(home: Any, standing: Any) -> None:
+        steps.append(standing.step)
+        look(home, standing)
+
+    ladder.broker.disks._stand = watched
+    disk.leave(1)  # records would be refused
+    wait_until("the cache to be given back", lambda: disk.returned >= 3)
+    wait_until("the disk to be looked at again", lambda: len(steps) > 3)
+    assert set(steps) == {Step.FREE}
+    assert ladder.produce(topic_id)[0].error_code == 0
+    assert ladder.partition(topic_id).unified.end_offset == before + 1
+    ladder.client.close()

@@ -162,6 +162,9 @@ class FaultDisk:
     def stat(self, path: Path) -> Entry:
         return self._do("stat", path, lambda: self.disk.stat(path))
 
+    def device(self, path: Path) -> int:
+        return self._do("device", path, lambda: self.disk.device(path))
+
     def space(self, path: Path) -> Space:
         return self._do("space", path, lambda: self.disk.space(path))
 

@@ -5,7 +5,10 @@ memory has it no longer. Nothing rests on it: a file appears whole by its rename
 the block table as what comes from the bucket is, and every start begins with an empty directory. So nothing
 is ever flushed.
 
-A disk that fails costs the cache and nobody's read: it is off from then on, which is told once.
+Its bytes are the first to go where the file system fills up: before each write, and when `trim` is called,
+files go until what has to be left is left. A write for which there is no room all the same costs half of what
+is kept, and a pause. A disk that fails costs the cache and nobody's read: it is off from then on, which is
+told once, and its files go as far as they can.
 
 Ownership: called on the threads of `Flights`; one lock guards the index, and is not held while files are read
 or written.
@@ -16,7 +19,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -29,6 +33,10 @@ from service.base.world import World
 _log = logging.getLogger(__name__)
 
 LOCK_NAME: Final = "firn-cache.lock"
+_FULL: Final = (ENOSPC, EDQUOT)
+_FULL_PAUSE_MS: Final = 10_000
+_LEAST_FREE: Final = 0.01
+"""This part of a file system that is the cache's alone is left free."""
 _OURS: Final = re.compile(r"[0-9a-f]{16}\.chunk(\.tmp)?")
 
 
@@ -60,8 +68,22 @@ class _Place(NamedTuple):
 class DiskCache:
     """Chunks in files of `folder`, at most `most_bytes` of them, the least recently used go first."""
 
-    def __init__(self, world: World, folder: Path, most_bytes: int) -> None:
-        """Nothing is touched before the first use."""
+    def __init__(
+        self,
+        world: World,
+        folder: Path,
+        most_bytes: int,
+        *,
+        beside: Sequence[Path] = (),
+        keeps_free: Callable[[int], int] = lambda total: 0,
+    ) -> None:
+        """Nothing is touched before the first use. Where one of the directories `beside` shares the file
+        system, `keeps_free` of its total bytes are left there; else `_LEAST_FREE`."""
+        self._clock = world.clock
+        self._beside = beside
+        self._keeps_free = keeps_free
+        self._shared: frozenset[Path] = frozenset()
+        self._full_until_ms = 0
         self._disk = world.disk
         self._folder = folder
         self._most_bytes = most_bytes
@@ -104,14 +126,28 @@ class DiskCache:
 
     def save(self, chunk: Kept, data: Buffer) -> None:
         """Keep a chunk that was downloaded and proved."""
-        if self._is_off or len(data) > self._most_bytes:
+        if self._is_off or len(data) > self._most_bytes or self._clock.monotonic_ms() < self._full_until_ms:
             return
         try:
-            if not self._is_open():
-                return
-            self._write(chunk, data)
+            if self._is_open() and self._make_room(len(data))[1]:
+                self._write(chunk, data)
+        except DiskError as e:
+            if e.errno in _FULL:
+                self._no_room(e)
+            else:
+                self._switch_off(e)
+
+    def shares(self, directory: Path) -> bool:
+        """Whether one of those `beside` is on the cache's file system; False before the first use."""
+        return directory in self._shared
+
+    def trim(self) -> int:
+        """Let files go until enough is left of the file system; how many bytes that were."""
+        try:
+            return 0 if self._is_off or self._lock_fd is None else self._make_room(0)[0]
         except DiskError as e:
             self._switch_off(e)
+            return 0
 
     def close(self) -> None:
         """Give the directory up; what is in it goes when somebody opens it again."""
@@ -131,8 +167,10 @@ class DiskCache:
                 return not self._is_off
             make_directory(self._disk, self._folder)
             fd = self._disk.lock(self._folder / LOCK_NAME)
+            device = self._disk.device(self._folder)
+            shared = frozenset(one for one in self._beside if self._disk.device(one) == device)
             with self._lock:
-                self._lock_fd = fd
+                self._lock_fd, self._shared = fd, shared
             for entry in self._disk.list(self._folder):
                 if entry.is_file and _OURS.fullmatch(entry.name):
                     self._remove(entry.name)
@@ -158,12 +196,16 @@ class DiskCache:
             file = _File(f"{self._written:016x}.chunk", tuple(chunk.keys), len(data))
         path = self._folder / file.name
         temporary = path.with_name(file.name + ".tmp")
-        fd = self._disk.open(temporary, Open.ANEW)
         try:
-            self._disk.pwrite(fd, data, 0)
-        finally:
-            self._disk.close(fd)
-        self._disk.rename(temporary, path)
+            fd = self._disk.open(temporary, Open.ANEW)
+            try:
+                self._disk.pwrite(fd, data, 0)
+            finally:
+                self._disk.close(fd)
+            self._disk.rename(temporary, path)
+        except DiskError as e:
+            self._remove_if_possible([temporary.name], e)
+            raise
         position = 0
         with self._lock:
             self._files[file.name] = file
@@ -176,6 +218,45 @@ class DiskCache:
                 gone.append(self._take_out(next(iter(self._files.values()))))
         for old in gone:
             self._remove(old.name)
+
+    def _make_room(self, wanted: int) -> tuple[int, bool]:
+        """Let the oldest files go until `wanted` bytes can be written and enough is left: bytes that went,
+        and whether that is so now."""
+        total, usable = self._disk.space(self._folder)
+        keeps = self._keeps_free(total) if self._shared else int(total * _LEAST_FREE)
+        missing = keeps + wanted - usable
+        gone: list[_File] = []
+        with self._lock:
+            while self._files and sum(file.size for file in gone) < missing:
+                gone.append(self._take_out(next(iter(self._files.values()))))
+        for file in gone:
+            self._remove(file.name)
+        freed = sum(file.size for file in gone)
+        return freed, freed >= missing
+
+    def _no_room(self, error: DiskError) -> None:
+        """The file system, or a quota, has no room for a file: half of what is kept goes."""
+        self._full_until_ms = self._clock.monotonic_ms() + _FULL_PAUSE_MS
+        with self._lock:
+            least = self.size // 2
+            gone: list[_File] = []
+            while self._files and self.size > least:
+                gone.append(self._take_out(next(iter(self._files.values()))))
+        _log.log(
+            logging.WARNING if gone else logging.INFO,
+            "the cache of cold reads gives back %d of its bytes, nothing is added for %d s: %s",
+            sum(file.size for file in gone), _FULL_PAUSE_MS // 1000, error,
+        )  # fmt: skip
+        self._remove_if_possible([file.name for file in gone], error)
+
+    def _remove_if_possible(self, names: Iterable[str], error: DiskError) -> None:
+        """After an `error`, which another one would only hide."""
+        for name in names:
+            try:
+                self._remove(name)
+            except DiskError as e:
+                error.add_note(f"{name} stays until the next start: {e}")
+                return
 
     def _forget(self, files: Iterable[_File]) -> None:
         """Files that are damaged or gone."""
@@ -209,9 +290,12 @@ class DiskCache:
             if self._is_off:
                 return
             self._is_off = True
+            is_ours, names = self._lock_fd is not None, list(self._files)
             self._places.clear()
             self._files.clear()
             self.size = 0
+        if is_ours:
+            self._remove_if_possible(names, error)
         _log.error("the cache of cold reads in %s is off until the next start: %s", self._folder, error)
 
 

@@ -24,6 +24,7 @@ from service.remote.stores.errors import (
     CredentialsMissing,
     ObjectAsleep,
     ObjectNotFound,
+    RequestUnknown,
     StoreRefused,
     StoreThrottled,
     StoreUnavailable,
@@ -112,7 +113,7 @@ _REFUSALS: Final[Mapping[str, _Refusal]] = {
     "RetentionPolicyNotMet": _Refusal(StoreRefused, "the object is under a retention policy"),
     "BlobImmutableDueToPolicy": _Refusal(StoreRefused, "the blob is under an immutability policy"),
     "BlobImmutableDueToLegalHold": _Refusal(StoreRefused, "the blob is under a legal hold"),
-    "NotImplemented": _Refusal(StoreRefused, "it does not know this request"),
+    "NotImplemented": _Refusal(RequestUnknown, "it does not know this request"),
 }
 _KEY_CODES: Final = ("KMS.", "Kms", "KeyVault")
 """Codes that begin so are of the object's encryption key: disabled, deleted, not permitted."""
@@ -183,8 +184,12 @@ def store_error(
         return AccessRefused(said)
     if _NOT_PERMITTED.search(words):
         return AccessRefused(f"{key}: {place}: {_first_line(text)}")
-    if is_refusal or not_found or answer.status in (405, 501):
-        return StoreRefused(said if answer.status else f"{key}: {place}: {_first_line(text)}")
+    if answer.status in (405, 501):
+        return RequestUnknown(said)
+    if answer.status and (is_refusal or not_found):
+        return StoreRefused(said)
+    if is_refusal or not_found:
+        return RequestUnknown(f"{key}: {place}: {_first_line(text)}")
     if answer.status:
         return StoreUnavailable(said)
     kind = StoreUnreachable if _NO_CONNECTION in text else StoreUnavailable

@@ -7,22 +7,22 @@ or somebody else's, or the store does not say, which is for the caller to ask ag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.remote.stores.errors import (
-    AccessRefused,
-    CredentialsMissing,
     ObjectNotFound,
     PreconditionFailed,
-    StoreRefused,
+    RequestUnknown,
     StoreUnavailable,
 )
 from service.remote.stores.store import ObjectStore, Tagged
 
 PROBE_PREFIX: Final = "probe"
+PROBES: Final = 3
 _MAX_PROBE_BYTES: Final = 64
 
 
@@ -72,26 +72,34 @@ def holds(store: ObjectStore, key: str, data: Buffer) -> bool:
         return False
 
 
-def probe(store: ObjectStore, new_id: UUID) -> str | None:
+def probe(store: ObjectStore, new_uuid: Callable[[], UUID]) -> str | None:
     """Why conditional writes of `store` cannot be relied on; None when they can.
 
-    Writes, and removes, one small object under a name that nobody else uses. A store that knows no such
-    writes may refuse them or, worse, write: both are told. Raises what a store raises that does not answer,
-    or does not let these credentials write at all.
+    A lost answer and a damaged one after it look like a store that ignores conditions: so it is asked up to
+    `PROBES` times, each time of a fresh object, and relied on when one of these finds nothing wrong. Raises
+    what a store raises that does not answer, or does not let these credentials write at all.
     """
-    key = f"{PROBE_PREFIX}/{new_id}"
+    why = None
+    for _ in range(PROBES):
+        why = _probe_once(store, f"{PROBE_PREFIX}/{new_uuid()}")
+        if why is None:
+            return None
+    return why
+
+
+def _probe_once(store: ObjectStore, key: str) -> str | None:
+    """Writes, and removes, one small object under a name that nobody else uses. A store that knows no such
+    writes may refuse them or, worse, write: both are told."""
     try:
         return broken_promise(store, key)
-    except (AccessRefused, CredentialsMissing):
-        raise
-    except StoreRefused as e:
+    except RequestUnknown as e:
         return f"it refuses them: {e}"
     finally:
         store.delete([key])
 
 
 def broken_promise(store: ObjectStore, key: str) -> str | None:
-    """As `probe`, under a `key` that the caller removes, and refusals are raised."""
+    """As `_probe_once`, under a `key` that the caller removes, and refusals are raised."""
     if not create(store, key, b"one"):
         return "it writes no new object where none is"
     if store.put_if_absent(key, b"two"):

@@ -5,7 +5,8 @@
   `StoreUnreachable`, where nobody listens, `StoreThrottled`, so that all who ask this store ask less, and
   `CredentialsExpired`, where newer ones are fetched.
 - `StoreRefused`: the store answered no, of this object or prefix; an operator has to act. `AccessRefused` is
-  for lack of permission, `ObjectAsleep` for objects in an archive class. Three kinds of it speak of the
+  for lack of permission, `ObjectAsleep` for objects in an archive class, `RequestUnknown` for requests that
+  the store does not have. Three kinds of it speak of the
   whole store: `AccountRefused`, `BucketRefused`, and `CredentialsMissing`, which no store has answered.
 - `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
 - `PreconditionFailed`: the object is not the one that the write was to replace; somebody else was there.
@@ -47,6 +48,10 @@ class CredentialsExpired(StoreUnavailable):
 
 class StoreRefused(StorageError):
     """The store answered, and said no: the object is locked, its key is disabled. Not retryable."""
+
+
+class RequestUnknown(StoreRefused):
+    """The store knows no such request, of whichever object."""
 
 
 class ObjectAsleep(StoreRefused, DataAsleep):

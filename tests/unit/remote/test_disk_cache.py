@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from service.base.clock import ManualClock
+from service.base.disk import Space
 from service.base.types import Buffer
 from service.remote.reading.disk_cache import LOCK_NAME, DiskCache, Kept
 from service.remote.stores.errors import StoreUnavailable
@@ -132,6 +134,86 @@ def test_a_disk_that_fails_costs_the_cache_and_nobodys_read(
             assert world.read_all() == world.archive.log
     assert [record for record in caplog.records if "is off until the next start" in record.message]
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
+class Small(FaultDisk):
+    """A file system of `total` bytes, of which `others` are somebody else's."""
+
+    def __init__(self, folder: Path, total: int) -> None:
+        super().__init__()
+        self.folder = folder
+        self.total = total
+        self.others = 0
+
+    def space(self, path: Path) -> Space:
+        super().space(path)
+        ours = sum(one.stat().st_size for one in self.folder.glob("*.chunk*"))
+        return Space(self.total, max(self.total - self.others - ours, 0))
+
+
+def test_a_cache_beside_logs_leaves_them_what_their_file_system_is_to_keep_free(world: WithDisk) -> None:
+    world.reader.close()
+    world.disk = disk = Small(world.folder, total=20 * CHUNK)
+    logs, apart = world.folder.parent, world.folder.parent / "not there"
+    cache = DiskCache(
+        make_world(disk=disk), world.folder, 1 << 30, beside=(logs,), keeps_free=lambda total: total // 2
+    )
+    world.reader = world.new_reader(cache_bytes=4 * CHUNK, disk_cache=cache)
+    assert world.read_all() == world.archive.log
+    assert 6 * CHUNK <= cache.size <= 10 * CHUNK, "its budget is far more"
+    assert cache.shares(logs)
+    assert not cache.shares(apart)
+    disk.others = 6 * CHUNK  # records come
+    freed = cache.trim()
+    assert freed >= 2 * CHUNK - CHUNK // 2
+    assert cache.size <= 4 * CHUNK
+    assert sum(path.stat().st_size for path in world.chunks()) == cache.size
+    assert cache.trim() == 0
+    disk.others = 19 * CHUNK
+    cache.trim()
+    assert not world.chunks(), "all that it has goes before a record is refused"
+    assert world.read_all() == world.archive.log
+    assert not world.chunks()
+    disk.others = 0
+    assert world.read_all() == world.archive.log
+    assert world.chunks(), "it goes on when there is room"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_costs_part_of_the_cache_and_the_cache_goes_on_smaller(
+    code: int, world: WithDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.reader.close()
+    clock = ManualClock(0)
+    cache = DiskCache(make_world(clock, disk=world.disk), world.folder, 1 << 20)
+    world.reader = world.new_reader(cache_bytes=4 * CHUNK, disk_cache=cache)
+    world.read_all()
+    before = cache.size
+    assert before
+    for path in world.chunks()[-2:]:
+        path.unlink()  # so that something has to be written
+    world.disk.fail("pwrite", code, path=str(world.folder))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert world.read_all() == world.archive.log
+    assert 0 < cache.size <= before // 2
+    assert sum(path.stat().st_size for path in world.chunks()) == cache.size
+    assert not list(world.folder.glob("*.tmp"))
+    assert "gives back" in caplog.text
+    assert "is off" not in caplog.text
+    world.disk.heal()
+    clock.advance(10_000)
+    assert world.read_all() == world.archive.log
+    assert cache.size > before // 2
+
+
+def test_a_disk_that_fails_otherwise_is_rid_of_what_the_cache_had(world: WithDisk) -> None:
+    world.read_all()
+    world.chunks()[-1].unlink()
+    world.disk.fail("rename", errno.EIO, path=str(world.folder))
+    for _ in range(3):
+        assert world.read_all() == world.archive.log
+    assert not list(world.folder.glob("*.chunk*"))
 
 
 def test_two_nodes_do_not_share_a_directory(world: WithDisk, caplog: pytest.LogCaptureFixture) -> None:

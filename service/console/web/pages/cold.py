@@ -100,7 +100,8 @@ _COUNTS: Final = (
     ("firn_cache_second_tries_total", "Second requests for what was late"),
     ("firn_cache_second_tries_won_total", "Second requests that came first"),
     ("firn_cache_retries_total", "Downloads tried again"),
-    ("firn_cache_refused_total", "Not begun because the store is left alone"),
+    ("firn_cache_refused_total", "Not begun because the store is left alone or refuses the object"),
+    ("firn_cache_asleep", "Objects in an archive class that were asked for"),
     ("firn_cache_failures_total", "Downloads given up"),
 )
 
