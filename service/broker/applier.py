@@ -20,17 +20,16 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
+from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.purgatory import Purgatory
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
+from service.broker.archive_restore import ArchiveRestore, Checked
 from service.broker.effective_settings import dynamic_config, topic_settings
 from service.broker.replicas import Replicas
-from service.broker.takeover import Adopted, fit_to_archive
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.hot.producer_snapshot import decode_snapshot
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import ConfigResource, MetadataImage, PartitionImage, TopicImage
@@ -40,7 +39,6 @@ from service.remote.catalog import CatalogEntry
 if TYPE_CHECKING:
     from service.broker.replication import Replication
     from service.remote.reading.reader import RemoteReader
-    from service.tiering.recovery import ArchivedPartition
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +54,6 @@ class Listener(Protocol):
 
 
 RETRY_S: Final = 2.0
-_RESTORED_AT_A_TIME: Final = 16
 _SMALL: Final = 100
 """Partitions that are changed at once, on the loop."""
 _LOOK_US: Final = 3
@@ -85,8 +82,10 @@ class Applier:
         reader: RemoteReader | None,
         purgatory: Purgatory,
         replication: Replication | None = None,
+        checked: Checked | None = None,
     ) -> None:
-        """`replication`: None on a node that nobody shares partitions with."""
+        """`replication`: None on a node that nobody shares partitions with. `checked`: of
+        `ArchiveRestore`."""
         self.config = config
         self._replication = replication
         self._logs = logs
@@ -97,11 +96,7 @@ class Applier:
         self._image = MetadataImage()
         self._pending: dict[TopicIdPartition, None] = {}
         """offline for a reason that may pass"""
-        self._behind: dict[TopicIdPartition, CatalogEntry] = {}
-        """offline until the state at the end of their archive is read"""
-        self._learnt: set[TopicIdPartition] = set()
-        """whose archive was asked for the epochs that the disk has lost"""
-        self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
+        self.archives = ArchiveRestore(self, logs, lambda: self._image, reader, checked)
         self._created: set[UUID] = set()
         """topics that were created since this process started: none of their files is older"""
         self._given: set[TopicIdPartition] = set()
@@ -110,10 +105,6 @@ class Applier:
         self._listener: Listener | None = None
         self._under_way = 0
         """changes that wait for their turn, or have it"""
-
-    def adopt(self, adopted: Adopted) -> None:
-        """These partitions' archives were taken over from the bucket: their logs have to fit them."""
-        self._adopted = dict(adopted)
 
     def watch(self, listener: Listener) -> None:
         """Tell `listener` from now on."""
@@ -172,6 +163,7 @@ class Applier:
                 if (is_here is None) if is_ours else self._has(before, topic_id, index):
                     return False
         topics = [self._image.topics_by_name.get(name) for _, name in delta.configs]
+        topics += [self._image.topics_by_id.get(topic_id) for topic_id in delta.recovered]
         sizes = sum(len(topic.partitions) for topic in topics if topic is not None)
         return sizes <= _SMALL and not any(self._is_ours(resource) for resource in delta.configs)
 
@@ -251,14 +243,14 @@ class Applier:
         tip = partition.tip
         remote = self._entry(tip)
         if self._leads(replica) and not partition.is_leader and remote is not None:
-            reason = self._why_behind(tip, partition.log, remote)
+            reason = self.archives.why_behind(tip, partition.log, remote)
             if reason is not None:
-                self._wait_for_archive(tip, reason, remote)
+                self.archives.wait(tip, reason, remote)
                 return
         try:
             self._take_role(partition, replica)
         except StorageError as e:
-            self._take_offline(tip, str(e), passes=True)
+            self.take_offline(tip, str(e), passes=True)
 
     def _take_role(self, partition: Partition, replica: PartitionImage) -> None:
         """Raises `StorageError`."""
@@ -275,17 +267,6 @@ class Applier:
             is_unclean = partition.config.unclean_leader_election_enable
             self._replication.follow(partition, replica, is_unclean=is_unclean)
         self._replication.lies(partition, replica)
-
-    def _why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> str | None:
-        """What of its archive's end a leader's log lacks. Offsets that lie in the bucket must not be given
-        out again, and what is known of epochs and producers there must be, before the first append."""
-        if remote.is_given_up:
-            return None
-        if local.log_end_offset < remote.end_offset:
-            return f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
-        if tip not in self._learnt and _lacks_epochs(local, remote):
-            return "the disk has lost the leader epochs of its archive"
-        return None
 
     def _leads(self, replica: PartitionImage) -> bool:
         """While this node is fenced, the metadata says that nobody does."""
@@ -309,7 +290,7 @@ class Applier:
             if isinstance(config, LogConfig):
                 wanted.append((one.tip, config))
             else:
-                self._take_offline(one.tip, str(config), passes=True)
+                self.take_offline(one.tip, str(config), passes=True)
         logs = await self._logs.create(
             wanted, lambda tip: tip.topic_id in self._created or tip in self._given
         )
@@ -325,7 +306,7 @@ class Applier:
                     raise local
                 self._open(one, local, config)
             except (StorageError, CorruptionError, ConfigError) as e:
-                self._take_offline(one.tip, str(e), passes=not isinstance(e, CorruptionError))
+                self.take_offline(one.tip, str(e), passes=not isinstance(e, CorruptionError))
 
     def _settings_of(self, topic: str) -> LogConfig | ConfigError:
         try:
@@ -333,10 +314,9 @@ class Applier:
         except ConfigError as e:
             return e
 
-    def _take_offline(
-        self, tip: TopicIdPartition, reason: str, *, passes: bool, is_lost: bool = True
-    ) -> None:
-        """`passes`: it is tried again. `is_lost`: another replica had better lead meanwhile."""
+    def take_offline(self, tip: TopicIdPartition, reason: str, *, passes: bool, is_lost: bool = True) -> None:
+        """Say why a partition is offline. `passes`: it is tried again. `is_lost`: another replica had better
+        lead meanwhile."""
         if reason != self._replicas.why_offline(tip.topic_id, tip.partition):
             log.error("%s is offline: %s", tip, reason)
         if self._replication is not None:
@@ -351,18 +331,15 @@ class Applier:
     def _open(self, coming: _Coming, local: LocalLog, config: LogConfig) -> None:
         tip, replica, is_new = coming
         remote = self._entry(tip)
-        archived = self._adopted.pop((tip.topic_id, tip.partition), None)
-        if archived is not None and remote is not None:
-            fit_to_archive(local, remote, archived)
         if remote is None or remote.is_given_up:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif self._leads(replica) or len(replica.replicas) == 1:
-            reason = self._why_behind(tip, local, remote)
+            reason = self.archives.why_behind(tip, local, remote)
             if reason is not None:
-                self._wait_for_archive(tip, reason, remote)
+                self.archives.wait(tip, reason, remote)
                 return
-        self._behind.pop(tip, None)  # another leads it by now
+        self.archives.wait_no_more(tip)
         if len(replica.replicas) > 1 and self._replication is None:
             raise ConfigError(f"its replicas are on {replica.replicas}, and this node is alone")
         partition = Partition(
@@ -434,8 +411,7 @@ class Applier:
     def _close(self, tip: TopicIdPartition) -> None:
         """The partition is not this node's any more, be it online or not."""
         self._pending.pop(tip, None)
-        self._behind.pop(tip, None)
-        self._learnt.discard(tip)
+        self.archives.forget(tip)
         self._given.discard(tip)
         if self._replication is not None:
             self._replication.leave(tip)
@@ -471,14 +447,18 @@ class Applier:
     async def run(self) -> None:
         """Try again what was refused, for as long as the task lives."""
         while True:
-            await self._restore()
+            await self.archives.run_once()
             async with self._turn:
                 pending, self._pending = self._pending, {}
                 await self._try_again(pending)
             await asyncio.sleep(RETRY_S)
 
+    async def try_again(self, tips: Iterable[TopicIdPartition]) -> None:
+        """Bring partitions online that were not, in turn with the changes of the metadata."""
+        async with self._turn:
+            await self._try_again(tips)
+
     async def _try_again(self, tips: Iterable[TopicIdPartition]) -> None:
-        """In turn with the changes of the metadata."""
         coming = []
         for tip in tips:
             replica = self._image.partition(tip.topic_id, tip.partition)
@@ -493,52 +473,6 @@ class Applier:
         if online and self._listener is not None:
             self._listener.came_online(self._image, online)
 
-    def _wait_for_archive(self, tip: TopicIdPartition, reason: str, remote: CatalogEntry) -> None:
-        """The disk, or the file of epochs, was lost or replaced. Offsets that lie in the bucket must not be
-        given out again, and what is known of epochs and producers at the archive's end must be, before the
-        first append."""
-        where = "firn.remote.url is not set" if self._reader is None else "the archive's end is read first"
-        self._take_offline(tip, f"{reason}: {where}", passes=False, is_lost=False)
-        self._behind[tip] = remote
-
-    async def _restore(self) -> None:
-        if self._reader is None or not self._behind:
-            return
-        behind = list(self._behind.items())
-        for start in range(0, len(behind), _RESTORED_AT_A_TIME):
-            await asyncio.gather(
-                *(self._restart(tip, remote) for tip, remote in behind[start : start + _RESTORED_AT_A_TIME])
-            )
-
-    async def _restart(self, tip: TopicIdPartition, remote: CatalogEntry) -> None:
-        """Let a log go on where its archive ends, with the epochs and producers that are known there."""
-        assert self._reader is not None
-        try:
-            end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
-            producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
-            local = self._logs.get(tip.topic_id, tip.partition)
-            if self._behind.get(tip) != remote or self._entry(tip) != remote or local is None:
-                return  # it was deleted meanwhile
-            self._learnt.add(tip)
-            if local.log_end_offset < remote.end_offset:
-                log.warning(
-                    "%s ends at %d, its archive at %d: it goes on from there",
-                    tip, local.log_end_offset, remote.end_offset,
-                )  # fmt: skip
-                # Deleted records stay deleted, though the archive had not let go of them yet.
-                start = min(max(remote.start_offset, local.log_start_offset), remote.end_offset)
-                local.restart_at(remote.end_offset, start, epochs=end.epochs, producers=producers)
-            else:
-                log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
-                local.epochs.learn_earlier(end.epochs, local.log_start_offset)
-        except (StorageError, CorruptionError, RequestError) as e:
-            if self._behind.get(tip) == remote:
-                self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
-            return
-        del self._behind[tip]
-        async with self._turn:
-            await self._try_again([tip])
-
     # -- settings
 
     def _is_ours(self, resource: ConfigResource) -> bool:
@@ -546,8 +480,10 @@ class Applier:
         return resource[0] == ResourceType.BROKER and resource[1] in ("", str(self.config.node_id))
 
     def _configured(self, delta: MetadataDelta) -> list[TopicImage]:
+        """Topics whose settings changed, or are known by now."""
         names = [name for kind, name in delta.configs if kind == ResourceType.TOPIC]
         topics = [self._image.topics_by_name.get(name) for name in names]
+        topics += [self._image.topics_by_id.get(topic_id) for topic_id in delta.recovered]
         return [topic for topic in topics if topic is not None]
 
     async def _configure(self, delta: MetadataDelta) -> None:
@@ -579,7 +515,7 @@ class Applier:
             if isinstance(config, LogConfig):
                 partition.configure(config)
             else:
-                self._take_offline(partition.tip, str(config), passes=True)
+                self.take_offline(partition.tip, str(config), passes=True)
 
     def _throttle(self, topic: TopicImage, config: LogConfig | ConfigError) -> None:
         """Take note of which of its replicas are throttled; bad settings change nothing of that."""
@@ -588,11 +524,3 @@ class Applier:
         leaders = config.leader_replication_throttled_replicas
         if self._replication.throttle(topic, leaders, config.follower_replication_throttled_replicas):
             self._purgatory.happened(self._replication.leader_throttle)
-
-
-def _lacks_epochs(local: LocalLog, remote: CatalogEntry) -> bool:
-    """Whether those of records that are in the archive alone are unknown: their file was damaged or lost, and
-    the local batches do not tell of them."""
-    start = max(local.log_start_offset, remote.start_offset)
-    entries = local.epochs.entries
-    return local.local_log_start_offset > start and (not entries or entries[0][1] > start)

@@ -19,14 +19,16 @@ from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
 from service.broker.disk_watch import marks_of
+from service.broker.effective_settings import waits_for_settings
 from service.broker.housekeeper import ClusterHouse
-from service.broker.takeover import Adopted, adopt_archive
+from service.broker.takeover import adopt_bucket, read_bucket
 from service.config.settings import BrokerConfig
 from service.hot.watermarks import free_of_steps
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
 from service.metadata.snapshot_codec import encode_image
 from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicRow
@@ -44,7 +46,6 @@ from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
-from service.tiering.recovery import read_archive
 from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,6 @@ class ColdTier:
         )
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
-        self._is_recovered = False
         self._compared = asyncio.Event()
         first, second = (
             CountedStore(
@@ -144,17 +144,16 @@ class ColdTier:
         if self._claim.done():
             await self._claimed(self._claim)
 
-    async def recover(self, controller: Controller) -> Adopted:
-        """Have the metadata take over what the bucket says; which partitions that changed.
+    async def recover(self, controller: Controller, metadata: Publisher, config: BrokerConfig) -> None:
+        """Have the metadata take over what the bucket says; `config` are this node's settings without any
+        that the metadata has.
 
         Raises `ConfigError`, `CorruptionError` or `StorageError`: then nothing was taken over.
         """
-        archive = await asyncio.get_running_loop().run_in_executor(
-            self._pool, read_archive, self._store, self._cluster_id
+        bucket = await asyncio.get_running_loop().run_in_executor(
+            self._pool, read_bucket, self._store, self._cluster_id, metadata.image
         )
-        adopted = await adopt_archive(archive, controller)
-        self._is_recovered = True
-        return adopted
+        await adopt_bucket(bucket, controller, metadata, config)
 
     async def heads_compared(self) -> None:
         """Wait until HEADs were compared, but not for long.
@@ -224,7 +223,6 @@ class ColdTier:
             house=house,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
             is_conditional=self._is_conditional,
-            is_recovered=self._is_recovered,
             abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
@@ -246,7 +244,7 @@ class ColdTier:
                     manager.changed(*partition)
             if delta.deleted_topics:
                 manager.topics_deleted()
-            if delta.topics or delta.deleted_topics or delta.configs:
+            if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
                 manager.topics_changed()
 
         broker.metadata.subscribe(changed)
@@ -335,7 +333,8 @@ def _uploads_child(config: BrokerConfig) -> UploadsChild | None:
 
 def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
     """`image` as the bucket gets it; it never changes, so a thread may encode it."""
-    return MetadataSnapshot(image.offset + 1, image.epoch, lambda: encode_image(image, now_ms))
+    encode = partial(encode_image, image, now_ms)
+    return MetadataSnapshot(image.offset + 1, image.epoch, encode, image.life)
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:
@@ -348,8 +347,9 @@ def _topics(image: MetadataImage) -> TopicsSnapshot:
                 topic.id,
                 len(topic.partitions),
                 dict(image.config(ResourceType.TOPIC, topic.name)),
+                waits_for_settings(image, topic.name),
             )
             for topic in image.topics_by_name.values()
         ]
 
-    return TopicsSnapshot(image.offset, image.topics_by_id.keys(), rows)
+    return TopicsSnapshot(image.offset, image.topics_by_id.keys(), rows, image.life)

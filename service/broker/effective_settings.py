@@ -6,11 +6,12 @@ refuses to go on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from service.base.errors import ConfigError
 from service.base.steps import Steps
-from service.config.settings import BrokerConfig, LogConfig, topic_config
+from service.config.settings import UNLIMITED, BrokerConfig, LogConfig, topic_config
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 
@@ -25,16 +26,33 @@ def dynamic_config(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
 
 
 def topic_settings(image: MetadataImage, topic: str, config: BrokerConfig) -> LogConfig:
-    """What the overrides of a topic come to on a node.
+    """What the overrides of a topic come to on a node; nothing expires of one whose settings are not known.
 
     Raises `ConfigError` naming the topic and its overrides.
     """
     overrides = image.config(ResourceType.TOPIC, topic)
     try:
-        return topic_config(overrides, config)
+        found = topic_config(overrides, config)
     except ConfigError as e:
         given = ", ".join(f"{key}={value}" for key, value in sorted(overrides.items()))
         raise ConfigError(f"topic {topic} ({given}): {e}") from e
+    if not waits_for_settings(image, topic):
+        return found
+    return replace(
+        found,
+        retention_ms=UNLIMITED,
+        retention_bytes=UNLIMITED,
+        local_retention_ms=UNLIMITED,
+        local_retention_bytes=UNLIMITED,
+        remote_log_delete_on_disable=False,
+    )
+
+
+def waits_for_settings(image: MetadataImage, topic: str) -> bool:
+    """Whether a recovery has brought the topic back and nobody has said yet how long it is kept."""
+    known = image.topics_by_name.get(topic)
+    state = None if known is None else image.recovered.get(known.id)
+    return state is not None and state.settings_unknown
 
 
 def check_topics(image: MetadataImage, config: BrokerConfig) -> Steps[None]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from service.base.health import Check, State
 from service.broker.broker import Broker
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, in_words
+from service.metadata.image import MetadataImage
 
 if TYPE_CHECKING:
     from service.broker.cold import ColdTier
+
+_NAMED_AT_MOST: Final = 5
 
 
 def checks(
@@ -28,6 +31,8 @@ def checks(
     found = [_node(failure, is_serving), _logs(broker, logs), _disks(broker, logs), _metadata(broker)]
     if cold is not None:
         found.append(_store(cold))
+    if broker is not None and broker.image.life:
+        found.append(_recovery(broker.image))
     return tuple(found)
 
 
@@ -68,6 +73,25 @@ def _metadata(broker: Broker | None) -> Check:
     return Check("metadata", State.OK)
 
 
+def _recovery(image: MetadataImage) -> Check:
+    """What a recovery from the bucket has left to do."""
+    waiting = sorted(
+        image.topics_by_id[topic_id].name
+        for topic_id, state in image.recovered.items()
+        if state.settings_unknown
+    )
+    unchecked = sum(len(state.unchecked_partitions) for state in image.recovered.values())
+    said = []
+    if waiting:
+        said.append(
+            f"nothing expires of {len(waiting)} topics whose settings are not known "
+            f"({', '.join(waiting[:_NAMED_AT_MOST])}): firn topic settings-known"
+        )
+    if unchecked:
+        said.append(f"{unchecked} local logs were not compared with their archives yet")
+    return Check("recovery", State.DEGRADED if said else State.OK, "; ".join(said))
+
+
 def _store(cold: ColdTier) -> Check:
     problems = {
         f"{client}: {why}" for client, one in cold.metrics.items() if (why := one.problem) is not None
@@ -76,8 +100,8 @@ def _store(cold: ColdTier) -> Check:
         problems.add(
             f"read: {len(asleep)} objects lie in an archive class and have to be restored, {asleep[0]} first"
         )
-    if cold.tiering is not None and cold.tiering.displaced is not None:
-        problems.add(cold.tiering.displaced)
+    if cold.tiering is not None:
+        problems |= {why for why in (cold.tiering.displaced, cold.tiering.topics_file) if why is not None}
     if problems:
         return Check("store", State.DEGRADED, "; ".join(sorted(problems)))
     if cold.tiering is None:

@@ -94,6 +94,9 @@ class ClusterHouse:
                 if partition.leader != self._node_id:
                     yield TopicIdPartition(topic.id, topic.name, number)
 
+    def life(self) -> int:
+        return self._image().life
+
     async def barrier(self) -> int:
         return await self._barrier()
 

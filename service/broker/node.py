@@ -43,7 +43,6 @@ from service.broker.internal_topics import InternalTopics
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
-from service.broker.takeover import Adopted
 from service.config.cluster import ClusterConfig
 from service.config.settings import BrokerConfig
 from service.hot import names
@@ -77,6 +76,9 @@ if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteReader
 
 log = logging.getLogger(__name__)
+
+COMPARE_WITH_ARCHIVES_S = 60.0
+"""How long a start waits for that; partitions that were not compared yet are offline until they are."""
 
 
 class Node:
@@ -258,19 +260,19 @@ class Node:
         config = dynamic_config(self._static_config, metadata.image)
         at_once(check_topics(metadata.image, config))
         self.cold = cold = await self._open_cold_tier(stack, config, plane, cluster_id)
-        adopted: Adopted = {}
         if cold is not None and config.remote_recover:
             assert plane.adopter is not None  # `check_cluster`
-            adopted = await cold.recover(plane.adopter)
+            await cold.recover(plane.adopter, metadata, self._static_config)
+            config = dynamic_config(self._static_config, metadata.image)
         replicas = Replicas()
         timers = Timers(asyncio.get_running_loop())
         reader = cold.reader if cold else None
         replication = self._make_replication(stack, plane, logs, replicas, reader)
-        applier = Applier(config, logs, replicas, reader, timers.purgatory, replication)
+        checked = None if plane.adopter is None else plane.adopter.checked_with_archive
+        applier = Applier(config, logs, replicas, reader, timers.purgatory, replication, checked)
         self._applier, self._replication = applier, replication
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
-        applier.adopt(adopted)
         groups = self._make_coordinators(applier, plane, timers, replicas, logs)
         stack.push_async_callback(groups.close)
         metadata.subscribe(applier.apply)  # what comes from now on waits for its turn
@@ -396,6 +398,7 @@ class Node:
         self._supervisor.run("log-cleaner", cleaner)
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
+            await self._archives_compared(applier)
             if broker.plane.house is None:
                 await cold.heads_compared()
         for server in self._servers:
@@ -407,6 +410,16 @@ class Node:
         # First of all at the end: who waits for a generation would keep the servers waiting, too.
         stack.push_async_callback(broker.groups.close)
         self.is_serving = True
+
+    async def _archives_compared(self, applier: Applier) -> None:
+        """After a recovery: wait until local logs were compared with their archives, but not for ever."""
+        assert self.metadata is not None
+        if any(state.unchecked_partitions for state in self.metadata.image.recovered.values()):
+            try:
+                async with asyncio.timeout(COMPARE_WITH_ARCHIVES_S):
+                    await applier.archives.done_once()
+            except TimeoutError:
+                log.warning("this node serves before all local logs were compared with their archives")
 
     @property
     def serving(self) -> ServingMetrics | None:

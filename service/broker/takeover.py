@@ -1,97 +1,176 @@
 """`firn.remote.recover`: this node takes over what the bucket has and its metadata lacks, before it serves.
 
 An act of an operator, who knows that no other node writes to the prefix: after a lost disk (a new one, with
-the same `firn.cluster.id`), or one restored from a backup. The local log of a partition is kept where it
-holds the archive's last record under the same leader epoch, as then both are of one past; otherwise it
-begins anew where the archive ends. The restored records behind that are given up, and it is said how many.
+the same `firn.cluster.id`), or one restored from a backup. The newest copy of the metadata in the bucket says
+what there was; archives that go beyond it count as they are. All of it is one transaction of the metadata,
+and what is left to do is in there, too: local logs are compared with their archives when they are opened.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
-from uuid import UUID
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from service.base.errors import CorruptionError
-from service.hot.log import LocalLog
-from service.metadata.controller.adoption_control import AdoptedPartition, AdoptedTopic
+from service.base.errors import ConfigError, CorruptionError, UnknownVersion
+from service.base.steps import at_once
+from service.broker.effective_settings import check_topics, dynamic_config
+from service.config.settings import BrokerConfig
+from service.metadata.bucket_copy import NewestCopy, newest_copy
+from service.metadata.controller.adoption_control import Adoption, Found, adopt
 from service.metadata.controller.controller import Controller
+from service.metadata.controller.recovered_topics import recovered_topics
+from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
-from service.metadata.snapshot_codec import decode_snapshot
-from service.remote.catalog import CatalogEntry
-
-if TYPE_CHECKING:
-    from service.tiering.recovery import Archive, ArchivedPartition
+from service.metadata.publisher import Publisher
+from service.remote.format.manifest_codec import Topics
+from service.remote.stores.store import ObjectStore
+from service.tiering.recovery import Archive, check_prefix, read_archive
+from service.tiering.shared_objects import read_topics
 
 log = logging.getLogger(__name__)
 
-Adopted: TypeAlias = "Mapping[tuple[UUID, int], ArchivedPartition]"
-"""The partitions whose entry was taken from the bucket."""
+_TOLD_AT_MOST: Final = 20
 
 
-async def adopt_archive(archive: Archive, controller: Controller) -> Adopted:
-    """Have the metadata say what `archive` does; which partitions that changed."""
-    for problem in archive.problems:
-        log.error("firn.remote.recover: cannot be read and is not taken over (firn repair): %s", problem)
-    topics = [
-        AdoptedTopic(
-            topic.row.name,
-            topic.row.topic_id,
-            topic.row.partitions,
-            topic.row.configs,
-            {n: AdoptedPartition(one.entry, one.leader_epoch) for n, one in topic.partitions.items()},
+class Bucket(NamedTuple):
+    """All that the bucket says: the newest copy of the metadata, `topics.json`, the archives of partitions,
+    and what is wrong with the first two, in words."""
+
+    newest: NewestCopy
+    listed: Topics | None
+    archive: Archive
+    problems: Sequence[str]
+
+
+def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bucket:
+    """Read and check everything; `image` is this node's metadata. Blocks: for a pool's thread.
+
+    Raises `ConfigError` when the prefix is another cluster's, `CorruptionError` when `cluster.json` is
+    damaged, or when neither a copy of the metadata nor `topics.json` can be read, `UnknownVersion` for a
+    document of later software, `StorageError` when the store does not answer.
+    """
+    check_prefix(store, cluster_id)
+    newest = newest_copy(store)
+    problems = list(newest.problems)
+    listed: Topics | None = None
+    try:
+        listed = read_topics(store)
+    except UnknownVersion:
+        raise
+    except CorruptionError as e:
+        if newest.copy is None:
+            raise
+        problems.append(f"{e}; the copy of the metadata says which topics there are")
+    if listed is not None and listed.cluster_id != cluster_id:
+        problems.append(f"topics.json is of cluster {listed.cluster_id}, and is passed over")
+        listed = None
+    if newest.copy is None and listed is None:
+        raise ConfigError(
+            "firn.remote.recover: there is neither a copy of the metadata nor a topics.json under "
+            "firn.remote.url (firn repair)"
         )
-        for topic in archive.topics
-    ]
-    adoption = await controller.adopt(topics, _lost(archive), last_producer_id=archive.last_producer_id)
+    copy = newest.copy.image if newest.copy is not None else MetadataImage()
+    archive = read_archive(store, cluster_id, copy.remote, {*copy.tombstones, *image.tombstones})
+    return Bucket(newest, listed, archive, problems)
+
+
+async def adopt_bucket(
+    bucket: Bucket, controller: Controller, metadata: Publisher, config: BrokerConfig
+) -> None:
+    """Have the metadata say what `bucket` does, and say in the log what is taken over and what is not.
+
+    Raises `ConfigError` where this node cannot live with the settings that come back: nothing was taken over.
+    """
+    image = metadata.image
+    found = found_of(bucket, image, metadata)
+    _check_settings(image, found, config)
+    adoption = await controller.adopt(found)
+    _tell(bucket, found, adoption, metadata.image)
+
+
+def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found:
+    """What of the bucket is to be adopted by a node whose metadata is `image`."""
+    copy = bucket.newest.copy
+    topics = recovered_topics(
+        copy.image if copy is not None else None, bucket.listed, bucket.archive, image.tombstones
+    )
+    for refusal in topics.refused:
+        log.error("firn.remote.recover: not taken over: %s", refusal)
+    lives = (
+        0 if copy is None else copy.image.life,
+        0 if bucket.listed is None else bucket.listed.life,
+        0 if bucket.newest.named is None else bucket.newest.named.life,
+    )
+    return Found(
+        topics.topics,
+        None if copy is None else copy.image,
+        copy is not None and not _goes_on_from(image, copy.image, metadata),
+        bucket.archive.last_producer_id,
+        max(lives),
+    )
+
+
+def _goes_on_from(image: MetadataImage, copy: MetadataImage, metadata: Publisher) -> bool:
+    """Whether this node's metadata log holds what `copy` was made of, and so is at least as new.
+
+    A new disk has directories of its own; a restored one has not written the end of the copy, in that epoch.
+    """
+    if image.life != copy.life:
+        return image.life > copy.life
+    own = {one for broker in image.brokers.values() for one in broker.log_dirs}
+    theirs = {one for broker in copy.brokers.values() for one in broker.log_dirs}
+    return bool(own & theirs) and metadata.holds(copy.offset + 1, copy.epoch)
+
+
+def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig) -> None:
+    frames = adopt(image, found, node_id=config.node_id).frames
+    delta = MetadataDelta(image).replay_all(frame.record for frame in frames)
+    after = delta.build(image.offset + len(frames), image.epoch, image.timestamp_ms)
+    try:
+        at_once(check_topics(after, dynamic_config(config, after)))
+    except ConfigError as e:
+        raise ConfigError(
+            f"firn.remote.recover: this node cannot serve under the settings that the bucket has, and "
+            f"nothing is taken over: {e}"
+        ) from e
+
+
+def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage) -> None:
+    copy = bucket.newest.copy
+    for problem in (*bucket.problems, *bucket.archive.problems):
+        log.error("firn.remote.recover: cannot be read or disagrees: %s", problem)
+    for difference in bucket.archive.differences[:_TOLD_AT_MOST]:
+        log.warning("firn.remote.recover: %s", difference)
+    if len(bucket.archive.differences) > _TOLD_AT_MOST:
+        log.warning(
+            "firn.remote.recover: %d archives in all are not as the copy of the metadata has them",
+            len(bucket.archive.differences),
+        )
     for refusal in adoption.refused:
         log.error("firn.remote.recover: not taken over: %s", refusal)
+    for name in adoption.removed:
+        log.warning(
+            "firn.remote.recover: topic %s was deleted, or made again, by the lost node; its local files are "
+            "set aside",
+            name,
+        )
+    source = (
+        "no copy of the metadata can be read, topics.json stands for it" if copy is None else copy.ref.key
+    )
     log.warning(
-        "firn.remote.recover: %d topics and %d partitions are taken over from the bucket: %s",
+        "firn.remote.recover: life %d of the cluster begins; %d topics and %d partitions are taken over "
+        "from the bucket (%s): %s",
+        image.life,
         len(adoption.topics),
         len(adoption.partitions),
-        ", ".join(sorted(adoption.topics)[:20]) or "no topic that was not known",
+        source if found.is_copy_newer or copy is None else "this node's metadata goes on from its copy",
+        ", ".join(sorted(adoption.topics)[:_TOLD_AT_MOST]) or "no topic that was not known",
     )
-    known = {
-        (topic.row.topic_id, number): one
-        for topic in archive.topics
-        for number, one in topic.partitions.items()
-    }
-    return {key: known[key] for key in adoption.partitions}
-
-
-def _lost(archive: Archive) -> MetadataImage | None:
-    """The newest metadata of the node before this one, as far as the bucket has it."""
-    if archive.metadata is None:
-        return None
-    ref, data = archive.metadata
-    try:
-        return decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
-    except CorruptionError as e:
-        log.error("firn.remote.recover: cannot be read: %s: %s", ref.key, e)
-        return None
-
-
-def fit_to_archive(local: LocalLog, remote: CatalogEntry, archived: ArchivedPartition) -> None:
-    """Make a log that was just opened go on where the archive does that was taken over."""
-    if remote.is_given_up:
-        return  # tiering was switched off: what there is of the log is here
-    last = remote.end_offset - 1
-    if (
-        local.local_log_start_offset <= last < local.log_end_offset
-        and archived.epochs
-        and local.epochs.epoch_at(last) == archived.epochs[-1][0]
-    ):
-        log.info("%s: the local log is of the archive's past and is kept", local.tip)
-        return
-    given_up = max(0, local.log_end_offset - max(remote.end_offset, local.local_log_start_offset))
-    log.warning(
-        "%s: goes on at %d, where its archive ends; %d local records behind that are given up",
-        local.tip,
-        remote.end_offset,
-        given_up,
-    )
-    local.restart_at(
-        remote.end_offset, remote.start_offset, epochs=archived.epochs, producers=archived.producers
-    )
+    if adoption.settings_unknown:
+        log.warning(
+            "firn.remote.recover: nothing expires of %d topics whose settings are not known (%s): set "
+            "retention.ms of each, or run `firn topic settings-known TOPIC`",
+            len(adoption.settings_unknown),
+            ", ".join(sorted(adoption.settings_unknown)[:_TOLD_AT_MOST]),
+        )

@@ -146,6 +146,10 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
         ),
         "firn topic list": Page((("firn topic list --json | jq -r .[].name", "names, one a line"),)),
         "firn topic describe": Page((("firn topic describe flights", "id, settings, partitions"),)),
+        "firn topic settings-known": Page(
+            (("firn topic settings-known flights", "its retention works again after a recovery"),),
+            see="docs/operations.md, Taking a prefix over",
+        ),
         "firn topic delete": Page(
             (("firn topic delete flights", "and its archive, once the grace is over"),),
             see="docs/operations.md, The cold tier",

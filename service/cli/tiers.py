@@ -60,6 +60,8 @@ class TopicTiers:
     asleep: tuple[Asleep, ...] = ()
     refused: tuple[str, ...] = ()
     """What the store refuses to tell of single partitions."""
+    settings_unknown: bool = False
+    """Whether nothing expires, as a recovery has brought the topic back and its settings are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Cold(NamedTuple):
     writer: str | None
     problem: str | None
     refused: tuple[str, ...]
+    settings_unknown: bool = False
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -156,7 +159,7 @@ def collect(
         last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     any_broker = next(iter(settings.values()), {})
     url = url or any_broker.get(URL_KEY)
-    cold, writer, problem, refused = _cold_sizes(
+    cold, writer, problem, refused, is_unknown = _cold_sizes(
         info, url, endpoint or any_broker.get(ENDPOINT_KEY), region or any_broker.get(REGION_KEY)
     )
     suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
@@ -182,12 +185,14 @@ def collect(
             )
         )
     asleep = tuple(Asleep(p, *found.asleep) for p, found in cold.items() if found.asleep is not None)
-    return TopicTiers(topic, info.topic_id, url, problem, tuple(rows), writer, ahead, asleep, refused)
+    return TopicTiers(
+        topic, info.topic_id, url, problem, tuple(rows), writer, ahead, asleep, refused, is_unknown
+    )
 
 
 def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> Cold:
     """One look at the bucket. A partition that the store refuses is left out; the others are told."""
-    from service.base.errors import FirnError
+    from service.base.errors import CorruptionError, FirnError
     from service.base.world import system_world
     from service.remote.stores.errors import OF_THE_STORE, StoreRefused
     from service.remote.stores.obstore_store import StoreOptions, open_store
@@ -205,9 +210,22 @@ def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: 
                 if isinstance(e, OF_THE_STORE):
                     raise
                 refused.append(f"partition {one.partition}: {e}")
-        return Cold(found, _writer(store), None, tuple(refused))
+        is_unknown = False
+        try:
+            is_unknown = _is_unknown(store, info.topic_id)
+        except (CorruptionError, StoreRefused) as e:
+            refused.append(f"topics.json: {e}")
+        return Cold(found, _writer(store), None, tuple(refused), is_unknown)
     except FirnError as e:
         return Cold({}, None, str(e), ())
+
+
+def _is_unknown(store: ObjectStore, topic_id: UUID) -> bool:
+    from service.tiering.shared_objects import read_topics
+
+    topics = read_topics(store)
+    rows = () if topics is None else topics.topics
+    return any(row.settings_unknown for row in rows if row.topic_id == topic_id)
 
 
 def _writer(store: ObjectStore) -> str | None:
@@ -325,6 +343,11 @@ def table(tiers: TopicTiers) -> list[str]:
         lines.append(
             f"partitions {numbers}: the bucket is ahead of what the broker knows; its log says why "
             f"(docs/operations.md)"
+        )
+    if tiers.settings_unknown:
+        lines.append(
+            "nothing expires, as a recovery brought the topic back and its settings are not known: set "
+            f"retention.ms, or run firn topic settings-known {tiers.topic}"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""`firn topic`: create, list, describe and delete topics."""
+"""`firn topic`: create, list, describe and delete topics, and say that their retention is meant as it is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from service.cli.server import setting
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+RETENTION = ("retention.ms", "retention.bytes")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,7 +40,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     delete = actions.add_parser("delete", help="delete a topic and all its data, in both tiers")
     delete.add_argument("topic", metavar="TOPIC")
     delete.set_defaults(run=_delete)
-    for action in (create, listing, describe, delete):
+
+    known = actions.add_parser(
+        "settings-known",
+        help="let a topic's retention work after a recovery",
+        description="After firn.remote.recover nothing expires of topics whose settings were not known from"
+        " the bucket. This says that the topic's retention.ms and retention.bytes are meant as they are now;"
+        " setting one of them does so, too.",
+    )
+    known.add_argument("topic", metavar="TOPIC")
+    known.set_defaults(run=_settings_known)
+    for action in (create, listing, describe, delete, known):
         add_bootstrap_option(action)
 
 
@@ -117,4 +128,14 @@ def _delete(args: argparse.Namespace) -> int:
     with ChangingCluster(args.bootstrap_server) as cluster:
         cluster.delete_topic(args.topic)
     print(f"deleted {args.topic}")
+    return 0
+
+
+def _settings_known(args: argparse.Namespace) -> int:
+    from service.network.cluster import ChangingCluster
+
+    with ChangingCluster(args.bootstrap_server) as cluster:
+        cluster.keep_retention(args.topic)
+        effective = cluster.topic_configs([args.topic], RETENTION)[args.topic]
+    print(f"{args.topic} expires by " + ", ".join(f"{key}={effective[key]}" for key in RETENTION))
     return 0

@@ -173,6 +173,12 @@ class Publisher:
         machine = self._quorum.machine
         return Standing(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
 
+    def holds(self, end_offset: int, epoch: int) -> bool:
+        """Whether this node's log has the record before `end_offset`, written in `epoch`. Raises as
+        `quorum`."""
+        metadata_log = self.quorum.machine.core.log
+        return end_offset <= metadata_log.end_offset and metadata_log.epochs.epoch_below(end_offset) == epoch
+
     @property
     def kraft_version(self) -> int:
         """As this node's log says, committed or not. Raises `RequestError` before `start`."""

@@ -399,12 +399,33 @@ class ChangingCluster(Cluster):
             if one.error_code != ErrorCode.none
         }
 
+    def keep_retention(self, name: str) -> None:
+        """Say that a topic's retention is meant as it is: what is set is set again, else left unset."""
+        module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+        overrides = self.topic_overrides(name)
+        configs = tuple(
+            module.AlterableConfig(
+                name=key, config_operation=_SET if key in overrides else _DELETE, value=overrides.get(key)
+            )
+            for key in ("retention.ms", "retention.bytes")
+        )
+        resource = module.AlterConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=name, configs=configs
+        )
+        request = module.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+        (result,) = self._first.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request).responses
+        raise_for(result.error_code, result.error_message, f"topic {name}")
+
     def delete_topic(self, name: str) -> None:
         module = request_module(ApiKey.DELETE_TOPICS)
         state = module.DeleteTopicState(name=name, topic_id=None)
         request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
         (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
         raise_for(result.error_code, result.error_message, f"topic {name}")
+
+
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
 
 
 def _topic_info(topic: Any) -> TopicInfo:

@@ -127,13 +127,11 @@ def take_over(
     own: OwnWrites,
     *,
     is_conditional: bool = True,
-    is_recovered: bool = False,
     members: tuple[UUID, ...] = (),
     after: ClusterFile | None = None,
 ) -> None:
     """Name the writer of `stamp` in `cluster.json`, whoever was named before, and who may write beside it.
 
-    `is_recovered`: its metadata begins anew, so the snapshot of the one before is not named any more.
     `after`: nobody may have taken it over since that was read: `StoreUnavailable`. Otherwise raises as
     `claim_prefix`.
     """
@@ -141,7 +139,7 @@ def take_over(
     def change(old: ClusterFile) -> ClusterFile:
         if after is not None and incarnation_of(old) not in (incarnation_of(after), stamp.writer.incarnation):
             raise StoreUnavailable(f"{CLUSTER_KEY} was taken over by somebody else at the same moment")
-        return old._replace(stamp=stamp, members=members, metadata=None if is_recovered else old.metadata)
+        return old._replace(stamp=stamp, members=members)
 
     update_cluster(store, cluster_id, change, own, is_conditional=is_conditional)
 
@@ -195,11 +193,8 @@ class Fence:
         house: House,
         *,
         is_conditional: bool,
-        is_recovered: bool = False,
     ) -> None:
-        """`is_recovered`: the offsets in the bucket are of metadata that this process took over."""
         self.is_conditional = is_conditional
-        self.is_recovered = is_recovered
         self.displaced: str | None = None
         """why this process writes no more"""
         self._store = store
@@ -260,7 +255,6 @@ class Fence:
             Stamp(self._clock.now_ms(), self._writer),
             self.own,
             is_conditional=self.is_conditional,
-            is_recovered=self.is_recovered,
             members=members,
             after=after,
         )
@@ -356,10 +350,10 @@ class Fence:
         `topics.json` is of later metadata than ours."""
         offset = await self._house.barrier()
         await self.check_keeper()
-        if self._house.members() and not self.is_recovered:
-            why = await self._pool.run(self._stored_topics.why_ahead, offset)
+        if self._house.members():
+            why = await self._pool.run(self._stored_topics.why_ahead, self._house.life(), offset)
             if why is not None:
-                raise StorageError(f"nothing is swept: {why}")
+                raise StorageError(f"nothing is swept: topics.json: {why}")
 
     def _read(self) -> ClusterFile:
         """On an offload thread."""

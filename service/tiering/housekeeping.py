@@ -25,7 +25,13 @@ from service.tiering.fence import Displaced, NotNamed
 from service.tiering.judgement import MAY_GO_ON
 from service.tiering.metadata_copy import MetadataCopies
 from service.tiering.ports import House
-from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
+from service.tiering.shared_objects import (
+    Compared,
+    TopicsSnapshot,
+    compare_topics,
+    etag_of_topics,
+    write_topics,
+)
 from service.tiering.sweeper import Sweeper
 from service.tiering.units import Tools
 
@@ -70,8 +76,9 @@ class Housekeeping:
         self._news = asyncio.Event()
         now_ms = tools.clock.monotonic_ms()
         self._topics_due_ms: int | None = now_ms
-        self._is_topics_file_ours = False
-        """whether what lies there is no more than this process knows: compared, or written by it"""
+        self._topics_etag = ""
+        """of the one that this process wrote, empty for none: another one is written over"""
+        self._topics_look_due_ms = now_ms
         self._listed: frozenset[UUID] | None = None
         """topics in it, since this process has written it as the keeper"""
         self._sweep_due_ms = now_ms + tools.settings.sweep_interval_ms
@@ -123,7 +130,7 @@ class Housekeeping:
         if fence.may_write:
             due.append(eraser.next_due_ms)
         if fence.is_ours:
-            due += [self._sweep_due_ms, self._topics_due_ms]
+            due += [self._sweep_due_ms, self._topics_due_ms, self._topics_look_due_ms]
             due.append(None if self._listed is None else eraser.next_topic_due_ms(self._listed))
             due.append(self._metadata.due_ms)
             due.append(now_ms if fence.lacks_members else None)
@@ -141,7 +148,7 @@ class Housekeeping:
             return
         failures: list[FirnError] = []
         if not is_keeper:
-            self._is_topics_file_ours, self._listed = False, None
+            self._topics_etag, self._listed = "", None
             if not self._fence.may_write:
                 await self._attempt(self._join, failures)
         elif not self._fence.is_ours:
@@ -156,6 +163,8 @@ class Housekeeping:
         """What the keeper alone does."""
         if self._fence.lacks_members:
             await self._attempt(self._fence.name_members, failures)
+        if now_ms >= self._topics_look_due_ms:
+            await self._attempt(partial(self._look_at_topics, now_ms), failures)
         if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
             await self._attempt(self._write_topics, failures)
         await self._attempt(partial(self._metadata.run_due, now_ms), failures)
@@ -234,21 +243,16 @@ class Housekeeping:
                 )
                 return
         snapshot = self._topics()
-        refusal: Refusal | None = None
         if snapshot is not None:
-            refusal = await self._tools.pool.run(
-                compare_topics,
-                self._tools.store,
-                self._tools.cluster_id,
-                snapshot,
-                self._deleted(),
-                self._fence.is_recovered,
+            compared = await self._tools.pool.run(
+                compare_topics, self._tools.store, self._tools.cluster_id, snapshot, self._deleted()
             )
-            if refusal is not None and refusal.is_behind:
-                self._refused(refusal)
+            if compared.damage is not None:
+                compared = compared._replace(refusal=await self._why_behind_copy(snapshot))
+            self._note_topics(compared)
+            if compared.refusal is not None:
                 return
         await self._fence.take_over(after)
-        self._is_topics_file_ours = snapshot is not None and refusal is None
         if self._topics_due_ms is None:  # what it lists was written by another one
             self._topics_due_ms = self._tools.clock.monotonic_ms()
         self._told.pop("take-over", None)
@@ -305,8 +309,33 @@ class Housekeeping:
             self._told[about] = what
             log.error("%s", what)
 
-    def _refused(self, refusal: Refusal) -> None:
-        self._tell_once("topics.json", f"topics.json is left as it is: {refusal.why}")
+    def _note_topics(self, compared: Compared) -> None:
+        """Say what is wrong with `topics.json`, in the log and to whoever asks for this node's health."""
+        said = None
+        if compared.refusal is not None:
+            said = f"topics.json is left as it is: {compared.refusal}"
+        elif compared.foreign:
+            named = ", ".join(f"{row.name} ({row.topic_id})" for row in compared.foreign[:5])
+            said = (
+                f"topics.json lists {len(compared.foreign)} topics that have objects in the bucket and that "
+                f"this node's metadata lacks: {named}. They are left alone (firn.remote.recover brings them "
+                f"back, firn sweep --topic deletes them)"
+            )
+        self._tools.metrics.topics_file = said
+        if said is None:
+            self._told.pop("topics.json", None)
+        else:
+            self._tell_once("topics.json", said)
+
+    async def _why_behind_copy(self, snapshot: TopicsSnapshot) -> str | None:
+        """Where `topics.json` is damaged: why `cluster.json` says that our metadata is older than its own."""
+        named = (await self._fence.read()).metadata
+        if named is None or (named.life, named.end_offset) <= (snapshot.life, snapshot.metadata_offset + 1):
+            return None
+        return (
+            f"it is damaged, and cluster.json names metadata up to offset {named.end_offset}, this node's "
+            f"ends at {snapshot.metadata_offset} (firn.remote.recover)"
+        )
 
     # -- what is due -----------------------------------------------------------------------------------------
 
@@ -316,6 +345,16 @@ class Housekeeping:
         self._sweep_due_ms = now_ms + self._tools.settings.sweep_interval_ms
         return await self._sweeper.sweep(now_ms)
 
+    async def _look_at_topics(self, now_ms: int) -> None:
+        """Have `topics.json` written again where it is not the one that this process wrote: somebody damaged
+        it, or put an old one back."""
+        self._topics_look_due_ms = now_ms + self._tools.settings.heads_interval_ms
+        if self._topics_etag and self._topics_due_ms is None:
+            etag = await self._tools.pool.run(etag_of_topics, self._tools.store)
+            if etag != self._topics_etag:
+                log.warning("topics.json is not the one that this node wrote: it is written again")
+                self._topics_due_ms = now_ms
+
     async def _write_topics(self) -> None:
         due_ms, self._topics_due_ms = self._topics_due_ms, None
         try:
@@ -323,7 +362,7 @@ class Housekeeping:
             if snapshot is None:
                 return
             await self._fence.check(self._tools.settings.fence_age_ms)
-            refusal = await self._tools.pool.run(
+            written = await self._tools.pool.run(
                 write_topics,
                 self._tools.store,
                 self._tools.cluster_id,
@@ -331,14 +370,12 @@ class Housekeeping:
                 self._tools.stamps(),
                 self._deleted(),
                 is_conditional=self._fence.is_conditional,
-                is_recovered=self._fence.is_recovered,
-                is_ours=self._is_topics_file_ours,
             )
         except (StorageError, CorruptionError, RequestError):
             self._topics_due_ms = due_ms
             raise
-        if refusal is not None:
-            self._refused(refusal)
-        else:
-            self._fence.is_recovered = False  # from now on the bucket's offsets are ours
-            self._is_topics_file_ours, self._listed = True, frozenset(snapshot.ids)
+        self._note_topics(written.compared)
+        if written.compared.refusal is None:
+            self._topics_etag, self._listed = written.etag, frozenset(snapshot.ids)
+        else:  # it may be another one by then
+            self._topics_due_ms = self._tools.clock.monotonic_ms() + self._tools.settings.heads_interval_ms

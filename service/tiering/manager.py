@@ -65,7 +65,7 @@ class TieringManager:
     `partitions` gives those that this node leads, `find` one of them, whenever they are asked; `changed` is
     to be called when one came or went, or is led by another; `topics` the topics of the committed image.
     `is_conditional` says that the store honours conditional
-    writes; `is_recovered` that the metadata has just taken over what the bucket says.
+    writes.
     `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever. `hurries`: as in
     `Tools`; `wake` has it asked again.
     """
@@ -84,7 +84,6 @@ class TieringManager:
         house: House | None = None,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
-        is_recovered: bool = False,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         manifest_limits: Limits = USUAL_LIMITS,
@@ -120,7 +119,7 @@ class TieringManager:
         )  # fmt: skip
         self._fence = Fence(
             store, cluster_id, writer, clock, self._pool, self._house,
-            is_conditional=is_conditional, is_recovered=is_recovered,
+            is_conditional=is_conditional,
         )  # fmt: skip
         self._eraser = Eraser(
             store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms

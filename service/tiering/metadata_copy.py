@@ -2,7 +2,8 @@
 
 A `.checkpoint` as the metadata log's own snapshots are. It is uploaded under a key of its own, and named by a
 conditional write after that; those before it go when they are no longer named, but for the last one. Metadata
-that is older than what the bucket has is not written: such a node is restored from the past.
+that is older than what the bucket has, by life, epoch and offset, is not written: such a node is restored
+from the past.
 """
 
 from __future__ import annotations
@@ -30,11 +31,18 @@ _KEPT: Final = 2
 
 
 class MetadataSnapshot(NamedTuple):
-    """All metadata below `end_offset`, whose last record is of `epoch`; `encode` gives the bytes of it."""
+    """All metadata below `end_offset`, whose last record is of `epoch`, in that life of the cluster; `encode`
+    gives the bytes of it."""
 
     end_offset: int
     epoch: int
     encode: Callable[[], Iterable[Buffer]]
+    life: int = 0
+
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """What tells which of two is newer."""
+        return self.life, self.epoch, self.end_offset
 
 
 class OlderMetadata(StorageError):
@@ -58,7 +66,7 @@ def write_metadata(
     and as new is left as it is.
     """
     named = _checked(read_cluster(store), snapshot, writer).metadata
-    if named is not None and named.end_offset == snapshot.end_offset:
+    if named is not None and _position(named) == snapshot.position:
         return named
     data = b"".join(snapshot.encode())
     if len(data) > MAX_METADATA_BYTES:
@@ -66,15 +74,19 @@ def write_metadata(
             f"metadata of {len(data)} bytes, at most {MAX_METADATA_BYTES} are kept in a bucket"
         )
     key = metadata_key(MetadataKey(snapshot.end_offset, snapshot.epoch, uuid))
-    ref = MetadataRef(key, snapshot.end_offset, snapshot.epoch, len(data), crc32c(data))
+    ref = MetadataRef(key, snapshot.end_offset, snapshot.epoch, len(data), crc32c(data), snapshot.life)
     store.put_stream(key, [data], len(data))
 
     def name(cluster: ClusterFile) -> ClusterFile:
         return _checked(cluster, snapshot, writer)._replace(metadata=ref)
 
     update_cluster(store, cluster_id, name, own, is_conditional=is_conditional)
-    _remove_older(store, ref)
+    _remove_others(store, ref)
     return ref
+
+
+def _position(ref: MetadataRef) -> tuple[int, int, int]:
+    return ref.life, ref.epoch, ref.end_offset
 
 
 def _checked(cluster: ClusterFile, snapshot: MetadataSnapshot, writer: Writer) -> ClusterFile:
@@ -82,21 +94,34 @@ def _checked(cluster: ClusterFile, snapshot: MetadataSnapshot, writer: Writer) -
     if owner != writer.incarnation:
         raise Displaced(f"another process ({owner}) has the prefix, this one is {writer.incarnation}")
     named = cluster.metadata
-    if named is not None and named.end_offset > snapshot.end_offset:
+    if named is not None and _position(named) > snapshot.position:
         raise OlderMetadata(
-            f"the bucket has the cluster's metadata up to offset {named.end_offset}, this node only up to "
-            f"{snapshot.end_offset}: it is not written over"
+            f"the bucket has the cluster's metadata up to offset {named.end_offset} of epoch {named.epoch} "
+            f"in life {named.life}, this node up to {snapshot.end_offset} of epoch {snapshot.epoch} in life "
+            f"{snapshot.life}: it is not written over (firn.remote.recover takes the bucket's over)"
         )
     return cluster
 
 
-def _remove_older(store: ObjectStore, named: MetadataRef) -> None:
-    """Those before the one that is named, but for the last of them; newer ones are not ours to judge."""
-    older = []
-    for info in store.list(METADATA_PREFIX):
-        parsed = parse_key(info.key)
-        if isinstance(parsed, MetadataKey) and info.key != named.key and parsed.offset <= named.end_offset:
-            older.append((parsed.offset, info.key))
+def _remove_others(store: ObjectStore, ours: MetadataRef) -> None:
+    """Those that were stored before `ours`, which is named now, but for the last of them.
+
+    Of a later life than the first they go whatever their offsets, which are of an earlier one; else only
+    those of no greater offset. What was stored later is not ours to judge.
+    """
+    found = {
+        info.key: (info.last_modified_ms, parsed)
+        for info in store.list(METADATA_PREFIX)
+        if isinstance(parsed := parse_key(info.key), MetadataKey)
+    }
+    stored_ms, own = found.pop(ours.key, (0, None))
+    older = [
+        (at_ms, key)
+        for key, (at_ms, parsed) in found.items()
+        if own is not None
+        and at_ms <= stored_ms
+        and ((parsed.epoch, parsed.offset) <= (own.epoch, own.offset) or (ours.life and at_ms < stored_ms))
+    ]
     store.delete([key for _, key in sorted(older)[: -(_KEPT - 1)]])
 
 
@@ -125,7 +150,7 @@ class MetadataCopies:
         self._fence = fence
         self._clock = clock
         self._interval_ms = interval_ms
-        self._written = -1
+        self._written = (-1, -1, -1)
         self.due_ms = clock.monotonic_ms()
 
     def changed(self, in_ms: int) -> None:
@@ -138,7 +163,7 @@ class MetadataCopies:
             return
         self.due_ms = now_ms + self._interval_ms
         snapshot = self._take()
-        if snapshot is None or snapshot.end_offset <= self._written:
+        if snapshot is None or snapshot.position <= self._written:
             return
         try:
             await self._fence.check()
@@ -162,4 +187,4 @@ class MetadataCopies:
         except (StorageError, CorruptionError, RequestError):
             self.due_ms = now_ms
             raise
-        self._written = snapshot.end_offset
+        self._written = snapshot.position

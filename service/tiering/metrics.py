@@ -39,6 +39,8 @@ class TieringMetrics:
     """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
     unknown_topics: int = 0
     """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
+    topics_file: str | None = None
+    """What is amiss with `topics.json`: why it is left as it is, or whose topics it lists."""
     manifests_written: int = 0
     """Versions that were committed; fewer than segments where several go with one."""
     lag_segments: int = 0

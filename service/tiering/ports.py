@@ -137,6 +137,9 @@ class House(Protocol):
     def others(self) -> Iterable[TopicIdPartition]:
         """The partitions that other nodes lead, or nobody."""
 
+    def life(self) -> int:
+        """The life of the cluster that the image is of."""
+
     async def barrier(self) -> int:
         """An offset that was committed after this was called, and that the image holds now.
 

@@ -1,25 +1,32 @@
-"""What the bucket alone says of a cluster: the topics, chains, epochs and producers that a new disk lacks.
+"""Reads what the bucket alone says of partitions: chains, epochs and producers that a new disk lacks.
 
 For an operator's takeover (`firn.remote.recover`), never for a node that goes on by itself. Everything is
 read and checked before anything is decided; what cannot be read is told and left alone. Blocks: for a
 pool's thread.
+
+A partition's HEAD decides, unless the catalog of the metadata's copy has a later entry whose manifest is
+there (HEAD is written after the commit). Where HEAD is damaged or gone, the newest manifest that can be read
+does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from bisect import insort
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError
 from service.hot.producer_snapshot import decode_snapshot
-from service.hot.producers import ProducerEntry
 from service.remote.catalog import CatalogEntry
-from service.remote.format.keys import HeadKey
-from service.remote.format.manifest import Manifest, Page, PageRef, live_segments
-from service.remote.format.manifest_codec import MetadataRef, TopicRow
+from service.remote.format.keys import DATA_PREFIX, HeadKey, ManifestKey, PageKey, SegmentKey, parse_key
+from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest_codec import ClusterFile
 from service.remote.reading.object_reader import (
+    Chain,
+    open_chain,
     open_footer_of,
-    open_metadata,
     open_page,
     open_published,
     read_section,
@@ -27,49 +34,42 @@ from service.remote.reading.object_reader import (
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.tiering.fence import read_cluster
-from service.tiering.shared_objects import read_topics
 from service.tiering.units import catalog_entry
+
+_MANIFESTS_KEPT: Final = 16
+"""Of each partition's manifests the newest are remembered, for where HEAD is damaged or gone."""
 
 
 class ArchivedPartition(NamedTuple):
-    """One partition as HEAD has it. `epochs` are (leader epoch, first offset) pairs over the whole chain.
-
-    `leader_epoch` is the highest that anybody led it in, as far as the bucket knows. `producers` are those at
-    the chain's end.
+    """One partition as the bucket has it. `leader_epoch` is the highest that anybody led it in, as far as the
+    bucket knows; `written_ms` when its manifest was written, by its writer's clock, 0 where it does not say.
     """
 
-    entry: CatalogEntry | None
+    topic: str
+    entry: CatalogEntry
     leader_epoch: int
-    epochs: tuple[tuple[int, int], ...]
-    producers: tuple[tuple[int, ProducerEntry], ...]
-
-
-class ArchivedTopic(NamedTuple):
-    """One row of `topics.json` with its partitions; those that cannot be read are missing from them."""
-
-    row: TopicRow
-    partitions: dict[int, ArchivedPartition]
+    written_ms: int
 
 
 class Archive(NamedTuple):
-    """All topics; what could not be read, in words; and what tells which ids were given away.
+    """All partitions; what could not be read, in words; what differs from the metadata's copy, in words; and
+    the highest producer id in the archive, -1 for none."""
 
-    `last_producer_id` is the highest in the archive, -1 for none; `metadata` the newest snapshot of the
-    cluster's metadata and its bytes, None where there is none that can be read.
-    """
-
-    topics: Sequence[ArchivedTopic]
-    problems: Sequence[str]
+    partitions: Mapping[tuple[UUID, int], ArchivedPartition]
+    problems: tuple[str, ...]
+    differences: tuple[str, ...]
     last_producer_id: int
-    metadata: tuple[MetadataRef, bytes] | None
 
 
-def read_archive(store: ObjectStore, cluster_id: str) -> Archive:
-    """Everything below the prefix of this cluster.
+class _Found(NamedTuple):
+    """What a listing shows of one partition: its newest manifests by version."""
 
-    `ConfigError` when the prefix is another cluster's or says nothing of topics; `CorruptionError` when
-    `topics.json` is damaged; `StorageError` when the store does not answer.
-    """
+    key: HeadKey
+    manifests: tuple[tuple[int, str], ...]
+
+
+def check_prefix(store: ObjectStore, cluster_id: str) -> ClusterFile:
+    """`cluster.json`. Raises `ConfigError` when the prefix is another cluster's, or there is nothing."""
     try:
         cluster = read_cluster(store)
     except ObjectNotFound as e:
@@ -79,51 +79,152 @@ def read_archive(store: ObjectStore, cluster_id: str) -> Archive:
             f"firn.remote.recover: the prefix belongs to cluster {cluster.cluster_id}, "
             f"this node's is {cluster_id} (firn.cluster.id)"
         )
-    topics = read_topics(store)
-    if topics is None:
-        raise ConfigError("firn.remote.recover: there is no topics.json under firn.remote.url (firn repair)")
-    found: list[ArchivedTopic] = []
-    problems: list[str] = []
-    last_producer_id = -1
-    for row in topics.topics:
-        partitions: dict[int, ArchivedPartition] = {}
-        for number in range(row.partitions):
-            try:
-                partitions[number] = one = _partition(store, HeadKey(row.topic_id, number))
-            except (CorruptionError, ObjectNotFound) as e:
-                problems.append(f"{row.name}-{number}: {e}")
-                continue
-            last_producer_id = max([last_producer_id, *(producer_id for producer_id, _ in one.producers)])
-        found.append(ArchivedTopic(row, partitions))
-    metadata = None
-    try:
-        metadata = open_metadata(store)
-    except (CorruptionError, ObjectNotFound) as e:
-        problems.append(f"the metadata of the node that was lost: {e}")
-    return Archive(found, problems, last_producer_id, metadata)
+    return cluster
 
 
-def _partition(store: ObjectStore, key: HeadKey) -> ArchivedPartition:
-    chain = open_published(store, key)
-    if chain is None:
-        return ArchivedPartition(None, 0, (), ())
-    manifest = chain.manifest
-    epochs: dict[int, int] = {}
-    last = None
-    for last in live_segments(manifest, lambda ref: _page(store, ref, manifest)):
-        for epoch, first_offset in last.leader_epochs:
-            epochs.setdefault(epoch, first_offset)
-    producers: tuple[tuple[int, ProducerEntry], ...] = ()
-    if last is not None:
-        footer = open_footer_of(store, last)
-        snapshot = read_section(store, last.key, footer.sections["producer_snapshot"])
-        producers = tuple(decode_snapshot(snapshot)) if snapshot else ()
-    return ArchivedPartition(
-        catalog_entry(chain),
-        max([manifest.leader_epoch, *epochs]),
-        tuple(sorted(epochs.items())),
-        producers,
+def read_archive(
+    store: ObjectStore,
+    cluster_id: str,
+    catalog: Mapping[tuple[UUID, int], CatalogEntry],
+    deleted: Collection[UUID],
+) -> Archive:
+    """Every partition below the prefix but those of the topics that are `deleted`.
+
+    `catalog` is that of the metadata's copy, empty where there is none. `StorageError` when the store does
+    not answer.
+    """
+    reader = _ArchiveReader(store, cluster_id)
+    found = {one.key: one for one in _listed(store) if one.key.topic_id not in deleted}
+    for key in sorted({*found, *(HeadKey(*key) for key in catalog)}):
+        reader.read(key, found.get(key, _Found(key, ())), catalog.get(key))
+    return Archive(
+        reader.partitions, tuple(reader.problems), tuple(reader.differences), reader.last_producer_id
     )
+
+
+def _listed(store: ObjectStore) -> Iterator[_Found]:
+    def owner(key: str) -> HeadKey | None:
+        parsed = parse_key(key)
+        if isinstance(parsed, (SegmentKey, ManifestKey, PageKey, HeadKey)):
+            return HeadKey(parsed.topic_id, parsed.partition)
+        return None
+
+    for key, infos in groupby(store.list(DATA_PREFIX), lambda info: owner(info.key)):
+        if key is None:
+            continue
+        manifests: list[tuple[int, str]] = []
+        for info in infos:
+            parsed = parse_key(info.key)
+            if isinstance(parsed, ManifestKey):
+                insort(manifests, (parsed.version, info.key))
+                del manifests[:-_MANIFESTS_KEPT]
+        yield _Found(key, tuple(manifests))
+
+
+class _ArchiveReader:
+    """Reads partition after partition, and keeps what is said of them."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self.partitions: dict[tuple[UUID, int], ArchivedPartition] = {}
+        self.problems: list[str] = []
+        self.differences: list[str] = []
+        self.last_producer_id = -1
+
+    def read(self, key: HeadKey, found: _Found, known: CatalogEntry | None) -> None:
+        """One partition; `known` is its entry in the copy."""
+        where = f"{DATA_PREFIX}/{key.topic_id}/{key.partition}"
+        chain = self._published(key, where)
+        if chain is None:
+            chain = self._newest(key, where, found, known)
+        elif known is not None and known.version > chain.manifest.version:
+            chain = self._committed(where, known) or chain
+        if chain is None:
+            return
+        if known is None:
+            self.differences.append(f"{where}: the copy of the metadata does not know its archive")
+        elif chain.manifest.version > known.version:
+            self.differences.append(
+                f"{where}: the copy of the metadata has version {known.version} of its archive, up to offset "
+                f"{known.end_offset}; the bucket has version {chain.manifest.version}, up to "
+                f"{chain.manifest.end_offset}, which counts"
+            )
+        try:
+            self.partitions[key] = self._partition(chain)
+        except (CorruptionError, ObjectNotFound) as e:
+            self.problems.append(f"{where}: {e}")
+            self._blind(key, catalog_entry(chain), chain.manifest.topic)
+
+    def _published(self, key: HeadKey, where: str) -> Chain | None:
+        try:
+            chain = open_published(self._store, key)
+        except (CorruptionError, ObjectNotFound) as e:
+            self.problems.append(f"{where}: {e}")
+            return None
+        return chain if chain is None or self._is_ours(chain, where) else None
+
+    def _committed(self, where: str, known: CatalogEntry) -> Chain | None:
+        """The chain of the copy's entry, which is later than HEAD; None where the bucket has lost it."""
+        try:
+            chain = open_chain(self._store, known.manifest_key)
+        except (CorruptionError, ObjectNotFound) as e:
+            self.problems.append(f"{where}: HEAD is older than the copy of the metadata, and counts: {e}")
+            return None
+        self.differences.append(f"{where}: HEAD is older than version {known.version}, which was committed")
+        return chain
+
+    def _newest(self, key: HeadKey, where: str, found: _Found, known: CatalogEntry | None) -> Chain | None:
+        """The chain of the newest manifest that can be read, where HEAD says nothing."""
+        if not found.manifests and known is None:
+            return None  # nothing was ever published, or HEAD is all there is
+        least = 0 if known is None else known.version
+        for version, group in groupby(reversed(found.manifests), lambda one: one[0]):
+            whole = [chain for _, name in group if (chain := self._readable(name, where)) is not None]
+            if version == least and known is not None:
+                whole = [chain for chain in whole if chain.key == known.manifest_key] or whole
+            if len(whole) > 1:
+                self.problems.append(f"{where}: two manifests of version {version}, one was committed")
+                break
+            if whole and version >= least:
+                self.problems.append(f"{where}: HEAD says nothing, {whole[0].key} is the newest manifest")
+                return whole[0]
+        if known is not None:
+            self._blind(key, known)
+        self.problems.append(f"{where}: HEAD says nothing, and no manifest can be read")
+        return None
+
+    def _readable(self, name: str, where: str) -> Chain | None:
+        try:
+            chain = open_chain(self._store, name)
+            return chain if self._is_ours(chain, where) else None
+        except (CorruptionError, ObjectNotFound):
+            return None
+
+    def _is_ours(self, chain: Chain, where: str) -> bool:
+        if chain.manifest.cluster_id == self._cluster_id:
+            return True
+        self.problems.append(f"{where}: {chain.key} is of cluster {chain.manifest.cluster_id}")
+        return False
+
+    def _blind(self, key: HeadKey, entry: CatalogEntry, topic: str = "") -> None:
+        """What was committed stays the entry, though it cannot be read: the partition is offline until it can
+        be, and no offset of it is given out again."""
+        self.partitions[key] = ArchivedPartition(topic, entry, entry.leader_epoch, 0)
+
+    def _partition(self, chain: Chain) -> ArchivedPartition:
+        manifest = chain.manifest
+        last: SegmentEntry | None = None
+        epochs = [manifest.leader_epoch]
+        for last in live_segments(manifest, lambda ref: _page(self._store, ref, manifest)):
+            epochs += [epoch for epoch, _ in last.leader_epochs[-1:]]
+        if last is not None:
+            footer = open_footer_of(self._store, last)
+            snapshot = read_section(self._store, last.key, footer.sections["producer_snapshot"])
+            ids = [producer_id for producer_id, _ in decode_snapshot(snapshot)] if snapshot else []
+            self.last_producer_id = max([self.last_producer_id, *ids])
+        written_ms = 0 if manifest.stamp is None else manifest.stamp.written_ms
+        return ArchivedPartition(manifest.topic, catalog_entry(chain), max(epochs), written_ms)
 
 
 def _page(store: ObjectStore, ref: PageRef, manifest: Manifest) -> Page:

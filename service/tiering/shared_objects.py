@@ -1,10 +1,10 @@
 """`topics.json`, which the whole cluster shares: for readers without a broker, and for who restores it.
 
-It names topics that nobody can find again otherwise, so a node writes over it only what it knows to be of its
-own past: of later metadata, or with topics that this node knows nothing of, it stays as it is. So it does
-where it is damaged, unless this process has found before that it names nothing else, and has been the writer
-since.
-Functions here block; they run on an offload thread or before the loop starts.
+It is derived from the metadata, whose copy beside it goes before it. A node that has the prefix writes it
+over unless it is of later metadata, by life and offset. Topics in it that have objects and that this node's
+metadata lacks stay listed, apart from the others (`Topics.foreign`), and hold up nothing. One that is damaged
+is written again: what it alone knew is found by the HEADs in the bucket. Functions here block; they run on an
+offload thread or before the loop starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicsSnapshot(NamedTuple):
-    """The topics of the committed metadata image up to `metadata_offset`.
+    """The topics of the committed metadata image up to `metadata_offset`, in that life of the cluster.
 
     `rows` makes one of each; it is called on an offload thread, for it takes a while where there are many.
     """
@@ -41,14 +41,24 @@ class TopicsSnapshot(NamedTuple):
     metadata_offset: int
     ids: Collection[UUID]
     rows: Callable[[], Sequence[TopicRow]]
+    life: int = 0
 
 
-class Refusal(NamedTuple):
-    """Why `topics.json` is left as it is; `is_behind` when our metadata is older than the bucket's."""
+class Compared(NamedTuple):
+    """What `topics.json` says against a snapshot. `refusal`: why it must not be written over, None where it
+    may be; `damage`: why it cannot be read; `foreign`: its topics that have objects and that the snapshot
+    lacks."""
 
-    why: str
-    is_behind: bool
-    is_damage: bool = False
+    refusal: str | None = None
+    damage: str | None = None
+    foreign: tuple[TopicRow, ...] = ()
+
+
+class Written(NamedTuple):
+    """What came of writing `topics.json`: `etag` is the new object's, empty where it was refused."""
+
+    compared: Compared
+    etag: str = ""
 
 
 def write_topics(
@@ -59,40 +69,47 @@ def write_topics(
     deleted: Collection[UUID] = (),
     *,
     is_conditional: bool = True,
-    is_recovered: bool = False,
-    is_ours: bool = False,
-) -> Refusal | None:
+) -> Written:
     """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted.
-
-    `is_recovered`: our metadata took over what the bucket has, so its offsets are not those of ours.
-    `is_ours`: nobody else has written it since this process last compared it: damage may be written over.
 
     `StoreUnavailable` when somebody else wrote it at the same moment: look again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
-    refusal = _compare(store, cluster_id, snapshot, deleted, seen, is_recovered)
-    if refusal is not None and refusal.is_damage and is_ours:
-        log.warning("topics.json: %s; this process wrote it, and writes it again", refusal.why)
-    elif refusal is not None:
-        return refusal
-    data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.rows(), stamp)
+    compared = _compare(store, cluster_id, snapshot, deleted, seen)
+    if compared.refusal is not None:
+        return Written(compared)
+    if compared.damage is not None:
+        log.warning("topics.json is damaged (%s): it is written again from the metadata", compared.damage)
+    data = encode_topics(
+        cluster_id,
+        snapshot.metadata_offset,
+        snapshot.rows(),
+        stamp,
+        life=snapshot.life,
+        foreign=compared.foreign,
+    )
     if not is_conditional:
         store.put(TOPICS_KEY, data)
     elif not conditional.write(store, TOPICS_KEY, data, seen):
         raise StoreUnavailable(f"{TOPICS_KEY} was written by somebody else at the same moment")
-    return None
+    return Written(compared, etag_of_topics(store))
+
+
+def etag_of_topics(store: ObjectStore) -> str:
+    """What tells this `topics.json` from another; empty where there is none."""
+    try:
+        info = store.head(TOPICS_KEY)
+    except ObjectNotFound:
+        return ""
+    return info.etag or f"{info.size} bytes of {info.last_modified_ms}"
 
 
 def compare_topics(
-    store: ObjectStore,
-    cluster_id: str,
-    snapshot: TopicsSnapshot,
-    deleted: Collection[UUID],
-    is_recovered: bool,
-) -> Refusal | None:
-    """Whether `topics.json` may be replaced by `snapshot`, as `write_topics` has it: None when it may."""
+    store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot, deleted: Collection[UUID]
+) -> Compared:
+    """Whether `topics.json` may be replaced by `snapshot`, as `write_topics` has it."""
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
-    return _compare(store, cluster_id, snapshot, deleted, seen, is_recovered)
+    return _compare(store, cluster_id, snapshot, deleted, seen)
 
 
 class StoredTopics:
@@ -102,9 +119,9 @@ class StoredTopics:
         self._store = store
         self._cluster_id = cluster_id
         self._etag = ""
-        self._offset = -1
+        self._position = (-1, -1)
 
-    def why_ahead(self, offset: int) -> str | None:
+    def why_ahead(self, life: int, offset: int) -> str | None:
         """Why our metadata, which ends at `offset`, is not that of whoever wrote it; None where it may be.
 
         One that is damaged says nothing. It is read again only where it is another.
@@ -117,16 +134,22 @@ class StoredTopics:
                     return None
                 if stored.cluster_id != self._cluster_id:
                     return f"topics.json is of cluster {stored.cluster_id}"
-                self._etag, self._offset = etag, stored.metadata_offset
+                self._etag, self._position = etag, (stored.life, stored.metadata_offset)
         except ObjectNotFound:
             return None
         except UnknownVersion as e:
             return f"topics.json: {e}"
         except CorruptionError:
             return None
-        if self._offset <= offset:
-            return None
-        return f"topics.json is of metadata offset {self._offset}, this node's metadata ends at {offset}"
+        return _why_later(self._position, (life, offset))
+
+
+def _why_later(stored: tuple[int, int], ours: tuple[int, int]) -> str | None:
+    """Why `topics.json` is of later metadata than ours, each as (life, offset); None where it is not."""
+    if stored <= ours:
+        return None
+    lives = "" if stored[0] == ours[0] else f" (lives {stored[0]} and {ours[0]} of the cluster)"
+    return f"it is of metadata offset {stored[1]}, this node's metadata ends at {ours[1]}{lives}"
 
 
 def _compare(
@@ -135,36 +158,26 @@ def _compare(
     snapshot: TopicsSnapshot,
     deleted: Collection[UUID],
     seen: Tagged | None,
-    is_recovered: bool,
-) -> Refusal | None:
+) -> Compared:
     if seen is None:
-        return None
+        return Compared()
     try:
         with naming(TOPICS_KEY):
             stored = decode_topics(seen.data)
     except UnknownVersion as e:
-        return Refusal(str(e), is_behind=True)
+        return Compared(refusal=str(e))
     except CorruptionError as e:
-        return Refusal(f"it is damaged: {e} (firn repair)", is_behind=False, is_damage=True)
+        return Compared(damage=str(e))
     if stored.cluster_id != cluster_id:
-        return Refusal(f"it is of cluster {stored.cluster_id}", is_behind=True)
-    is_later = stored.metadata_offset > snapshot.metadata_offset and not is_recovered
+        return Compared(refusal=f"it is of cluster {stored.cluster_id}")
+    why = _why_later((stored.life, stored.metadata_offset), (snapshot.life, snapshot.metadata_offset))
     known = {*snapshot.ids, *deleted}
-    lacking = [
-        row for row in stored.topics if row.topic_id not in known and (is_later or _has_objects(store, row))
-    ]
-    if not lacking and not is_later:
-        return None
-    named = ", ".join(f"{row.name} ({row.topic_id})" for row in lacking[:5])
-    if is_later:
-        return Refusal(
-            f"it is of metadata offset {stored.metadata_offset}, this node's metadata ends at "
-            f"{snapshot.metadata_offset}" + (f" and lacks {len(lacking)} topics: {named}" if lacking else ""),
-            is_behind=True,
-        )
-    return Refusal(
-        f"it names {len(lacking)} topics that this node's metadata lacks: {named}", is_behind=False
-    )
+    lacking = [row for row in (*stored.topics, *stored.foreign) if row.topic_id not in known]
+    if why is not None:
+        named = ", ".join(f"{row.name} ({row.topic_id})" for row in lacking[:5])
+        lacks = f" and lacks {len(lacking)} topics: {named}" if lacking else ""
+        return Compared(refusal=f"{why}{lacks} (firn.remote.recover)")
+    return Compared(foreign=tuple(row for row in lacking if _has_objects(store, row)))
 
 
 def _has_objects(store: ObjectStore, row: TopicRow) -> bool:

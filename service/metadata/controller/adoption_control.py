@@ -1,35 +1,49 @@
 """Takes over what an archive says that the metadata lacks, on an order of the operator. [P]
 
-After a lost disk, or one restored from a backup. The operator has said that nobody else writes there, so
-what HEAD names wins over an older entry of ours, and a topic that only the archive knows comes back under
-its id. Topics that were deleted here stay deleted, and one whose name was given to another topic since is
-told and left alone. Partitions get the archive's leader epoch and no leader: when the broker is unfenced it
-leads them in the next one, which nobody has led in before.
+After a lost disk, or one restored from a backup. The operator has said that nobody else writes there, so the
+bucket's archives win over older entries of ours, and the newest copy of the metadata over ours unless ours
+went on from it: topics, ids, partitions, settings of topics, brokers and all brokers, and which topics are
+deleted. A topic that only the bucket knows comes back under its id. One that was deleted here stays deleted;
+one that the copy knows to be deleted, or whose name it gave to another, goes here, too. Partitions get the
+archive's leader epoch and no leader: when the broker is unfenced it leads them in the next one, which nobody
+has led in before.
 
 The node that was lost went on after what is known of it: after the last segment that it archived, after the
-last snapshot of its metadata, after the backup of its disk. Whatever it may have given out since, producer
+last copy of its metadata, after the backup of its disk. Whatever it may have given out since, producer
 ids and leader epochs of any partition, is not given out again: both go on above the highest that anything
 tells, by a margin. That is so with every order to take over, also where nothing else is news.
+
+All of it is one metadata transaction, which begins the next life of the cluster (docs/adr/0020). What is left
+to do afterwards is in the records, too: which local logs are to be compared with their archives, and which
+topics keep everything until an operator has said for how long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
+from service.metadata.controller.activation import MIN_ISR
 from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.decision import Decision
+from service.metadata.controller.recovered_topics import AdoptedPartition, AdoptedTopic
 from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import newest
-from service.metadata.image import MetadataImage, PartitionImage
+from service.metadata.image import ConfigResource, MetadataImage, PartitionImage, RecoveredTopic, TopicImage
 from service.metadata.records import (
     NO_LEADER,
+    BeginTransactionRecord,
     ConfigRecord,
+    EndTransactionRecord,
+    LifeRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RecoveredTopicRecord,
+    RemoveTopicRecord,
+    TombstoneRecord,
     TopicRecord,
 )
 from service.remote.catalog import CatalogEntry
@@ -39,85 +53,183 @@ EPOCH_MARGIN: Final = 1_000
 """Leader epochs that may have begun after the last one that is known of; none of them begins again."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
 """Producer ids that may have been given away after the last one that is known of, likewise."""
+TRANSACTION: Final = "recovery"
 _MAX_PRODUCER_ID: Final = (1 << 63) - 1
 _NOTHING_FOUND: Final = MetadataImage()
 
 
-class AdoptedPartition(NamedTuple):
-    """`entry` as HEAD has it, None where nothing was archived; `leader_epoch` the highest in the archive."""
+class Found(NamedTuple):
+    """What the bucket says. `copy` is the newest copy of the metadata, None where none can be read;
+    `is_copy_newer` False where ours goes on from it. `last_producer_id` is the highest in the archive, `life`
+    the greatest that anything in the bucket tells."""
 
-    entry: CatalogEntry | None
-    leader_epoch: int
-
-
-class AdoptedTopic(NamedTuple):
-    """A topic as the bucket has it; of a partition that is missing from `partitions` nothing is known."""
-
-    name: str
-    topic_id: UUID
-    partition_count: int
-    configs: Mapping[str, str]
-    partitions: Mapping[int, AdoptedPartition]
+    topics: Sequence[AdoptedTopic]
+    copy: MetadataImage | None
+    is_copy_newer: bool
+    last_producer_id: int
+    life: int
 
 
 class Adoption(NamedTuple):
-    """What was taken over: names of topics, partitions by (topic id, index); and what was not, in words."""
+    """What was taken over: names of topics, partitions by (topic id, index); names of topics that went; and
+    what was not taken over, in words."""
 
     topics: Sequence[str]
     partitions: frozenset[tuple[UUID, int]]
+    removed: Sequence[str]
     refused: Sequence[str]
+    settings_unknown: Sequence[str]
 
 
-def adopt(
-    image: MetadataImage,
-    topics: Sequence[AdoptedTopic],
-    lost: MetadataImage | None,
-    *,
-    node_id: int,
-    last_producer_id: int,
-) -> Decision[Adoption]:
-    """Records that make the metadata say what the archive does, of this one node's partitions.
-
-    `lost` is the newest metadata of the lost node that the bucket has; of it only ids and epochs that were
-    given out count. `last_producer_id` is the highest in the archive.
-    """
-    lost = lost or _NOTHING_FOUND
-    records: list[MetadataRecord] = []
-    created: list[str] = []
-    changed: set[tuple[UUID, int]] = set()
-    refused: list[str] = []
-    above: dict[tuple[UUID, int], int] = {}
-    for topic in topics:
-        if topic.topic_id in image.tombstones:
-            continue
-        if topic.topic_id not in image.topics_by_id:
-            if topic.name in image.topics_by_name:
-                refused.append(f"{topic.name} ({topic.topic_id}): another topic has that name here")
-                continue
-            created.append(topic.name)
-            records.append(TopicRecord(name=topic.name, topic_id=topic.topic_id))
-            records += _configs(topic)
-        for number in range(topic.partition_count):
-            key = topic.topic_id, number
-            found = topic.partitions.get(number, AdoptedPartition(None, 0))
-            own = image.partition(*key)
-            above[key] = found.leader_epoch
-            if own is None:
-                records.append(_new_partition(key, _raised(lost, key, found.leader_epoch), node_id))
-            if found.entry is not None and (own is None or _is_news(found.entry, image.remote.get(key))):
-                records.append(remote_log_record(*key, found.entry))
-                changed.add(key)
-    for topic_id, own_topic in image.topics_by_id.items():
-        for number, own in own_topic.partitions.items():
-            key = topic_id, number
-            epoch = _raised(lost, key, max(own.leader_epoch, above.get(key, 0)))
-            records.append(_again(key, own, epoch))
-    next_producer_id = _next_producer_id(
-        max(image.next_producer_id, lost.next_producer_id, last_producer_id + 1)
+def adopt(image: MetadataImage, found: Found, *, node_id: int) -> Decision[Adoption]:
+    """Records that make the metadata say what the bucket does, of this one node's partitions."""
+    adopting = _Adopting(image, found, node_id)
+    frames = tuple(map(newest, adopting.records()))
+    adoption = Adoption(
+        adopting.created,
+        frozenset(adopting.changed),
+        adopting.removed,
+        adopting.refused,
+        adopting.settings_unknown,
     )
-    records.append(ProducerIdsRecord(broker_id=node_id, next_producer_id=next_producer_id))
-    frames = tuple(map(newest, records))
-    return Decision(frames, Adoption(created, frozenset(changed), refused), is_atomic=False)
+    return Decision(frames, adoption, is_atomic=False)
+
+
+def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> Decision[None]:
+    """The local logs of these partitions fit their archives: a recovery has nothing left to do about them."""
+    done: dict[UUID, set[int]] = {}
+    for topic_id, number in partitions:
+        done.setdefault(topic_id, set()).add(number)
+    records: list[MetadataRecord] = []
+    for topic_id, numbers in done.items():
+        state = image.recovered.get(topic_id)
+        if state is not None:
+            left = tuple(number for number in state.unchecked_partitions if number not in numbers)
+            records.append(recovered_record(topic_id, state._replace(unchecked_partitions=left)))
+    return Decision(tuple(map(newest, records)), None)
+
+
+def recovered_record(topic_id: UUID, state: RecoveredTopic) -> RecoveredTopicRecord:
+    """The record of what a recovery has left to do for one topic."""
+    return RecoveredTopicRecord(topic_id=topic_id, **state._asdict())
+
+
+class _Adopting:
+    """One adoption while its records are made."""
+
+    def __init__(self, image: MetadataImage, found: Found, node_id: int) -> None:
+        self._image = image
+        self._found = found
+        self._node_id = node_id
+        self._copy = found.copy or _NOTHING_FOUND
+        self._gone: set[UUID] = set()
+        self._above: dict[tuple[UUID, int], int] = {}
+        self.created: list[str] = []
+        self.removed: list[str] = []
+        self.changed: set[tuple[UUID, int]] = set()
+        self.refused: list[str] = []
+        self.settings_unknown: list[str] = []
+
+    def records(self) -> Iterator[MetadataRecord]:
+        yield BeginTransactionRecord(name=TRANSACTION)
+        yield LifeRecord(life=max(self._image.life, self._found.life, self._copy.life) + 1)
+        if self._found.is_copy_newer:
+            yield from self._deletions()
+            yield from self._broker_settings()
+        for topic in self._found.topics:
+            yield from self._topic(topic)
+        for topic_id, own in self._image.topics_by_id.items():
+            if topic_id not in self._gone:
+                yield from self._next_epochs(own)
+        ids = (self._image.next_producer_id, self._copy.next_producer_id, self._found.last_producer_id + 1)
+        yield ProducerIdsRecord(broker_id=self._node_id, next_producer_id=_next_producer_id(max(ids)))
+        yield EndTransactionRecord()
+
+    def _deletions(self) -> Iterator[MetadataRecord]:
+        """Topics of ours that the copy knows to be deleted, or whose name it has given to another one."""
+        ids = {one.name: one.topic_id for one in self._found.topics}
+        for topic in self._image.topics_by_id.values():
+            is_dead = topic.id in self._copy.tombstones
+            is_renamed = ids.get(topic.name, topic.id) not in self._image.topics_by_id
+            if is_dead or (is_renamed and topic.id not in self._copy.topics_by_id):
+                self._gone.add(topic.id)
+                self.removed.append(topic.name)
+                yield RemoveTopicRecord(topic_id=topic.id)
+        for topic_id, tombstone in self._copy.tombstones.items():
+            if topic_id not in self._image.tombstones:
+                yield TombstoneRecord(**tombstone._asdict())
+
+    def _broker_settings(self) -> Iterator[MetadataRecord]:
+        """Of brokers, of all brokers and of groups as the copy has them; but for a setting of all brokers
+        that may not be taken away."""
+        resources: set[ConfigResource] = {
+            one for one in (*self._image.configs, *self._copy.configs) if one[0] != ResourceType.TOPIC
+        }
+        for resource in sorted(resources):
+            old, new = self._image.config(*resource), dict(self._copy.config(*resource))
+            if MIN_ISR in old:
+                new.setdefault(MIN_ISR, old[MIN_ISR])
+            yield from _settings(resource, old, new)
+
+    def _topic(self, topic: AdoptedTopic) -> Iterator[MetadataRecord]:
+        image = self._image
+        if topic.topic_id in image.tombstones:
+            return
+        own = image.topics_by_id.get(topic.topic_id)
+        resource = (int(ResourceType.TOPIC), topic.name)
+        state = image.recovered.get(topic.topic_id, RecoveredTopic())
+        if own is None:
+            named = image.topics_by_name.get(topic.name)
+            if named is not None and named.id not in self._gone:
+                self.refused.append(f"{topic.name} ({topic.topic_id}): another topic has that name here")
+                return
+            self.created.append(topic.name)
+            yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+            yield from _settings(resource, {}, topic.configs)
+            state = state._replace(settings_unknown=topic.settings_unknown)
+        elif self._found.is_copy_newer and topic.topic_id in self._copy.topics_by_id:
+            yield from _settings(resource, image.config(*resource), topic.configs)
+            state = state._replace(settings_unknown=topic.settings_unknown)
+        changed = set(state.unchecked_partitions)
+        for number in range(topic.partition_count):
+            yield from self._partition(topic, number)
+            entry = topic.partitions.get(number, AdoptedPartition(None, 0)).entry
+            if (topic.topic_id, number) in self.changed and entry is not None and not entry.is_given_up:
+                changed.add(number)
+        if own is not None and self._found.copy is None and changed:
+            state = state._replace(settings_unknown=True)  # the bucket went on, nobody knows with which
+        state = state._replace(unchecked_partitions=tuple(sorted(changed)))
+        if state != image.recovered.get(topic.topic_id, RecoveredTopic()):
+            yield recovered_record(topic.topic_id, state)
+        if state.settings_unknown:
+            self.settings_unknown.append(topic.name)
+
+    def _partition(self, topic: AdoptedTopic, number: int) -> Iterator[MetadataRecord]:
+        key = topic.topic_id, number
+        found = topic.partitions.get(number, AdoptedPartition(None, 0))
+        own = self._image.partition(*key)
+        self._above[key] = found.leader_epoch
+        if own is None:
+            yield _new_partition(key, _raised(self._copy, key, found.leader_epoch), self._node_id)
+        if found.entry is not None and (own is None or _is_news(found.entry, self._image.remote.get(key))):
+            yield remote_log_record(*key, found.entry)
+            self.changed.add(key)
+
+    def _next_epochs(self, topic: TopicImage) -> Iterator[MetadataRecord]:
+        for number, own in topic.partitions.items():
+            key = topic.id, number
+            epoch = _raised(self._copy, key, max(own.leader_epoch, self._above.get(key, 0)))
+            yield _again(key, own, epoch)
+
+
+def _settings(
+    resource: tuple[int, str], old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[MetadataRecord]:
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield ConfigRecord(
+                resource_type=resource[0], resource_name=resource[1], name=name, value=new.get(name)
+            )
 
 
 def _is_news(found: CatalogEntry | None, own: CatalogEntry | None) -> bool:
@@ -168,10 +280,3 @@ def _again(key: tuple[UUID, int], own: PartitionImage, leader_epoch: int) -> Par
         partition_epoch=own.partition_epoch + 1,
         directories=own.directories,
     )
-
-
-def _configs(topic: AdoptedTopic) -> list[MetadataRecord]:
-    return [
-        ConfigRecord(resource_type=int(ResourceType.TOPIC), resource_name=topic.name, name=name, value=value)
-        for name, value in sorted(topic.configs.items())
-    ]

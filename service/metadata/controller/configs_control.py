@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import ConfigError, RequestError
 from service.base.steps import Steps, at_once
 from service.metadata.controller.activation import MIN_ISR
+from service.metadata.controller.adoption_control import recovered_record
 from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -27,7 +28,12 @@ from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.features import ELR_VERSION
 from service.metadata.image import MetadataImage, PartitionImage
 from service.metadata.partition_index import NO_LEADER_SHELF
-from service.metadata.records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
+from service.metadata.records import (
+    ClearElrRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    RecoveredTopicRecord,
+)
 
 RESOURCE_US: Final = 60
 LOOK_US: Final = 1
@@ -35,6 +41,8 @@ CHANGE_US: Final = 10
 CHARACTERS_PER_US: Final = 20
 MOST_CHARACTERS: Final = 32_767
 """Of a name, and of a value: what Kafka's older versions can say at all."""
+RETENTION: Final = ("retention.ms", "retention.bytes")
+"""Who alters one of them says how long a topic is kept whose settings a recovery could not know."""
 TWICE: Final = "Each resource must appear at most once."
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -56,6 +64,7 @@ def incremental_alter_configs(
     yield len(resources)
     seen = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[ConfigRecord] = []
+    said: list[RecoveredTopicRecord] = []
     results = []
     for resource in resources:
         yield RESOURCE_US + CHANGE_US * len(resource.configs) + _characters(resource) // CHARACTERS_PER_US
@@ -64,11 +73,23 @@ def incremental_alter_configs(
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise _invalid(TWICE)
             records += yield from _alter_resource(image, resource, rules, via_broker)
+            said += _settings_known(image, resource)
         except RequestError as e:
             error, message = e.code, e.message
         results.append(AlterResourceResult(resource.resource_type, resource.resource_name, error, message))
     cleared = yield from _cleared(image, records)
-    return (yield from decided_in_steps(() if validate_only else [*records, *cleared], results))
+    return (yield from decided_in_steps(() if validate_only else [*records, *cleared, *said], results))
+
+
+def _settings_known(image: MetadataImage, resource: AlterResource) -> Iterator[RecoveredTopicRecord]:
+    """An operator who names a topic's retention, be it to leave it as it is, has said how long it is kept."""
+    if resource.resource_type != ResourceType.TOPIC:
+        return
+    topic = image.topics_by_name.get(resource.resource_name)
+    state = None if topic is None else image.recovered.get(topic.id)
+    is_said = any(change.name in RETENTION for change in resource.configs)
+    if is_said and topic is not None and state is not None and state.settings_unknown:
+        yield recovered_record(topic.id, state._replace(settings_unknown=False))
 
 
 def _cleared(

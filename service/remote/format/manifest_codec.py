@@ -6,7 +6,8 @@ belong to the partition, a chain without gaps. `CorruptionError` otherwise. Vers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -121,12 +122,14 @@ class ClusterFile(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """One topic as `topics.json` lists it."""
+    """One topic as `topics.json` lists it. `settings_unknown`: nothing of it expires until an operator has
+    said how long it is kept (`image.RecoveredTopic`)."""
 
     name: str
     topic_id: UUID
     partitions: int
     configs: Mapping[str, str]
+    settings_unknown: bool = False
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -393,43 +396,71 @@ def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
 
 
 def encode_topics(
-    cluster_id: str, metadata_offset: int, topics: Sequence[TopicRow], stamp: Stamp | None = None
+    cluster_id: str,
+    metadata_offset: int,
+    topics: Sequence[TopicRow],
+    stamp: Stamp | None = None,
+    *,
+    life: int = 0,
+    foreign: Sequence[TopicRow] = (),
 ) -> bytes:
-    """`topics.json`: the committed image up to `metadata_offset`, sorted by name."""
-    rows = (
-        {
-            "name": topic.name,
-            "topic_id": str(topic.topic_id),
-            "partitions": topic.partitions,
-            "configs": dict(sorted(topic.configs.items())),
-        }
-        for topic in sorted(topics, key=lambda topic: topic.name)
-    )
+    """`topics.json`: the committed image of `life` up to `metadata_offset`, sorted by name; and topics that
+    have objects in the bucket and that the image does not know (`foreign`)."""
     head = {
         "format": TOPICS_FORMAT,
         "format_version": FORMAT_VERSION,
         "cluster_id": cluster_id,
         "metadata_offset": metadata_offset,
+        **({"life": life} if life else {}),
         **stamp_fields(stamp),
+        **({"foreign": list(_topic_rows(foreign))} if foreign else {}),
     }
-    return seal_rows(head, "topics", rows)
+    return seal_rows(head, "topics", _topic_rows(topics))
+
+
+def _topic_rows(topics: Sequence[TopicRow]) -> Iterator[dict[str, Any]]:
+    for topic in sorted(topics, key=lambda topic: (topic.name, topic.topic_id)):
+        yield {
+            "name": topic.name,
+            "topic_id": str(topic.topic_id),
+            "partitions": topic.partitions,
+            "configs": dict(sorted(topic.configs.items())),
+            **({"settings_unknown": True} if topic.settings_unknown else {}),
+        }
 
 
 class Topics(NamedTuple):
-    """`topics.json`, parsed."""
+    """`topics.json`, parsed. `foreign`: topics that its writer's metadata lacked, and that have objects."""
 
     cluster_id: str
     metadata_offset: int
     topics: tuple[TopicRow, ...]
     stamp: Stamp | None = None
+    life: int = 0
+    foreign: tuple[TopicRow, ...] = ()
 
 
 def decode_topics(data: bytes) -> Topics:
-    """Parse and verify `topics.json`."""
+    """Parse and verify `topics.json`. `CorruptionError` also where two topics have one name or one id."""
     document = open_sealed(data, TOPICS_FORMAT, _TOPICS_FIELDS)
     fields = document.fields
+    topics = _parse_topics(fields, "topics")
+    foreign = _parse_topics(fields, "foreign") if "foreign" in fields else ()
+    _refuse_doubles([topic.name for topic in topics])
+    _refuse_doubles([topic.topic_id for topic in (*topics, *foreign)])
+    return Topics(
+        str_field(fields, "cluster_id"),
+        optional_int_field(fields, "metadata_offset", document.most),
+        topics,
+        stamp_of(fields),
+        int_field(fields, "life", 0, MAX_LIFE) if "life" in fields else 0,
+        foreign,
+    )
+
+
+def _parse_topics(fields: dict[str, Any], name: str) -> tuple[TopicRow, ...]:
     rows = []
-    for row in objects_field(fields, "topics", MAX_TOPICS):
+    for row in objects_field(fields, name, MAX_TOPICS):
         configs = object_field(row, "configs")
         rows.append(
             TopicRow(
@@ -437,11 +468,13 @@ def decode_topics(data: bytes) -> Topics:
                 topic_id=uuid_field(row, "topic_id"),
                 partitions=int_field(row, "partitions", 1, MAX_PARTITION),
                 configs={name: str_field(configs, name) for name in configs},
+                settings_unknown=row.get("settings_unknown") is True,
             )
         )
-    return Topics(
-        str_field(fields, "cluster_id"),
-        optional_int_field(fields, "metadata_offset", document.most),
-        tuple(rows),
-        stamp_of(fields),
-    )
+    return tuple(rows)
+
+
+def _refuse_doubles(values: Sequence[Hashable]) -> None:
+    if len(set(values)) < len(values):
+        double = next(value for value, count in Counter(values).items() if count > 1)
+        raise CorruptionError(f"two topics are {double}")

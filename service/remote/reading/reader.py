@@ -23,7 +23,7 @@ from service.base.rate import Rate, RateLimit
 from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import CatalogEntry
-from service.remote.format.block_table import BlockTable
+from service.remote.format.block_table import Block, BlockTable
 from service.remote.format.keys import ManifestKey, parse_key
 from service.remote.format.manifest import (
     Load,
@@ -80,12 +80,13 @@ class RemoteRead(NamedTuple):
 class ArchiveEnd(NamedTuple):
     """State at the end of the remote log: (epoch, first offset) of its leader epochs, oldest first, and its
     producers as Kafka's producer snapshot, empty where none was kept. `entry`: what a catalog entry says that
-    names this manifest.
+    names this manifest. `last_block`: the last one of its last segment, None where there is no segment.
     """
 
     epochs: tuple[tuple[int, int], ...]
     producer_snapshot: bytes
     entry: CatalogEntry
+    last_block: Block | None = None
 
 
 class ReaderStats(NamedTuple):
@@ -289,8 +290,9 @@ class RemoteReader:
                 epochs += [one for one in last.leader_epochs if not epochs or one[0] > epochs[-1][0]]
             if last is None:
                 return ArchiveEnd((), b"", entry)
-            snapshot: bytes = at.need(SectionResource(self._segment(at, last), "producer_snapshot"))
-            return ArchiveEnd(tuple(epochs), snapshot, entry)
+            segment = self._segment(at, last)
+            snapshot: bytes = at.need(SectionResource(segment, "producer_snapshot"))
+            return ArchiveEnd(tuple(epochs), snapshot, entry, segment.footer.blocks[-1])
 
         return self._start(compute)
 

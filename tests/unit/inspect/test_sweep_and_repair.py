@@ -116,11 +116,10 @@ def test_a_lost_head_is_made_from_the_newest_whole_manifest(world: World, damage
     assert list(find_repairs(world.bucket)) == []
     report = fsck(world.bucket)
     assert report.is_clean
-    archive = read_archive(world.bucket, CLUSTER)
-    found = archive.topics[0].partitions[0].entry
-    assert found is not None
+    archive = read_archive(world.bucket, CLUSTER, {}, ())
+    found = archive.partitions[first.tip.topic_id, 0].entry
     assert (found.version, found.end_offset) == (entry.version + 1, entry.end_offset)
-    assert archive.topics[0].partitions[1].entry == world.entry(second)
+    assert archive.partitions[second.tip.topic_id, 1].entry == world.entry(second)
     assert not archive.problems
 
 

@@ -7,18 +7,27 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.steps import at_once
 from service.metadata.controller.adoption_control import (
     EPOCH_MARGIN,
     PRODUCER_ID_MARGIN,
-    AdoptedPartition,
-    AdoptedTopic,
     Adoption,
+    Found,
     adopt,
+    checked,
 )
-from service.metadata.controller.requests import ResourceType
+from service.metadata.controller.configs_control import incremental_alter_configs
+from service.metadata.controller.recovered_topics import AdoptedPartition, AdoptedTopic, recovered_topics
+from service.metadata.controller.requests import (
+    AlterConfig,
+    AlterResource,
+    ConfigOperation,
+    ResourceType,
+)
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage
+from service.metadata.image import MetadataImage, RecoveredTopic
 from service.metadata.records import (
+    ConfigRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RemoteLogRecord,
@@ -26,6 +35,8 @@ from service.metadata.records import (
     TopicRecord,
 )
 from service.remote.catalog import CatalogEntry
+from service.tiering.recovery import Archive
+from tests.unit.metadata.controllers import AnyConfig
 
 ID = UUID(int=7)
 
@@ -45,11 +56,19 @@ def topic(name: str = "events", topic_id: UUID = ID, **partitions: AdoptedPartit
 
 
 def adopted(
-    image: MetadataImage, *topics: AdoptedTopic, lost: MetadataImage | None = None
+    image: MetadataImage,
+    *topics: AdoptedTopic,
+    lost: MetadataImage | None = None,
+    is_copy_newer: bool = True,
+    life: int = 0,
 ) -> tuple[MetadataImage, Adoption]:
-    decision = adopt(image, topics, lost, node_id=1, last_producer_id=4999)
+    """`lost` is the copy of the metadata in the bucket."""
+    found = Found(topics, lost, lost is not None and is_copy_newer, 4999, life)
+    decision = adopt(image, found, node_id=1)
     delta = MetadataDelta(image).replay_all(frame.record for frame in decision.frames)
-    return delta.build(image.offset + len(decision.frames), 1, 0), decision.response
+    after = delta.build(image.offset + len(decision.frames), 1, 0)
+    assert after.transaction is None
+    return after, decision.response
 
 
 def known(own: CatalogEntry | None, leader_epoch: int = 5) -> MetadataImage:
@@ -155,3 +174,118 @@ def test_a_bucket_that_says_that_none_are_left_is_not_believed() -> None:
         adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 2**31 - 1)))
     with pytest.raises(CorruptionError, match="all producer ids below 9223372036854775807"):
         adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 1)), lost=used(2**63 - 1, 1))
+
+
+def setting(kind: ResourceType, resource: str, name: str, value: str) -> ConfigRecord:
+    return ConfigRecord(resource_type=int(kind), resource_name=resource, name=name, value=value)
+
+
+def image_of(*records: object, base: MetadataImage | None = None) -> MetadataImage:
+    return MetadataDelta(base or MetadataImage()).replay_all(records).build(90, 1, 0)  # type: ignore[arg-type]
+
+
+KEPT = topic(p0=AdoptedPartition(entry(4), 9))
+
+
+def test_nothing_counts_before_all_of_it_is_written() -> None:
+    found = Found([KEPT], None, False, 1, 0)
+    frames = adopt(MetadataImage(), found, node_id=1).frames
+    for written in range(len(frames)):
+        image = image_of(*(frame.record for frame in frames[:written]))
+        assert not image.topics_by_id
+        assert image.life == 0
+
+
+def test_each_recovery_begins_a_life_above_all_that_anything_tells_of() -> None:
+    first, _ = adopted(MetadataImage(), KEPT)
+    assert first.life == 1
+    second, _ = adopted(MetadataImage(), KEPT, lost=first)
+    assert second.life == 2
+    third, _ = adopted(second, KEPT, life=7)
+    assert third.life == 8
+
+
+def test_settings_of_brokers_and_of_all_brokers_come_from_the_copy() -> None:
+    every, one = (ResourceType.BROKER, ""), (ResourceType.BROKER, "1")
+    lost = image_of(setting(*every, "log.retention.ms", "-1"), setting(*one, "log.retention.bytes", "7"))
+    own = image_of(setting(*every, "log.retention.hours", "1"), setting(*every, "min.insync.replicas", "1"))
+    image, _ = adopted(own, lost=lost)
+    assert image.config(*every) == {"log.retention.ms": "-1", "min.insync.replicas": "1"}
+    assert image.config(*one) == {"log.retention.bytes": "7"}
+    image, _ = adopted(own, lost=lost, is_copy_newer=False)
+    assert image.config(*every) == own.config(*every)
+
+
+def test_a_topic_has_the_settings_of_the_copy_unless_ours_went_on_from_it() -> None:
+    kept = KEPT._replace(configs={"retention.ms": "-1"})
+    lost = known(entry(4))
+    own = image_of(setting(ResourceType.TOPIC, "events", "retention.ms", "5"), base=lost)
+    image, _ = adopted(own, kept, lost=lost)
+    assert image.config(ResourceType.TOPIC, "events") == {"retention.ms": "-1"}
+    image, _ = adopted(own, kept, lost=lost, is_copy_newer=False)
+    assert image.config(ResourceType.TOPIC, "events") == {"retention.ms": "5"}
+
+
+def test_a_topic_that_the_copy_knows_to_be_deleted_goes_and_one_made_again_takes_its_name() -> None:
+    again = UUID(int=8)
+    buried = TombstoneRecord(topic_id=ID, name="events", partitions=2, deleted_ms=5)
+    lost = image_of(buried, TopicRecord(name="events", topic_id=again))
+    image, adoption = adopted(known(entry(4)), topic(topic_id=again), lost=lost)
+    assert image.topics_by_name["events"].id == again
+    assert set(image.tombstones) == {ID}
+    assert not image.remote
+    assert (adoption.removed, adoption.refused) == (["events"], [])
+    image, _ = adopted(MetadataImage(), topic(topic_id=again), lost=lost)
+    assert set(image.tombstones) == {ID}, "what is to be deleted in the bucket is deleted"
+
+
+def test_a_name_that_was_given_anew_and_whose_first_topic_is_forgotten_is_the_second_s() -> None:
+    again = UUID(int=8)
+    lost = image_of(TopicRecord(name="events", topic_id=again))
+    image, _ = adopted(known(entry(4)), topic(topic_id=again), lost=lost)
+    assert image.topics_by_name["events"].id == again
+    assert not image.tombstones, "nobody says that it was deleted"
+    image, adoption = adopted(known(entry(4)), topic(topic_id=again), lost=lost, is_copy_newer=False)
+    assert image.topics_by_name["events"].id == ID
+    assert len(adoption.refused) == 1
+
+
+def test_local_logs_are_to_be_compared_until_that_is_noted() -> None:
+    image, adoption = adopted(MetadataImage(), topic(p0=AdoptedPartition(entry(4), 9)))
+    assert adoption.partitions == {(ID, 0)}
+    assert image.recovered[ID] == RecoveredTopic((0,), False)
+    done = checked(image, [(ID, 0), (UUID(int=99), 0)])
+    after = image_of(*(frame.record for frame in done.frames), base=image)
+    assert not after.recovered
+    given_up = entry(4)._replace(start_offset=0, end_offset=0, segments=0)
+    image, _ = adopted(MetadataImage(), topic(p0=AdoptedPartition(given_up, 9)))
+    assert not image.recovered, "there is nothing to be compared with"
+
+
+def test_who_names_a_topic_s_retention_says_that_its_settings_are_known() -> None:
+    image, adoption = adopted(MetadataImage(), KEPT._replace(settings_unknown=True))
+    assert adoption.settings_unknown == ["events"]
+    assert image.recovered[ID] == RecoveredTopic((0,), True)
+
+    def altered(key: str, operation: ConfigOperation, value: str | None) -> MetadataImage:
+        change = AlterResource(ResourceType.TOPIC, "events", (AlterConfig(key, operation, value),))
+        decision = at_once(incremental_alter_configs(image, [change], AnyConfig()))
+        return image_of(*(frame.record for frame in decision.frames), base=image)
+
+    assert altered("segment.bytes", ConfigOperation.SET, "1").recovered[ID].settings_unknown
+    assert not altered("retention.ms", ConfigOperation.SET, "-1").recovered[ID].settings_unknown
+    assert not altered("retention.ms", ConfigOperation.DELETE, None).recovered[ID].settings_unknown
+    assert altered("retention.bytes", ConfigOperation.SET, "9").recovered[ID].unchecked_partitions == (0,)
+
+
+def test_settings_that_were_not_known_at_the_first_recovery_are_not_at_the_second() -> None:
+    first, _ = adopted(MetadataImage(), KEPT._replace(settings_unknown=True))
+    found = recovered_topics(first, None, Archive({}, (), (), -1))
+    assert [one.settings_unknown for one in found.topics] == [True]
+
+
+def test_a_restored_disk_without_any_copy_keeps_all_of_what_the_bucket_went_on_with() -> None:
+    image, _ = adopted(known(entry(2, 40)), KEPT)
+    assert image.recovered[ID].settings_unknown
+    image, _ = adopted(known(entry(4)), KEPT)
+    assert not image.recovered, "the bucket has no news of it"

@@ -108,7 +108,7 @@ def test_a_topics_json_that_this_process_wrote_is_written_again(
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
     assert open_topics(world.bucket).metadata_offset == world.metadata_offset
-    assert "this process wrote it, and writes it again" in caplog.text
+    assert "topics.json is damaged" in caplog.text
 
 
 def test_topics_that_changed_while_cluster_json_was_damaged_are_written_once_it_is_repaired(
@@ -127,18 +127,12 @@ def test_topics_that_changed_while_cluster_json_was_damaged_are_written_once_it_
     assert open_topics(world.bucket).metadata_offset == world.metadata_offset
 
 
-def test_one_that_was_damaged_before_the_start_is_left_for_an_operator(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    damaged = flip(world, "topics.json", 60)
+def test_one_that_was_damaged_before_the_start_is_written_again(world: World) -> None:
+    flip(world, "topics.json", 60)
     world.reboot()
     world.fill(1)
     world.settle()
-    world.manager.topics_changed()
-    world.clock.advance(world.settings.topics_debounce_ms)
-    world.run()
-    assert world.bucket.get("topics.json", max_size=1 << 20) == damaged
-    assert "topics.json is left as it is: it is damaged" in caplog.text
+    assert [row.name for row in open_topics(world.bucket).topics] == ["events"]
 
 
 def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_alone() -> None:

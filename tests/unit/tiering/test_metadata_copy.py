@@ -15,7 +15,6 @@ from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
-from service.remote.format.manifest_codec import encode_topics
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
@@ -23,7 +22,6 @@ from service.remote.stores.memory_store import MemoryStore
 from service.tiering.fence import Displaced, Fence, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot, OlderMetadata, write_metadata
 from service.tiering.offload import OffloadPool
-from service.tiering.recovery import read_archive
 
 T = TypeVar("T")
 
@@ -88,7 +86,7 @@ def test_the_last_two_are_kept_and_nothing_newer_is_touched(store: MemoryStore) 
 
 def test_older_metadata_is_not_written_over_newer(store: MemoryStore) -> None:
     write(store, 64)
-    with pytest.raises(OlderMetadata, match="up to offset 64, this node only up to 63"):
+    with pytest.raises(OlderMetadata, match="up to offset 64 of epoch 3 in life 0, this node up to 63"):
         write(store, 63)
     found = open_metadata(store)
     assert found is not None
@@ -123,18 +121,26 @@ def test_one_that_is_displaced_while_it_uploads_is_not_named(store: MemoryStore)
     assert kept(store) == [70, 80], "what nobody named goes with the older ones"
 
 
-def test_a_takeover_is_given_the_newest_and_told_when_it_cannot_be_read(store: MemoryStore) -> None:
-    store.put("topics.json", encode_topics(CLUSTER, 0, []))
-    assert read_archive(store, CLUSTER).metadata is None
+def test_a_later_life_writes_over_an_earlier_one_and_removes_its_copies(store: MemoryStore) -> None:
+    """Offsets begin anew with each life: those of the earlier one are greater, and say nothing."""
+    for end_offset in (600, 626):
+        write(store, end_offset)
+    for end_offset in (21, 30):
+        taken = MetadataSnapshot(end_offset, 1, lambda: [b"of life 1"], 1)
+        write_metadata(store, CLUSTER, taken, WRITER, UUID(int=end_offset), OwnWrites())
+        named = open_cluster_file(store).metadata
+        assert named is not None
+        assert (named.life, named.end_offset) == (1, end_offset)
+    assert kept(store) == [21, 30]
+    with pytest.raises(OlderMetadata, match="life 1, this node up to 900 of epoch 3 in life 0"):
+        write(store, 900)
+
+
+def test_of_one_life_the_epoch_decides_before_the_offset(store: MemoryStore) -> None:
     write(store, 64)
-    found = read_archive(store, CLUSTER)
-    assert found.metadata is not None
-    assert found.metadata[1] == b"metadata64"
-    (info,) = store.list("metadata")
-    store.put(info.key, b"metadat_64")
-    found = read_archive(store, CLUSTER)
-    assert found.metadata is None
-    assert "the metadata of the node that was lost" in found.problems[0]
+    older = MetadataSnapshot(90, 2, lambda: [b"epoch 2"])
+    with pytest.raises(OlderMetadata):
+        write_metadata(store, CLUSTER, older, WRITER, UUID(int=9), OwnWrites())
 
 
 def test_damage_is_named_and_a_missing_one_is_looked_for_again(store: MemoryStore) -> None:

@@ -10,9 +10,24 @@ from uuid import UUID
 import pytest
 
 from service.base.threads import SystemThreads
+from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
-from service.remote.format.keys import HeadKey, SegmentKey, head_key, segment_key
-from service.remote.reading.object_reader import open_cluster, open_head, open_topics
+from service.remote.format.keys import (
+    HeadKey,
+    MetadataKey,
+    SegmentKey,
+    head_key,
+    metadata_key,
+    segment_key,
+)
+from service.remote.format.manifest_codec import (
+    MetadataRef,
+    TopicRow,
+    decode_topics,
+    encode_cluster,
+    encode_topics,
+)
+from service.remote.reading.object_reader import open_cluster, open_cluster_file, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.judgement import Verdict, judge, judge_damaged
 from service.tiering.metrics import TieringMetrics
@@ -260,20 +275,80 @@ def test_one_manifest_that_cannot_be_read_stops_the_sweep_of_its_partition_alone
     assert world.manager.metrics.sweep_errors >= 1
 
 
-def test_a_damaged_topics_json_is_left_for_an_operator_and_holds_up_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_topics_json_is_written_again_and_holds_up_nothing(world: World) -> None:
     world.fill(1)
     world.run()
     world.run()
     world.bucket.put("topics.json", b"{")
     world.reboot()
-    world.manager.topics_changed()
     world.fill(2)
     be_swept(world)
-    assert world.bucket.get("topics.json", max_size=10) == b"{"
-    assert "topics.json is left as it is: it is damaged" in caplog.text
+    assert [row.name for row in open_topics(world.bucket).topics] == ["events"]
     assert world.lag(world.replicas[0]) == 0
+
+
+def test_a_damaged_topics_json_is_left_by_one_whose_metadata_is_older(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fill(1)
+    world.run()
+    world.run()
+    cluster = open_cluster_file(world.bucket)
+    ref = MetadataRef(metadata_key(MetadataKey(40, 1, UUID(int=3))), 40, 1, 10, 7)
+    world.bucket.put("cluster.json", encode_cluster(cluster._replace(metadata=ref)))
+    world.bucket.put("topics.json", b"{")
+    world.reboot()
+    world.run()
+    assert world.bucket.get("topics.json", max_size=10) == b"{"
+    assert "cluster.json names metadata up to offset 40, this node's ends at 1" in caplog.text
+
+
+def test_a_topic_that_the_metadata_lacks_stays_listed_and_freezes_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fill(1)
+    world.run()
+    world.run()
+    listed = open_topics(world.bucket)
+    stranger = TopicRow("orders", UUID(int=77), 2, {"retention.ms": "-1"})
+    world.bucket.put("topics.json", encode_topics(CLUSTER, 1, [*listed.topics, stranger]))
+    world.bucket.put(head_key(stranger.topic_id, 0), b"of somebody")
+    world.reboot()
+    world.run()
+    tip = TopicIdPartition(UUID(int=8), "newest", 0)
+    world.add(tip)
+    world.metadata_offset += 1
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    listed = open_topics(world.bucket)
+    assert [row.name for row in listed.topics] == ["events", "newest"]
+    assert listed.foreign == (stranger,)
+    assert "that this node's metadata lacks: orders" in caplog.text
+    assert world.manager.metrics.topics_file is not None
+    world.bucket.delete([head_key(stranger.topic_id, 0)])
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert open_topics(world.bucket).foreign == ()
+    assert world.manager.metrics.topics_file is None
+
+
+@pytest.mark.parametrize("how", ["damaged", "old", "gone"])
+def test_a_topics_json_that_is_not_the_one_written_is_written_again_by_itself(world: World, how: str) -> None:
+    world.fill(1)
+    world.run()
+    world.run()
+    before = world.bucket.get("topics.json", max_size=1 << 20)
+    if how == "gone":
+        world.bucket.delete(["topics.json"])
+    else:
+        data = b"{" if how == "damaged" else encode_topics(CLUSTER, 0, [])
+        world.bucket.put("topics.json", data)
+    world.clock.advance(world.settings.heads_interval_ms)
+    world.run()
+    world.run()
+    assert open_topics(world.bucket).topics == decode_topics(before).topics
 
 
 @pytest.mark.parametrize("jump_ms", [10 * 365 * 86_400_000, -10 * 365 * 86_400_000])
@@ -322,20 +397,19 @@ def test_metadata_that_took_over_the_archive_goes_on_from_it(world: World) -> No
     world.metadata_offset = 20
     world.reboot()
     be_swept(world)
-    archived = read_archive(world.bucket, CLUSTER).topics[0].partitions[0]
+    archived = read_archive(world.bucket, CLUSTER, {}, ()).partitions[replica.tip.topic_id, 0]
     assert archived.entry == head
-    assert archived.epochs == ((0, 0),)
-    assert archived.entry is not None
+    assert (archived.topic, archived.leader_epoch) == ("events", 0)
     world.catalog.entries[replica.tip.topic_id, 0] = archived.entry
-    world.is_recovered = True
+    world.life = 1
     world.reboot()
     world.fill(2)
     world.settle()
     world.manager.topics_changed()
     world.clock.advance(world.settings.topics_debounce_ms)
     world.run()
-    assert open_topics(world.bucket).metadata_offset == 20
-    world.is_recovered = False
+    listed = open_topics(world.bucket)
+    assert (listed.life, listed.metadata_offset) == (1, 20)
     world.reboot()
     world.fill(1)
     world.settle()

@@ -284,7 +284,7 @@ class World:
     ) -> None:
         self.clock = ManualClock(START_MS)
         self._ids = make_world(self.clock, seed=seed)
-        self.is_recovered = False
+        self.life = 0
         self._writer = writer  # of all nodes of one cluster; None for a new one with every start
         self.bucket: ObjectStore = store if store is not None else MemoryStore(SystemThreads(), self.clock)
         self.store = FaultyStore(self.bucket)
@@ -342,7 +342,6 @@ class World:
             find=self._find,
             topics=self.topics,
             world=replace(self._ids, clock=self.clock),
-            is_recovered=self.is_recovered,
             abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
@@ -359,7 +358,7 @@ class World:
             TopicRow(name, topic_id, max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)), {})
             for name, topic_id in self.topic_ids.items()
         ]
-        return TopicsSnapshot(self.metadata_offset, {row.topic_id for row in rows}, lambda: rows)
+        return TopicsSnapshot(self.metadata_offset, {row.topic_id for row in rows}, lambda: rows, self.life)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end on the loop that all worlds share."""

@@ -1,0 +1,179 @@
+"""Partitions that are offline until the end of their archive was read: what their local log lacks of it.
+
+A disk, or the file of epochs, was lost or replaced: offsets that lie in the bucket must not be given out
+again, and what is known of epochs and producers at the archive's end must be, before the first append. Or a
+recovery has taken the archive over, and the local log may be of another past: it is compared first, and the
+metadata notes that it was, before it takes records. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
+
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.types import TopicIdPartition
+from service.broker.archive_fit import fit_to_archive
+from service.hot.log import LocalLog
+from service.hot.manager import LogManager
+from service.hot.producer_snapshot import decode_snapshot
+from service.metadata.image import MetadataImage
+from service.remote.catalog import CatalogEntry
+
+if TYPE_CHECKING:
+    from service.remote.reading.reader import ArchiveEnd, RemoteReader
+
+log = logging.getLogger(__name__)
+
+Checked = Callable[[Collection[tuple[UUID, int]]], Awaitable[None]]
+_AT_A_TIME: Final = 16
+
+
+class Owner(Protocol):
+    """The applier."""
+
+    def take_offline(
+        self, tip: TopicIdPartition, reason: str, *, passes: bool, is_lost: bool = True
+    ) -> None: ...
+
+    async def try_again(self, tips: Collection[TopicIdPartition]) -> None:
+        """Bring them online in turn with the changes of the metadata."""
+
+
+class ArchiveRestore:
+    """Which partitions wait for their archive's end, and what is done with it."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        logs: LogManager,
+        image: Callable[[], MetadataImage],
+        reader: RemoteReader | None,
+        checked: Checked | None,
+    ) -> None:
+        """`checked` notes in the metadata that local logs fit the archives that a recovery took over; None
+        where this node cannot."""
+        self._owner = owner
+        self._logs = logs
+        self._image = image
+        self._reader = reader
+        self._checked = checked
+        self._waiting: dict[TopicIdPartition, CatalogEntry] = {}
+        self._learnt: set[TopicIdPartition] = set()
+        """whose archive was asked for the epochs that the disk has lost"""
+        self._done_once = asyncio.Event()
+
+    async def done_once(self) -> None:
+        """Return once each archive was read, or could not be the first time, whose partition waited at the
+        start."""
+        await self._done_once.wait()
+
+    def why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> str | None:
+        """What of its archive's end a leader's log lacks; None where it lacks nothing."""
+        if remote.is_given_up:
+            return None
+        if self._is_unchecked(tip):
+            return "its log was not compared yet with the archive that a recovery took over"
+        if local.log_end_offset < remote.end_offset:
+            return f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
+        if tip not in self._learnt and _lacks_epochs(local, remote):
+            return "the disk has lost the leader epochs of its archive"
+        return None
+
+    def wait(self, tip: TopicIdPartition, reason: str, remote: CatalogEntry) -> None:
+        """Take the partition offline until its archive's end is read."""
+        where = "firn.remote.url is not set" if self._reader is None else "the archive's end is read first"
+        self._owner.take_offline(tip, f"{reason}: {where}", passes=False, is_lost=False)
+        self._waiting[tip] = remote
+
+    def wait_no_more(self, tip: TopicIdPartition) -> None:
+        """Another leads it by now."""
+        self._waiting.pop(tip, None)
+
+    def forget(self, tip: TopicIdPartition) -> None:
+        """The partition is not this node's any more."""
+        self._waiting.pop(tip, None)
+        self._learnt.discard(tip)
+
+    async def run_once(self) -> None:
+        """Read the archives' ends of all that wait, and have them tried again."""
+        if self._reader is not None:
+            waiting = list(self._waiting.items())
+            for start in range(0, len(waiting), _AT_A_TIME):
+                await self._restore(waiting[start : start + _AT_A_TIME])
+        self._done_once.set()
+
+    async def _restore(self, some: Sequence[tuple[TopicIdPartition, CatalogEntry]]) -> None:
+        fits = await asyncio.gather(*(self._restart(tip, remote) for tip, remote in some))
+        ready = [tip for (tip, _), fit in zip(some, fits, strict=True) if fit]
+        if not await self._note_checked([tip for tip in ready if self._is_unchecked(tip)]):
+            ready = [tip for tip in ready if not self._is_unchecked(tip)]
+        for tip in ready:
+            self._waiting.pop(tip, None)
+        if ready:
+            await self._owner.try_again(ready)
+
+    def _is_unchecked(self, tip: TopicIdPartition) -> bool:
+        state = self._image().recovered.get(tip.topic_id)
+        return state is not None and tip.partition in state.unchecked_partitions
+
+    async def _note_checked(self, tips: Sequence[TopicIdPartition]) -> bool:
+        """Have the metadata say that these logs fit, before they take records: another comparison would give
+        those up. Whether it says so."""
+        if not tips:
+            return True
+        try:
+            if self._checked is None:
+                raise StorageError("this node has to be started alone once")
+            await self._checked([(tip.topic_id, tip.partition) for tip in tips])
+        except (StorageError, RequestError) as e:
+            for tip in tips:
+                reason = f"its log fits its archive, which cannot be noted in the metadata: {e}"
+                self._owner.take_offline(tip, reason, passes=False)
+            return False
+        return True
+
+    async def _restart(self, tip: TopicIdPartition, remote: CatalogEntry) -> bool:
+        """Let a log go on where its archive ends, with what is known there; whether it does."""
+        assert self._reader is not None
+        try:
+            end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
+            local = self._logs.get(tip.topic_id, tip.partition)
+            entry = self._image().remote.get((tip.topic_id, tip.partition))
+            if self._waiting.get(tip) != remote or entry != remote or local is None:
+                return False  # it was deleted meanwhile
+            if self._is_unchecked(tip):
+                fit_to_archive(local, remote, end)
+            else:
+                self._learn(tip, local, remote, end)
+        except (StorageError, CorruptionError, RequestError) as e:
+            if self._waiting.get(tip) == remote:
+                self._owner.take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
+            return False
+        return True
+
+    def _learn(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
+        producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
+        self._learnt.add(tip)
+        if local.log_end_offset < remote.end_offset:
+            log.warning(
+                "%s ends at %d, its archive at %d: it goes on from there",
+                tip, local.log_end_offset, remote.end_offset,
+            )  # fmt: skip
+            # Deleted records stay deleted, though the archive had not let go of them yet.
+            start = min(max(remote.start_offset, local.log_start_offset), remote.end_offset)
+            local.restart_at(remote.end_offset, start, epochs=end.epochs, producers=producers)
+        else:
+            log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
+            local.epochs.learn_earlier(end.epochs, local.log_start_offset)
+
+
+def _lacks_epochs(local: LocalLog, remote: CatalogEntry) -> bool:
+    """Whether those of records that are in the archive alone are unknown: their file was damaged or lost, and
+    the local batches do not tell of them."""
+    start = max(local.log_start_offset, remote.start_offset)
+    entries = local.epochs.entries
+    return local.local_log_start_offset > start and (not entries or entries[0][1] > start)

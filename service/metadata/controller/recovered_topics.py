@@ -1,0 +1,138 @@
+"""Which topics a recovery brings back: out of the metadata's copy, the archives, and `topics.json`. [P]
+
+The copy decides which topics there were, under which ids, with which settings and how many partitions, and
+which are deleted. Archives that it knows nothing of are of topics that were made after it: they come back,
+and nobody knows their settings. `topics.json` is derived: without a copy it stands for it, except that
+settings of brokers and what was deleted are not in it, so that no topic's settings are known for sure. Where
+it is newer than the copy, what it says of a topic is more than the copy has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from service.metadata.controller.requests import ResourceType
+from service.metadata.image import MetadataImage
+from service.remote.catalog import CatalogEntry
+from service.remote.format.manifest_codec import TopicRow, Topics
+
+if TYPE_CHECKING:  # who has no bucket carries none of that room's code
+    from service.tiering.recovery import Archive, ArchivedPartition
+
+_TIERED: Final = {"remote.storage.enable": "true"}
+"""All that is known of the settings of a topic that only its archive tells of."""
+
+
+class AdoptedPartition(NamedTuple):
+    """`entry` as the bucket has it, None where nothing was archived; `leader_epoch` the highest in there."""
+
+    entry: CatalogEntry | None
+    leader_epoch: int
+
+
+class AdoptedTopic(NamedTuple):
+    """A topic to be brought back; partitions that are missing from `partitions` have no archive.
+
+    `settings_unknown`: whether it may have had other settings than these, so that nothing of it expires.
+    """
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    configs: Mapping[str, str]
+    partitions: Mapping[int, AdoptedPartition]
+    settings_unknown: bool = False
+
+
+class TopicsFound(NamedTuple):
+    """Topics with names and ids of their own, and those left out, in words."""
+
+    topics: Sequence[AdoptedTopic]
+    refused: Sequence[str]
+
+
+def recovered_topics(
+    copy: MetadataImage | None, listed: Topics | None, archive: Archive, deleted: Iterable[UUID] = ()
+) -> TopicsFound:
+    """What is brought back. `deleted`: topics that this node knows to be deleted, beside those of the copy.
+
+    Of two topics with one name the one that the copy does not know was made later, so the other one had been
+    deleted by then; of several such the one that `topics.json` lists, else the one that wrote last.
+    """
+    dead = {*deleted, *(copy.tombstones if copy is not None else ())}
+    partitions: dict[UUID, dict[int, ArchivedPartition]] = {}
+    for (topic_id, number), one in archive.partitions.items():
+        partitions.setdefault(topic_id, {})[number] = one
+    rows = _rows(copy, listed)
+    known = {} if copy is None else {topic_id: _of_copy(copy, topic_id) for topic_id in copy.topics_by_id}
+    ids = dict.fromkeys((*known, *rows, *partitions))
+    candidates: dict[str, list[tuple[tuple[bool, bool, int], AdoptedTopic]]] = {}
+    refused: list[str] = []
+    for topic_id in ids:
+        if topic_id in dead:
+            continue
+        found, row = partitions.get(topic_id, {}), rows.get(topic_id)
+        topic = _topic(topic_id, known.get(topic_id), row, found)
+        if topic is None:
+            refused.append(f"{topic_id}: nothing that can be read says its name")
+            continue
+        written_ms = max((one.written_ms for one in found.values()), default=0)
+        is_listed = row is not None and listed is not None and row in listed.topics
+        rank = (copy is not None and topic_id not in known, is_listed, written_ms)
+        candidates.setdefault(topic.name, []).append((rank, topic))
+    topics: list[AdoptedTopic] = []
+    for same_name in candidates.values():
+        _, chosen = max(same_name, key=lambda one: (one[0], one[1].topic_id))
+        topics.append(chosen)
+        refused += [
+            f"{topic.name} ({topic.topic_id}): its name was given to {chosen.topic_id} since"
+            for _, topic in same_name
+            if topic is not chosen
+        ]
+    return TopicsFound(topics, refused)
+
+
+def _rows(copy: MetadataImage | None, listed: Topics | None) -> Mapping[UUID, TopicRow]:
+    """What `topics.json` adds to the copy: all where there is none, nothing where it is older."""
+    if listed is None:
+        return {}
+    if copy is not None and (listed.life, listed.metadata_offset) <= (copy.life, copy.offset):
+        return {}
+    return {row.topic_id: row for row in listed.topics}
+
+
+def _of_copy(copy: MetadataImage, topic_id: UUID) -> AdoptedTopic:
+    topic = copy.topics_by_id[topic_id]
+    state = copy.recovered.get(topic_id)
+    return AdoptedTopic(
+        topic.name,
+        topic_id,
+        max(topic.partitions, default=-1) + 1,
+        copy.config(ResourceType.TOPIC, topic.name),
+        {},
+        state is not None and state.settings_unknown,
+    )
+
+
+def _topic(
+    topic_id: UUID,
+    known: AdoptedTopic | None,
+    row: TopicRow | None,
+    found: Mapping[int, ArchivedPartition],
+) -> AdoptedTopic | None:
+    """One topic out of all that tells of it; None where nothing says its name."""
+    if known is None and row is None:
+        names = [one.topic for one in found.values() if one.topic]
+        if not names:
+            return None
+        known = AdoptedTopic(names[0], topic_id, 0, _TIERED, {}, settings_unknown=True)
+    elif known is None and row is not None:
+        known = AdoptedTopic(row.name, topic_id, row.partitions, row.configs, {}, settings_unknown=True)
+    elif known is not None and row is not None and dict(row.configs) != dict(known.configs):
+        known = known._replace(configs=row.configs, settings_unknown=True)
+    assert known is not None
+    count = max(known.partition_count, 0 if row is None else row.partitions, max(found, default=-1) + 1)
+    partitions = {n: AdoptedPartition(one.entry, one.leader_epoch) for n, one in found.items()}
+    return known._replace(partition_count=count, partitions=partitions)
