@@ -178,4 +178,5 @@ def _live(store: MemoryStore, chain: Chain) -> Live:
 
 
 def _topic_ids(topics: bytes) -> frozenset[UUID]:
-    return frozenset(row.topic_id for row in decode_topics(topics).topics)
+    listed = decode_topics(topics)
+    return frozenset(row.topic_id for row in (*listed.topics, *listed.foreign))
