@@ -41,6 +41,11 @@ LITTLE_ROOM: Final = "little room"
 """What is left of the disk goes up and down, over all steps of the ladder."""
 _LEFT: Final = (0.0, 0.02, 0.04, 0.06, 0.1, 0.14, 0.18, 0.3)
 
+NO_ROOM: Final = "no room"
+"""Somebody else's file leaves less than ``firn.disk.reserve.bytes``; writes succeed all the same."""
+_NO_ROOM_SHARE: Final = 1 / 32_768
+"""8 MiB of 256 GiB"""
+
 UNLINK: Final = "files stay"
 """Of segments, one after the other: what may go must not go before what stays."""
 
@@ -126,6 +131,8 @@ class DrawnFaults:
     def left(self) -> float:
         if FULL in self.on:
             return 0.0
+        if NO_ROOM in self.on:
+            return _NO_ROOM_SHARE
         return self._random.choice(_LEFT) if LITTLE_ROOM in self.on else HALF
 
 

@@ -12,13 +12,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from errno import EACCES, EAGAIN, EIO, ENOENT, ENOTDIR, EOPNOTSUPP
+from errno import EACCES, EAGAIN, EDQUOT, EIO, ENOENT, ENOSPC, ENOTDIR, EOPNOTSUPP
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from service.base.errors import StorageError
 from service.base.page_cache import is_cached
 from service.base.types import Buffer
+
+FULL: Final = (ENOSPC, EDQUOT)
+"""There is no room: more of it may come."""
 
 
 class DiskError(StorageError):

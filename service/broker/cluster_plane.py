@@ -35,7 +35,7 @@ from service.broker.forwarding import Forwarder
 from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
 from service.broker.handlers.api_versions import Features
 from service.broker.housekeeper import ClusterHouse
-from service.broker.lifecycle import Exit, MoveAway, Recover, Serve
+from service.broker.lifecycle import Exit, FullDirectories, MoveAway, Recover, Serve
 from service.broker.lifecycle import Timing as LifeTiming
 from service.broker.membership import Membership
 from service.broker.remote_admin import RemoteAdmin
@@ -444,6 +444,14 @@ class ClusterPlane:
     def directory_failed(self, directory_id: UUID) -> None:
         if self._membership is not None:
             self._membership.directory_failed(directory_id)
+
+    def room_changed(self, directories: FullDirectories) -> None:
+        if self._membership is not None:
+            self._membership.room_changed(directories)
+
+    @property
+    def moves_leaders(self) -> bool:
+        return self._membership is not None and self._membership.moves_leaders
 
     # -- asking
 

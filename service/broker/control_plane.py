@@ -20,6 +20,7 @@ from service.broker.config_rules import NodeConfigRules
 from service.broker.controller_side import ControllerSide
 from service.broker.forwarding import Asker, Forwarder
 from service.broker.housekeeper import ClusterHouse
+from service.broker.lifecycle import FullDirectories
 from service.broker.ports import BrokerAdmin
 from service.broker.tables import Served
 from service.config.listeners import Listener
@@ -96,6 +97,13 @@ class ControlPlane(Protocol):
 
     def directory_failed(self, directory_id: UUID) -> None:
         """A log directory is offline."""
+
+    def room_changed(self, directories: FullDirectories) -> None:
+        """Other log directories than before are without room."""
+
+    @property
+    def moves_leaders(self) -> bool:
+        """Whether the controller moves leaderships away from full directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +214,10 @@ class AlonePlane:
 
     def directory_failed(self, directory_id: UUID) -> None:
         """The only broker has nobody to give its partitions to."""
+
+    def room_changed(self, directories: FullDirectories) -> None:
+        """As `directory_failed`."""
+
+    @property
+    def moves_leaders(self) -> bool:
+        return False

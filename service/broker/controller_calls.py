@@ -110,6 +110,8 @@ def heartbeat(node_id: int, one: Heartbeat) -> Any:
         want_shut_down=one.want_shut_down,
         offline_log_dirs=one.offline_directories,
         cordoned_log_dirs=one.cordoned_directories,
+        full_log_dirs=one.full_directories.full,
+        resting_log_dirs=one.full_directories.resting,
     )
 
 
@@ -117,7 +119,9 @@ def heartbeat_answered(answer: Any) -> Event:
     """What BrokerHeartbeat was answered."""
     if answer.error_code != ErrorCode.none:
         return Failed(_code(answer))
-    return HeartbeatAnswered(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
+    return HeartbeatAnswered(
+        answer.is_caught_up, answer.is_fenced, answer.should_shut_down, answer.moves_leaders
+    )
 
 
 def producer_ids(broker_id: int, broker_epoch: int) -> Any:

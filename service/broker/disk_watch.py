@@ -3,8 +3,9 @@
 A task for each directory, so that a disk that hangs keeps no other waiting, asks a `log-io` thread what is
 left of its file system: at intervals, and out of turn when much was appended since. Owned by the event loop.
 
-What is refused is what clients produce, before it is looked at. Reads, the metadata log and whatever else
-this node appends by itself never pass here.
+What is refused is what clients produce, before it is looked at. A directory that refuses leads nothing that
+another replica with room could lead: the controller is told. In the reserve replicas do not follow either.
+Reads, the metadata log and whatever else this node appends by itself never pass here.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ _SETTLING_MS: Final = 3_000
 _LOOKED_AT: Final = 100
 """Partitions of a request that are asked for their directory; for more, the fullest one counts."""
 _LOOK_US: Final = 2
+_REFUSED_MS: Final = 10_000
+"""So long the disk's own refusal counts: then whoever appends finds out whether there is room again."""
+_MOVED_MS: Final = 6_000
+"""By then the controller has moved what another replica can lead: a heartbeat, and its decision."""
+_DISK_REFUSES: Final = "refused by its disk, which has no room, whatever its file system says is left"
 _PARTITION_US: Final = 30
 _SEAL_US: Final = 400
 
@@ -67,6 +73,10 @@ class _Directory:
         """when those are to be found out again, and room to be made"""
         self.settles_ms = 0
         self.next_partition = 0
+        self.refused_ms = 0
+        """until when the disk's own refusal counts"""
+        self.full_since_ms: int | None = None
+        """since when its leaderships are to move; None: they are not"""
 
 
 class DiskWatch:
@@ -94,6 +104,10 @@ class DiskWatch:
         self._is_hurried = False
         self._hurry_changed: Callable[[], None] = lambda: None
         self._give_back: Callable[[Path], Awaitable[int]] | None = None
+        self._room_changed: Callable[[], None] = lambda: None
+        self._moves_leaders: Callable[[], bool] = lambda: True
+        self._followed_bytes = 0
+        """what replicas have appended here that follow"""
         self._changes = RateLimitedLog(_log, now=self._now_s)
         self._troubles = RateLimitedLog(_log, now=self._now_s)
 
@@ -110,6 +124,43 @@ class DiskWatch:
         """Where a directory fills up, first have the bytes back that are kept beside it for speed alone:
         `give_back` says how many were let go of."""
         self._give_back = give_back
+
+    def watch_room(self, room_changed: Callable[[], None], moves_leaders: Callable[[], bool]) -> None:
+        """Call `room_changed` when `full`, `resting` or `has_room` says another thing, from now on.
+        `moves_leaders`: whether the controller moves leaderships away from full directories."""
+        self._room_changed = room_changed
+        self._moves_leaders = moves_leaders
+
+    def full(self) -> list[Path]:
+        """The directories that take no records for want of room: others are to lead what they hold."""
+        return [path for path, home in self._directories.items() if home.full_since_ms is not None]
+
+    def resting(self) -> list[Path]:
+        """Those of them in which replicas do not follow, or cannot: they are not in sync."""
+        return [path for path, home in self._directories.items() if self._rests(home)]
+
+    def has_room(self, partition: Partition) -> bool:
+        """Whether the partition's directory has room for what its leader sends: it is not in the reserve."""
+        home = self._home(partition)
+        return home is None or home.standing is None or not home.standing.is_in_reserve
+
+    def followed(self, size: int) -> None:
+        """Note that so many bytes of a leader elsewhere were appended."""
+        self._followed_bytes += size
+        self.alarm_at -= size
+        if self._serving.appended_bytes >= self.alarm_at:
+            self.alarm()
+
+    def refused(self, tip: TopicIdPartition) -> None:
+        """Note that the disk has refused a write to the partition for want of room, whatever its file system
+        says is left: a quota, no inodes."""
+        partition = self._replicas.get(tip.topic_id, tip.partition)
+        home = None if partition is None else self._home(partition)
+        if home is None:
+            return
+        home.refused_ms = self._clock.monotonic_ms() + _REFUSED_MS
+        self.look_soon()
+        self._judge_room(home)
 
     def hurries(self, tip: TopicIdPartition) -> bool:
         """Whether the disk of a partition fills up, so that it should be copied before others."""
@@ -146,7 +197,7 @@ class DiskWatch:
     def alarm(self) -> None:
         """So much was appended since a look that it is out of date: look anew; and where nothing can be left
         by now, refuse until that is done."""
-        appended = self._serving.appended_bytes
+        appended = self._appended()
         for home in self._directories.values():
             if appended < home.alarm_at or home.standing is None:
                 continue
@@ -154,13 +205,14 @@ class DiskWatch:
             if appended >= home.most_at:
                 home.alarm_at = NEVER_BYTES
                 throttle_ms = self._config().disk_throttle_max_ms
-                self._stand(home, home.standing._replace(step=Step.REFUSE, throttle_ms=throttle_ms))
+                worst = home.standing._replace(step=Step.REFUSE, throttle_ms=throttle_ms, is_in_reserve=True)
+                self._stand(home, worst)
             else:
                 home.alarm_at = home.most_at
         self._recount()
 
     def look_soon(self) -> None:
-        """The disk has refused something."""
+        """Ask now what is left: of all directories, as several may be on one file system."""
         for home in self._directories.values():
             home.wake.set()
 
@@ -168,12 +220,39 @@ class DiskWatch:
         """Where each directory stands that is online and was looked at."""
         return self._metrics.disks
 
+    def refusal(self, path: Path) -> str:
+        """Why a directory takes no records; empty while it does."""
+        home = self._directories.get(path)
+        if home is None or home.standing is None or home.full_since_ms is None:
+            return ""
+        return _DISK_REFUSES if home.refused_ms and home.step is not Step.REFUSE else in_words(home.standing)
+
     def _home(self, partition: Partition) -> _Directory | None:
         return self._directories.get(partition.log.dir.parent)
 
     def _step_of(self, partition: Partition) -> Step:
         home = self._home(partition)
         return Step.FREE if home is None else home.step
+
+    def _appended(self) -> int:
+        return self._serving.appended_bytes + self._followed_bytes
+
+    def _rests(self, home: _Directory) -> bool:
+        is_in_reserve = home.standing is not None and home.standing.is_in_reserve
+        return is_in_reserve or (home.full_since_ms is not None and home.refused_ms > 0)
+
+    def _judge_room(self, home: _Directory) -> None:
+        """Whether others are to lead what lies in a directory; whoever has to know is told of a change."""
+        before = home.full_since_ms is not None, self._rests(home)
+        now_ms = self._clock.monotonic_ms()
+        if home.refused_ms <= now_ms:
+            home.refused_ms = 0
+        if home.standing is None or (home.step is not Step.REFUSE and not home.refused_ms):
+            home.full_since_ms = None
+        elif home.full_since_ms is None:
+            home.full_since_ms = now_ms
+        if before != (home.full_since_ms is not None, self._rests(home)):
+            self._room_changed()
 
     # Looking
 
@@ -195,7 +274,7 @@ class DiskWatch:
                 continue
 
     async def _look(self, home: _Directory) -> None:
-        appended = self._serving.appended_bytes
+        appended = self._appended()
         try:
             space = await self._logs.space(home.path)
         except LogOffline:
@@ -206,7 +285,9 @@ class DiskWatch:
             return
         config = self._config()
         marks = marks_of(config)
-        standing = look(home.step, *space, marks, is_tiered=config.remote_storage_enabled)
+        was_in_reserve = home.standing is not None and home.standing.is_in_reserve
+        find = partial(look, home.step, *space, marks, was_in_reserve=was_in_reserve)
+        standing = find(is_tiered=config.remote_storage_enabled)
         if standing.step is not Step.FREE and self._give_back and await self._give_back(home.path):
             home.wake.set()  # what is left now is asked next, before anything is refused
             return
@@ -217,26 +298,31 @@ class DiskWatch:
             home.is_due_ms = self._clock.monotonic_ms() + _DUE_MS
             home.tiered = await self._tiered(home)
         if standing.step is not Step.FREE and not home.tiered:
-            standing = look(home.step, *space, marks, is_tiered=False)
+            standing = find(is_tiered=False)
         home.alarm_at = appended + standing.alarm_bytes
         home.most_at = appended + standing.most_bytes
         if not marks.is_on and not marks.reserve_bytes:
             home.alarm_at = home.most_at = NEVER_BYTES
+        if home.full_since_ms is not None and self._clock.monotonic_ms() - home.full_since_ms > _MOVED_MS:
+            moves = self._moves_leaders()
+            standing = standing._replace(led=await self._count_led(home), moves_leaders=moves)
         self._stand(home, standing)
         if home.tiered and is_due and standing.step >= Step.SHRINK:
             await self._seal(home.tiered, standing.step)
             await self._free(home, home.tiered, standing.to_free)
 
     def _stand(self, home: _Directory, standing: Standing) -> None:
-        before, step = home.step, standing.step
+        before, step, known = home.step, standing.step, home.standing
         home.standing, home.step = standing, step
         self._metrics.disks[home.path] = standing
         self._recount()
-        if step is not before:
+        self._judge_room(home)
+        if known is None or _told(known) != _told(standing):
             level = (
                 logging.ERROR if step is Step.REFUSE else logging.WARNING if step > before else logging.INFO
             )
-            self._changes.log(level, "log directory %s is %s", printable(home.path), in_words(standing))
+            if known is not None or step is not Step.FREE:
+                self._changes.log(level, "log directory %s is %s", printable(home.path), in_words(standing))
             self._tell_of_hurry(before, step)
 
     def _tell_of_hurry(self, before: Step, step: Step) -> None:
@@ -249,13 +335,23 @@ class DiskWatch:
         home.alarm_at = home.most_at = NEVER_BYTES
         self._metrics.disks.pop(home.path, None)
         self._recount()
+        self._judge_room(home)
         self._tell_of_hurry(before, Step.FREE)
 
     def _recount(self) -> None:
         homes = self._directories.values()
         self.is_pressed = any(home.step >= Step.THROTTLE for home in homes)
         self._is_hurried = any(home.step >= Step.UPLOADS_FIRST for home in homes)
-        self.alarm_at = min((home.alarm_at for home in homes), default=NEVER_BYTES)
+        self.alarm_at = min((home.alarm_at for home in homes), default=NEVER_BYTES) - self._followed_bytes
+
+    async def _count_led(self, home: _Directory) -> int:
+        """How many partitions of several replicas this node leads in a directory."""
+        piece, count = Slice(), 0
+        for partition in self._replicas:
+            if piece.charge(_LOOK_US):
+                await piece.next_turn()
+            count += partition.is_leader and partition.leading is not None and self._home(partition) is home
+        return count
 
     # Making room
 
@@ -311,6 +407,11 @@ class DiskWatch:
         except (StorageError, CorruptionError) as e:
             self._troubles.warning("no room is made in %s: %s", partition.tip, e)
             return 0
+
+
+def _told(standing: Standing) -> tuple[Step, bool, bool, bool]:
+    """What of it is worth a line in the log when it changes."""
+    return standing.step, standing.is_in_reserve, standing.led > 0, standing.moves_leaders
 
 
 def marks_of(config: BrokerConfig) -> Marks:

@@ -60,6 +60,16 @@ MOVES: Final = {
 }
 
 
+class FullDirectories(NamedTuple):
+    """Log directories without room: ``full`` take no records, ``resting`` of them do not replicate either."""
+
+    full: tuple[UUID, ...] = ()
+    resting: tuple[UUID, ...] = ()
+
+
+NONE_IS_FULL: Final = FullDirectories()
+
+
 class Timing(NamedTuple):
     """Kafka's keys in brackets."""
 
@@ -102,6 +112,8 @@ class HeartbeatAnswered:
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
+    moves_leaders: bool = False
+    """the controller moves leaderships away from full directories"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,13 @@ class DirectoryFailed:
     directory_id: UUID
 
 
+@dataclass(frozen=True, slots=True)
+class RoomChanged:
+    """Other log directories than before are without room."""
+
+    directories: FullDirectories
+
+
 Event = (
     Start
     | Tick
@@ -151,6 +170,7 @@ Event = (
     | ControllerChanged
     | Term
     | DirectoryFailed
+    | RoomChanged
 )
 
 # What is to be done
@@ -172,6 +192,7 @@ class Heartbeat:
     offline_directories: tuple[UUID, ...] = ()
     cordoned_directories: tuple[UUID, ...] | None = None
     """None until it has caught up; none ever are"""
+    full_directories: FullDirectories = NONE_IS_FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +231,14 @@ class Lifecycle:
         self.is_registered = False
         self.is_fenced = True
         """as the controller said last"""
+        self.moves_leaders = False
+        """whether the controller that answered last moves leaderships away from full directories"""
         self.metadata_offset = -1
         self._timing = timing
         self._offline: dict[UUID, int | None] = {}
         """failed directories: when the controller must have heard of it; None once it has"""
         self._telling: tuple[UUID, ...] = ()
+        self._full = NONE_IS_FULL
         self._is_asking = False
         self._hurries = False
         """what is under way is to be followed by another request at once"""
@@ -273,6 +297,11 @@ class Lifecycle:
                     self._offline[directory_id] = now_ms + self._timing.directory_timeout_ms
                     if self.is_registered:
                         self._soon(now_ms)
+            case RoomChanged(directories):
+                if directories != self._full:
+                    self._full = directories
+                    if self.is_registered:
+                        self._soon(now_ms)
             case Tick():
                 pass
         return []
@@ -295,6 +324,7 @@ class Lifecycle:
         self._asked()
         self._failures = 0
         self.is_fenced = answer.is_fenced
+        self.moves_leaders = answer.moves_leaders
         for directory_id in self._telling:
             self._offline[directory_id] = None
         interval_ms = self._timing.heartbeat_interval_ms
@@ -384,6 +414,7 @@ class Lifecycle:
                 want_shut_down=self._said_leaving,
                 offline_directories=self._telling,
                 cordoned_directories=None if self.state is State.STARTING else (),
+                full_directories=self._full,
             )
         ]
 

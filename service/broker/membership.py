@@ -23,6 +23,7 @@ from service.broker.lifecycle import (
     Event,
     Exit,
     Failed,
+    FullDirectories,
     Heartbeat,
     Lifecycle,
     LogsReady,
@@ -31,6 +32,7 @@ from service.broker.lifecycle import (
     Recover,
     Register,
     Registered,
+    RoomChanged,
     Serve,
     Start,
     State,
@@ -82,6 +84,11 @@ class Membership:
         """As the controller said last."""
         return self._machine.is_fenced
 
+    @property
+    def moves_leaders(self) -> bool:
+        """Whether the controller that answered last moves leaderships away from full directories."""
+        return self._machine.moves_leaders
+
     # -- what the node tells
 
     def start(self) -> None:
@@ -103,6 +110,10 @@ class Membership:
     def controller_changed(self) -> None:
         """The connection to the controller broke, or there is another one."""
         self._step(ControllerChanged())
+
+    def room_changed(self, directories: FullDirectories) -> None:
+        """These log directories are without room; the controller moves their leaders."""
+        self._step(RoomChanged(directories))
 
     def terminate(self) -> None:
         """The process is to end: `Exit` is told once the controller has moved the leaderships, or in time."""

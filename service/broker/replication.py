@@ -1,6 +1,7 @@
 """What this broker's replicas have to do with those of others: it leads some, and follows at the others.
 
 Called by who applies the metadata, with each partition that has several replicas: `lead`, `follow`, `leave`.
+A partition that follows in a directory without room rests: nothing is fetched for it until there is room.
 One fetcher per leader (and loop of it) has all partitions that are fetched there and are in sync, another
 those that are not: acks=all waits for the former, and must not wait for megabytes of the latter. One loop
 asks the controller for the in-sync replicas that leaders here want. Owned by the event loop.
@@ -22,6 +23,7 @@ from service.base.types import TopicIdPartition
 from service.broker.directory_loop import DirectoryLoop
 from service.broker.forwarding import Asker
 from service.broker.isr_loop import IsrLoop
+from service.broker.watched_log import Room, WatchedLog
 from service.config.replication import ReplicationConfig
 from service.hot.log import LocalLog
 from service.metadata.controller.partition_change import LOST
@@ -105,6 +107,10 @@ class Replication:
         """followed here, and not in sync"""
         self._near: dict[TopicIdPartition, int] = {}
         """those of them that have caught up with the leader of this epoch, which is to count them"""
+        self._room: Room | None = None
+        self._room_news = asyncio.Event()
+        self._resting: dict[TopicIdPartition, _Followed] = {}
+        """followed here in directories without room: nothing is fetched"""
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
@@ -112,6 +118,34 @@ class Replication:
         self._isr = IsrLoop(
             broker_id, broker_epoch, new_queue(), clock, self._leader_of, self._proposal_happened
         )
+
+    # -- room
+
+    def watch_room(self, room: Room) -> None:
+        """Follow where there is room, from now on; `room_changed` when `room` says another thing."""
+        self._room = room
+        self._room_news.set()
+
+    def room_changed(self) -> None:
+        self._room_news.set()
+
+    async def _rest(self) -> None:
+        """Have partitions rest whose directory is without room, and others go on."""
+        piece = Slice()
+        while True:
+            await self._room_news.wait()
+            self._room_news.clear()
+            for tip in (*self._followed, *self._resting):
+                if piece.charge(_LOOK_US):
+                    await piece.next_turn()
+                followed = self._followed.get(tip) or self._resting.get(tip)
+                if followed is not None and self._has_room(followed.partition) == (tip in self._resting):
+                    if piece.charge(_PLACE_US):
+                        await piece.next_turn()
+                    self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
+
+    def _has_room(self, partition: Partition) -> bool:
+        return self._room is None or self._room.has_room(partition)
 
     # -- what the metadata says
 
@@ -235,15 +269,23 @@ class Replication:
         if replica.leader < 0 or self._is_closed or partition.log.failure is not None:
             self._unfollow(tip)
             return
+        if not self._has_room(partition):
+            self._near.pop(tip, None)
         has_caught_up = self._me in replica.isr or self._near.get(tip) == replica.leader_epoch
         place = _Place(replica.leader, self._number_of(tip), has_caught_up)
         followed = self._followed.get(tip)
         if followed is None or followed.place != place or followed.partition is not partition:
             self._unfollow(tip)
-            log = FollowedLog(partition, self._logs)
+            log = self._log_of(partition)
         else:
             log = followed.log
-        followed = self._followed[tip] = _Followed(place, partition, log, replica, is_unclean)
+        followed = _Followed(place, partition, log, replica, is_unclean)
+        if not self._has_room(partition):
+            self._unfollow(tip)
+            self._resting[tip] = followed
+            return
+        self._resting.pop(tip, None)
+        self._followed[tip] = followed
         # Who was away may have to give up what a leader without it has replaced; who is in sync never has.
         is_clean = self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED
         remote = partition.unified.remote
@@ -259,6 +301,13 @@ class Replication:
                 and remote.end_offset > 0
             ),
             is_in_sync=has_caught_up,
+        )
+
+    def _log_of(self, partition: Partition) -> FollowedLog:
+        return (
+            FollowedLog(partition, self._logs)
+            if self._room is None
+            else WatchedLog(partition, self._logs, self._room)
         )
 
     def _caught_up(self, tip: TopicIdPartition, leader_epoch: int) -> None:
@@ -307,6 +356,7 @@ class Replication:
                 del self._by_follower[broker_id]
 
     def _unfollow(self, tip: TopicIdPartition) -> None:
+        self._resting.pop(tip, None)
         followed = self._followed.pop(tip, None)
         if followed is None or followed.place not in self._fetching:
             return
@@ -409,7 +459,7 @@ class Replication:
                 shape = leading.shape
                 lacking += len(shape.isr) < len(shape.replicas) - self._moving.get(tip, 0)
                 under += leading.is_under_min_isr
-        return ReplicaCounts(len(self._led), len(self._followed), lacking, under)
+        return ReplicaCounts(len(self._led), len(self._followed), lacking, under, len(self._resting))
 
     # -- life
 
@@ -430,6 +480,7 @@ class Replication:
             tasks.create_task(self._isr.run(), name="in-sync replicas")
             tasks.create_task(self._tick(), name="who lags")
             tasks.create_task(self._directories.run(), name="where replicas lie")
+            tasks.create_task(self._rest(), name="who rests")
 
     async def _tick(self) -> None:
         piece = Slice()
@@ -449,6 +500,7 @@ class Replication:
             self._end(fetching)
         self._fetching.clear()
         self._followed.clear()
+        self._resting.clear()
         while self._ending:
             await asyncio.wait(self._ending)
 
@@ -461,6 +513,8 @@ class ReplicaCounts(NamedTuple):
     under_replicated: int
     """of those that are led here"""
     under_min_isr: int
+    resting: int
+    """that are to be followed, in directories without room"""
 
 
 class _Followed(NamedTuple):

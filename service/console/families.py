@@ -175,6 +175,12 @@ LOGS: Final = (
         "4 records are refused.",
         "directory",
     ),
+    _gauge(
+        "disk_led_without_room",
+        "Partitions of several replicas that are led in a log directory that refuses records: no other "
+        "in-sync replica has room, or the controller does not move them.",
+        "directory",
+    ),
     _counter("disk_freed_segments", "Local copies that went early, as the disk filled up."),
     _counter("disk_freed_bytes", "Bytes of local copies that went early."),
     _counter("disk_sealed_segments", "Segments that were sealed early to be uploaded."),
@@ -311,6 +317,10 @@ METADATA: Final = (
     _gauge(
         "replicas_under_min_isr", "Partitions led here that take no records with acks=all.",
         kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
+    ),
+    _gauge(
+        "replicas_resting",
+        "Partitions that this node does not fetch from their leaders: their log directory has no room.",
     ),
     _counter(
         "replication_received_bytes", "Bytes of records that replicas here have got from their leaders.",

@@ -160,6 +160,7 @@ def _logs(metrics: HotMetrics) -> Iterator[Sample]:
         yield Sample("firn_log_dir_free_bytes", standing.usable, directory)
         yield Sample("firn_log_dir_size_bytes", standing.total, directory)
         yield Sample("firn_disk_step", standing.step.value, directory)
+        yield Sample("firn_disk_led_without_room", standing.led, directory)
     yield Sample("firn_disk_freed_segments", metrics.disk_freed_segments)
     yield Sample("firn_disk_freed_bytes", metrics.disk_freed_bytes)
     yield Sample("firn_disk_sealed_segments", metrics.disk_sealed_segments)

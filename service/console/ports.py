@@ -78,8 +78,8 @@ class Watched(Protocol):
         """Partitions of this node that could not be opened, or were taken offline."""
 
     def replica_counts(self) -> Mapping[str, int]:
-        """Partitions of several replicas: `led` and `followed` here, and of the first `under_replicated` and
-        `under_min_isr`."""
+        """Partitions of several replicas: `led` and `followed` here, of the first `under_replicated` and
+        `under_min_isr`, and `resting` where a disk has no room."""
 
     def replicated(self) -> ReplicationMetrics:
         """What its replicas have counted."""

@@ -53,18 +53,24 @@ class Marks(NamedTuple):
 class Standing(NamedTuple):
     """Where a directory stands: its step, how long producers wait, and what is left of its file system.
 
-    ``to_free``: bytes that have to go for the steps from SHRINK on to end. ``alarm_bytes``: when so much was
-    appended the disk is asked again, out of turn. ``most_bytes``: no more than that is appended before it has
-    answered; half of the reserve is left by then, whoever has filled the rest.
+    ``is_in_reserve``: less is left than the reserve, so replicas do not follow there either. ``to_free``:
+    bytes that have to go for the steps from SHRINK on to end. ``alarm_bytes``: when so much was appended the
+    disk is asked again, out of turn. ``most_bytes``: no more than that is appended before it has answered;
+    half of the reserve is left by then, whoever has filled the rest.
     """
 
     step: Step
     throttle_ms: int
     total: int
     usable: int
+    is_in_reserve: bool
     to_free: int
     alarm_bytes: int
     most_bytes: int
+    led: int = 0
+    """partitions of several replicas that are led there though nothing can be written"""
+    moves_leaders: bool = True
+    """whether the controller moves them, once another in-sync replica has room"""
 
 
 def free_of_steps(total: int, marks: Marks) -> int:
@@ -76,7 +82,9 @@ def free_of_steps(total: int, marks: Marks) -> int:
     return left
 
 
-def look(before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool) -> Standing:
+def look(
+    before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool, was_in_reserve: bool = False
+) -> Standing:
     """Where a directory stands now that stood on `before`; `total` and `usable` bytes of its file system.
 
     Without tiered partitions (`is_tiered`) nothing could come free by itself: only the reserve counts.
@@ -88,6 +96,8 @@ def look(before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool
     margins = [counted * marks.margin_percent // 100] * len(floors)
     if marks.reserve_bytes > floors[-1]:
         floors[-1], margins[-1] = marks.reserve_bytes, marks.reserve_bytes // 8
+    reserve = marks.reserve_bytes
+    is_in_reserve = usable < (reserve + reserve // 8 if was_in_reserve else reserve)
     step = Step.FREE
     for candidate, floor, margin in zip(list(Step)[1:], floors, margins, strict=True):
         if usable < (floor + margin if floor and before >= candidate else floor):
@@ -101,8 +111,12 @@ def look(before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool
         _throttle_ms(step, usable, floors, marks),
         total,
         usable,
+        is_in_reserve,
         max(wanted - usable, 0),
-        max((usable - max((floor for floor in floors if floor < usable), default=0)) // 2, LEAST_ALARM_BYTES),
+        max(
+            (usable - max((floor for floor in (*floors, reserve) if floor < usable), default=0)) // 2,
+            LEAST_ALARM_BYTES,
+        ),
         max(usable - marks.reserve_bytes // 2, LEAST_ALARM_BYTES),
     )
 
@@ -135,9 +149,17 @@ def in_words(standing: Standing) -> str:
     '86% full (140 MiB left): local copies of what the bucket has go early'
     """
     used = round(100 - 100 * standing.usable / max(standing.total, 1))
-    return f"{used}% full ({_size(standing.usable)} left): {_DONE[standing.step]}"
+    said = f"{used}% full ({_size(standing.usable)} left): {_DONE[standing.step]}"
+    if standing.is_in_reserve:
+        said += ", and replicas do not follow here, as what is left is firn.disk.reserve.bytes"
+    if standing.led:
+        why = _NO_ROOM if standing.moves_leaders else _NOT_MOVED
+        said += f"; {standing.led} partitions of several replicas are led here all the same: {why}"
+    return said
 
 
+_NO_ROOM: Final = "no other in-sync replica of theirs has room"
+_NOT_MOVED: Final = "the active controller (Apache Kafka's, or an older one) does not move them"
 _DONE: Final = {
     Step.FREE: "nothing is done about it",
     Step.UPLOADS_FIRST: "its tiered partitions are copied to the bucket first",

@@ -255,6 +255,14 @@ def with_all(found: Partitions, brokers: Sequence[NodeInfo]) -> Partitions:
     return found._replace(shares=dict(sorted(shares.items())))
 
 
+class DirectoryRefusal(NamedTuple):
+    """A log directory of a broker that takes no records, or nothing at all, and why."""
+
+    node_id: int
+    path: str
+    why: str
+
+
 class Standing(NamedTuple):
     """A cluster. None: not told, and `problems` says why, but for what the one who was asked never tells."""
 
@@ -264,6 +272,7 @@ class Standing(NamedTuple):
     partitions: Partitions | None
     moving: tuple[Reassignment, ...] | None
     problems: tuple[str, ...] = ()
+    refusals: tuple[DirectoryRefusal, ...] = ()
 
 
 def is_alone(info: ClusterInfo) -> bool:
@@ -275,6 +284,7 @@ def wrongs(found: Standing) -> list[str]:
     """What somebody should look at, in words; nothing where all is as it should be."""
     said = list(found.problems)
     said += [f"node {one.node_id} is fenced" for one in found.nodes if one.is_fenced]
+    said += [f"broker {one.node_id}: log directory {one.path} is {one.why}" for one in found.refusals]
     if (quorum := found.quorum) is not None:
         for one in quorum.voters:
             if quorum.is_away(one):
@@ -301,6 +311,7 @@ def as_json(found: Standing) -> Mapping[str, object]:
         "partitions": None if found.partitions is None else _partitions_as_json(found.partitions),
         "reassignments": None if found.moving is None else [one._asdict() for one in found.moving],
         "problems": list(found.problems),
+        "refusals": [one._asdict() for one in found.refusals],
         "wrong": wrongs(found),
     }
 

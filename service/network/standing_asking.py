@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import FirnError, RequestError
 from service.network.cluster import TOPIC_RESOURCE, Cluster, raise_for
 from service.network.standing import (
+    DirectoryRefusal,
     MetadataReplica,
     Partitions,
     PartitionState,
@@ -26,6 +27,7 @@ from service.network.standing import (
     nodes_of,
     with_all,
 )
+from service.network.told import NodeInfo
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 
@@ -36,6 +38,8 @@ MIN_ISR_KEY: Final = "min.insync.replicas"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 10.0
 """So long is waited for what a controller has to answer: there may be none."""
+DIRECTORY_WAIT_S: Final = 5.0
+"""So long is waited for one broker: it may hang"""
 Page = list[tuple[str, PartitionState]]
 
 
@@ -159,6 +163,25 @@ def _min_isrs(cluster: Cluster, names: Sequence[str]) -> dict[str, int]:
     }
 
 
+def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[DirectoryRefusal]:
+    """The log directories that take no records, of all brokers that are not fenced."""
+    module = request_module(ApiKey.DESCRIBE_LOG_DIRS)
+    found = []
+    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
+        cluster.describe()
+        for broker in brokers:
+            if broker.is_fenced:
+                continue
+            answer = cluster.client(broker.node_id).request(
+                ApiKey.DESCRIBE_LOG_DIRS, module.DescribeLogDirsRequest(topics=())
+            )
+            for one in answer.results:
+                why = "offline" if one.error_code != ErrorCode.none else one.refusal
+                if why:
+                    found.append(DirectoryRefusal(broker.node_id, one.log_dir, why))
+    return found
+
+
 def look(bootstrap: str, most: int) -> Standing:
     """The whole cluster, asked by way of a broker. What controllers have to answer may be missing."""
     problems: list[str] = []
@@ -170,9 +193,12 @@ def look(bootstrap: str, most: int) -> Standing:
         partitions = with_all(ask_partitions(cluster, moving or (), most), info.nodes)
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S) as cluster:
         quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster))
+    refusals = _tried(problems, "log directories", lambda: ask_directories(bootstrap, info.nodes))
     controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
     nodes = nodes_of(info.nodes, quorum, controllers)
-    return Standing(info.cluster_id, nodes, quorum, partitions, moving, tuple(problems))
+    return Standing(
+        info.cluster_id, nodes, quorum, partitions, moving, tuple(problems), tuple(refusals or ())
+    )
 
 
 def look_at_controllers(bootstrap: str) -> Standing:

@@ -106,6 +106,8 @@ class Api(NamedTuple):
     stand for compiled ones; loaded at its first use"""
     is_own: bool = False
     """Kafka has no such API: `canonical` has all its messages"""
+    adds_tags: bool = False
+    """`canonical` has tagged fields of Firn's own, which lie in the bytes of the newest version"""
 
 
 def _api(
@@ -178,7 +180,7 @@ APIS: dict[int, Api] = {
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
         _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
         _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-        _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
+        _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, canonical="log_dirs", adds_tags=True),
         _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
         _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
         _api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
@@ -211,7 +213,10 @@ APIS: dict[int, Api] = {
             ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0,
             ignorable=frozenset({"previous_broker_epoch"}),
         ),
-        _api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
+        _api(
+            ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0, canonical="heartbeats", adds_tags=True,
+            ignorable=frozenset({"full_log_dirs", "resting_log_dirs"}),
+        ),
         _api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
         _api(ApiKey.ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, 0, 0),
         _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, is_repeated=True),

@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import StorageError
 from service.broker.broker_prober import BrokerProber
 from service.broker.cluster_plane import ClusterPlane
+from service.broker.disk_watch import DiskWatch
 from service.broker.lifecycle import Heartbeat, Lifecycle
 from service.broker.replication import Replication
 from service.hot.epochs import LeaderEpochs
@@ -330,6 +331,16 @@ def elects_whoever_is_alive() -> None:
     )
 
 
+def elections_know_of_no_room() -> None:
+    """A full disk is as good as another one."""
+    _swap(Elections, "_has_room", lambda _: lambda self, broker_id: True)
+
+
+def followers_use_the_reserve() -> None:
+    """A replica follows whatever is left of its disk."""
+    _swap(DiskWatch, "has_room", lambda _: lambda self, partition: True)
+
+
 PLANTS: dict[str, Plant] = {
     one.__name__: one
     for one in (
@@ -362,6 +373,8 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         consumers_see_the_end,
         unclean_stops_forgotten,
         elects_whoever_is_alive,
+        elections_know_of_no_room,
+        followers_use_the_reserve,
     )
 }
 PLANTS |= OF_REPLICAS | OF_TIERS

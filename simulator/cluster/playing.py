@@ -39,6 +39,7 @@ SOMETIMES: Final = {
     "disk_faults": 3,
     "wipe_disk": 3,
     "refuse_broker": 6,
+    "no_room": 4,
 }
 """How often each comes where it exists. A history has about half of them."""
 OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "lag_behind": 6, "alter_topic": 3, "consume": 4}
@@ -49,6 +50,7 @@ _WITH: Final = {
     "slow_links": ("heal", 4),
     "refuse_broker": ("heal", 4),
     "disk_faults": ("disk_heals", 3),
+    "no_room": ("disk_heals", 3),
     "store_faults": ("store_heals", 4),
 }
 
@@ -67,6 +69,7 @@ STORM: Final = {
     "create_topic": 1,
     "wipe_disk": 4,
     "refuse_broker": 6,
+    "no_room": 4,
 }
 """Likewise, of histories in which much is written to few partitions while this and that goes on."""
 

@@ -66,6 +66,10 @@ class Http:
     def one(self, name: str, **labels: str) -> float:
         return self.samples().get((name, frozenset(labels.items())), 0.0)
 
+    def values(self, name: str) -> list[float]:
+        """Of all that bear the name, whatever their labels."""
+        return [value for (found, _), value in self.samples().items() if found == name]
+
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), 20)
 

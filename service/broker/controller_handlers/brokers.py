@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
-from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
 from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
 from kio.schema.errors import ErrorCode
@@ -27,6 +26,7 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.image import FeatureRange
 from service.network.exchange import RequestContext
+from service.wire.heartbeats import BrokerHeartbeatResponse
 
 
 async def register(side: ControllerSide, context: RequestContext, request: Any) -> BrokerRegistrationResponse:
@@ -70,6 +70,8 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
                 wants_shut_down=request.want_shut_down,
                 offline_log_dirs=_ids(request.offline_log_dirs),
                 cordoned_log_dirs=None if request.cordoned_log_dirs is None else (),
+                full_log_dirs=_ids(request.full_log_dirs),
+                resting_log_dirs=_ids(request.resting_log_dirs),
             ),
             deadline_ms=side.deadline_ms(side.heartbeat_interval_ms // 2),
         )
@@ -82,6 +84,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
         is_caught_up=reply.is_caught_up,
         is_fenced=reply.is_fenced,
         should_shut_down=reply.should_shut_down,
+        moves_leaders=True,
     )
 
 

@@ -8,13 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
-from kio.schema.describe_log_dirs.v5.response import (
-    DescribeLogDirsPartition,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
-)
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
@@ -22,6 +15,13 @@ from service.base.slices import Slice, each_in_slices
 from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.log import LocalLog
 from service.network.exchange import RequestContext
+from service.wire.log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
 
 LOOK_US: Final = 1
 PARTITION_US: Final = 6
@@ -35,7 +35,8 @@ async def handle(
 ) -> DescribeLogDirsResponse:
     """All directories, each with those of the partitions asked for that it holds; all where none are named.
 
-    A directory that is offline is told with KAFKA_STORAGE_ERROR and nothing else.
+    A directory that is offline is told with KAFKA_STORAGE_ERROR and nothing else; one that takes no records
+    says why.
     """
     piece = Slice()
     wanted = await _wanted(request, piece)
@@ -90,6 +91,7 @@ async def _directory(broker: Broker, path: Path, topics: Topics) -> DescribeLogD
         topics=tuple(found),
         total_bytes=space.total,
         usable_bytes=space.usable,
+        refusal=broker.disks.refusal(path),
     )
 
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from errno import EDQUOT, ENOSPC
 from itertools import islice
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.disk import DiskError
+from service.base.disk import FULL, DiskError
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import SLICE_US, Slice
 from service.base.steps import Steps, at_once
@@ -59,7 +58,6 @@ FIRST_VERSION_WITH_LEADERS: Final = 10
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 ALL: Final = -1
 VALID_ACKS: Final = (ALL, 0, 1)
-FULL: Final = (ENOSPC, EDQUOT)
 MOST_AT_ONCE: Final = 250
 """Partitions that are named in what is answered without a task."""
 _NAMED_AT_A_TIME: Final = 500
@@ -583,6 +581,7 @@ def _refused(
     broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
     message = None
     if isinstance(error, DiskError) and error.errno in FULL:
-        broker.disks.look_soon()
+        if (partition := broker.replicas.get_by(topic, index)) is not None:
+            broker.disks.refused(partition.tip)
         message = "the disk is full"
     return ProducePartitionResult(index, ErrorCode.kafka_storage_error, error_message=message)

@@ -56,8 +56,9 @@ DISK: Final = (
     ),
     key(
         "firn.disk.reserve.bytes", LONG, 64 * MIB,
-        "What clients' records leave free in the file system of any log directory, for the metadata log, "
-        "checkpoints and indexes: beyond that they are refused with KAFKA_STORAGE_ERROR.",
+        "What records leave free in the file system of any log directory, for the metadata log, checkpoints "
+        "and indexes: beyond that clients' records are refused with KAFKA_STORAGE_ERROR, replicas do not "
+        "follow, and other replicas lead.",
         at_least=0, dynamic=True,
     ),
     key(

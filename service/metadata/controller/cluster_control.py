@@ -17,7 +17,14 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.decision import NEWEST_US, Decision
-from service.metadata.controller.elections_control import Elections, ElectionSettings, changes_in_steps
+from service.metadata.controller.elections_control import (
+    CHANGE_US,
+    LOOK_US,
+    Elections,
+    ElectionSettings,
+    changes_in_steps,
+    looked_up,
+)
 from service.metadata.controller.requests import RegisterBroker, RegisterController
 from service.metadata.features import supported_features
 from service.metadata.frames import Frame, newest
@@ -164,6 +171,33 @@ def take_offline(
     left = tuple(directory for directory in broker.log_dirs if directory not in gone)
     change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=left)
     return Decision((*frames, Frame(change, 2)), None, is_atomic=False)
+
+
+def relieve_directories(
+    image: MetadataImage,
+    broker_id: int,
+    full: Collection[UUID],
+    resting: Collection[UUID],
+    *,
+    settings: ElectionSettings = _USUAL,
+) -> Steps[Decision[None]]:
+    """Directories of the broker's are without room: what it leads there others lead that have room, as in a
+    controlled shutdown. Where it replicates no longer (`resting`), it is not in sync any more."""
+    elections = Elections(image, settings)
+    records: list[PartitionChangeRecord] = []
+    for directory in image.brokers[broker_id].log_dirs:
+        if directory not in full and directory not in resting:
+            continue
+        is_resting = directory in resting
+        for topic, number, state in looked_up(image, image.index.partitions(lies_in(directory))):
+            if state.leader != broker_id and not (is_resting and broker_id in state.isr):
+                yield LOOK_US
+                continue
+            yield CHANGE_US
+            record = elections.relieve(topic, number, state, broker_id, is_resting=is_resting)
+            if record is not None:
+                records.append(record)
+    return Decision(tuple((yield from _newest(records))), None, is_atomic=False)
 
 
 def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple[Frame, ...]:

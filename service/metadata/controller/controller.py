@@ -44,6 +44,7 @@ from service.metadata.controller.cluster_control import check_epoch
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.features_control import FeatureUpdate
+from service.metadata.controller.full_directories import FullDirectories
 from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
 from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
 from service.metadata.controller.periodic import ChoreTimes
@@ -139,6 +140,8 @@ class Controller:
         self._new_uuid = world.new_uuid
         self._rules = config_rules
         self._incarnation_id = options.incarnation_id
+        self._full = FullDirectories()
+        self._elections = options.elections._replace(full=self._full)
         self._turns = Turns(
             publisher, self._clock, lambda: self._overseer.wrote(), counts or publisher.committed
         )
@@ -185,6 +188,7 @@ class Controller:
         NOT_CONTROLLER where leadership is lost before, and `StorageError`.
         """
         self._turns.begin(epoch)
+        self._full.clear()
         self._overseer.claimed(self._publisher.image, self._options.node_id)
         task = asyncio.get_running_loop().create_task(self._activate(), name="controller-activation")
         task.add_done_callback(note_failure)
@@ -374,6 +378,7 @@ class Controller:
         known = self._turns.latest.brokers.get(broker_id)
         if known is not None and known.epoch == broker_epoch:
             self._overseer.tell(Heard(broker_id, broker_epoch, request.metadata_offset))
+            self._full.heard(broker_id, request.full_log_dirs, request.resting_log_dirs)
 
         def decide(image: MetadataImage) -> Steps[Decision[HeartbeatOutcome]]:
             broker = check_epoch(image, broker_id, broker_epoch)

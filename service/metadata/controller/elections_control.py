@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.decision import EXCESSIVE, Decision
+from service.metadata.controller.full_directories import FullDirectories
 from service.metadata.controller.partition_change import (
     LOST,
     Election,
@@ -60,6 +61,8 @@ class ElectionSettings(NamedTuple):
     """Whether a replica in a directory that its broker did not register cannot lead"""
     is_awaited: Callable[[int], bool] = _nobody_is_awaited
     """Whether a broker that is fenced has a session still, so that no unclean election replaces it"""
+    full: FullDirectories | None = None
+    """which directories are without room, as heard by now; None: nobody asks"""
 
 
 class Elections:
@@ -156,6 +159,7 @@ class Elections:
             state,
             rules,
             self._may_lead,
+            has_room=self._has_room,
             election=election,
             wanted=wanted,
             default_directory=self.default_directory,
@@ -172,10 +176,35 @@ class Elections:
             return False
         if not self._settings.checks_directories or broker.id not in state.replicas:
             return True
-        if broker.id in self._moved:
-            return is_online(broker, self._moved[broker.id])
-        at = state.replicas.index(broker.id)
-        return at >= len(state.directories) or is_online(broker, state.directories[at])
+        directory = self._directory_of(broker.id)
+        return directory is None or is_online(broker, directory)
+
+    def _directory_of(self, broker_id: int) -> UUID | None:
+        """Where the broker's replica of the partition lies, None where that is not known."""
+        if broker_id in self._moved:
+            return self._moved[broker_id]
+        state = self._state
+        if state is None or broker_id not in state.replicas:
+            return None
+        at = state.replicas.index(broker_id)
+        return state.directories[at] if at < len(state.directories) else None
+
+    def _has_room(self, broker_id: int) -> bool:
+        full, directory = self._settings.full, self._directory_of(broker_id)
+        return full is None or directory is None or not full.is_full(broker_id, directory)
+
+    def relieve(
+        self, topic: TopicImage, partition_id: int, state: PartitionImage, broker_id: int, *, is_resting: bool
+    ) -> PartitionChangeRecord | None:
+        """The change that is due where the broker's replica is without room: another in-sync replica with
+        room leads. One that rests leaves the ISR, too, as nobody is to wait for it; not where it leads on."""
+        self._state, self._moved = state, {}
+        others = tuple(one for one in state.isr if one != broker_id)
+        leads = state.leader == broker_id
+        if leads and not any(self._may_lead(one) and self._has_room(one) for one in others):
+            return None
+        leaves = is_resting and others and (leads or state.has_leader)
+        return self.change(topic, partition_id, state, wanted=Wanted(isr=others if leaves else state.isr))
 
     def _waits(self, state: PartitionImage) -> bool:
         """Whether somebody may come back who has all that was committed."""
@@ -208,7 +237,7 @@ def changes_in_steps(
 ) -> Steps[list[PartitionChangeRecord]]:
     """The changes that are due in `partitions`, of those that `concerns` holds for."""
     records: list[PartitionChangeRecord] = []
-    for topic, number, state in _looked_up(elections.image, partitions):
+    for topic, number, state in looked_up(elections.image, partitions):
         if concerns is not None and not concerns(state):
             yield LOOK_US
             continue
@@ -219,9 +248,10 @@ def changes_in_steps(
     return records
 
 
-def _looked_up(
+def looked_up(
     image: MetadataImage, partitions: Iterable[tuple[UUID, int]]
 ) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    """Partitions with their topics, each topic looked up once where its partitions follow each other."""
     topic: TopicImage | None = None
     for topic_id, number in partitions:
         if topic is None or topic.id != topic_id:
@@ -296,7 +326,7 @@ def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[D
     """Have the preferred replicas lead where they can, so many at a time; the answer: there may be more."""
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
-    for topic, number, state in _looked_up(image, image.index.partitions(NOT_PREFERRED_SHELF)):
+    for topic, number, state in looked_up(image, image.index.partitions(NOT_PREFERRED_SHELF)):
         yield CHANGE_US
         if len(records) >= MOST_ELECTIONS:
             break
@@ -311,7 +341,7 @@ def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> S
     that was committed; so many at a time; the answer: there may be more."""
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
-    for topic, number, state in _looked_up(image, image.index.partitions(NO_LEADER_SHELF)):
+    for topic, number, state in looked_up(image, image.index.partitions(NO_LEADER_SHELF)):
         yield CHANGE_US
         if len(records) >= MOST_ELECTIONS:
             break

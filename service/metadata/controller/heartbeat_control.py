@@ -14,6 +14,7 @@ from service.metadata.controller.cluster_control import (
     check_epoch,
     fence_broker,
     move_away,
+    relieve_directories,
     take_offline,
     unfence_broker,
 )
@@ -38,7 +39,8 @@ def process_heartbeat(
     following: BrokerControl,
     settings: ElectionSettings,
 ) -> Steps[Decision[HeartbeatOutcome]]:
-    """Make the broker what `BrokerSessions.next_state` says, and move what lies in directories that failed.
+    """Make the broker what `BrokerSessions.next_state` says, and move what lies in directories that failed or
+    are full.
 
     Raises `RequestError`: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
@@ -57,6 +59,11 @@ def process_heartbeat(
         # A change of state is decided alone; the directories are told again with the next heartbeat.
         offline = yield from take_offline(image, broker_id, request.offline_log_dirs, settings=settings)
         frames = offline.frames
+    if not frames and (request.full_log_dirs or request.resting_log_dirs):
+        relieved = yield from relieve_directories(
+            image, broker_id, request.full_log_dirs, request.resting_log_dirs, settings=settings
+        )
+        frames = relieved.frames
     if request.cordoned_log_dirs is not None:
         frames += change_cordoned(broker, request.cordoned_log_dirs)
     reply = BrokerHeartbeatReply(

@@ -14,6 +14,7 @@ from service.base.steps import Steps
 from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
+from service.metadata.controller.full_directories import FullDirectories
 from service.metadata.controller.partition_change import RECOVERED, RECOVERING, Wanted
 from service.metadata.controller.requests import AlterPartition, AlterPartitionResult, BrokerState
 from service.metadata.delta import changed_partition
@@ -48,7 +49,7 @@ def alter_partitions(
             results.append(AlterPartitionResult(topic_id, number, ErrorCode.unknown_topic_id))
             continue
         state = changed.get(key) or topic.partitions.get(number)
-        error = _what_is_wrong(image, broker_id, state, request)
+        error = _what_is_wrong(image, broker_id, state, request, settings.full)
         if state is None or error is not ErrorCode.none:
             results.append(AlterPartitionResult(topic_id, number, error))
             continue
@@ -80,7 +81,11 @@ def _answer(request: AlterPartition, state: PartitionImage) -> AlterPartitionRes
 
 
 def _what_is_wrong(
-    image: MetadataImage, broker_id: int, state: PartitionImage | None, request: AlterPartition
+    image: MetadataImage,
+    broker_id: int,
+    state: PartitionImage | None,
+    request: AlterPartition,
+    full: FullDirectories | None,
 ) -> ErrorCode:
     """In Kafka's order. A request that knows a later epoch was meant for a later controller."""
     if state is None:
@@ -97,7 +102,17 @@ def _what_is_wrong(
         return ErrorCode.invalid_request
     if any(not _is_eligible(image, member) for member in request.isr):
         return ErrorCode.ineligible_replica
+    if full is not None and any(_is_resting(full, state, member.broker_id) for member in request.isr):
+        return ErrorCode.ineligible_replica
     return ErrorCode.none
+
+
+def _is_resting(full: FullDirectories, state: PartitionImage, broker_id: int) -> bool:
+    """Whether a replica that is to join the ISR does not replicate now, for want of room."""
+    if broker_id in state.isr:
+        return False
+    at = state.replicas.index(broker_id)
+    return at < len(state.directories) and full.is_resting(broker_id, state.directories[at])
 
 
 def _is_sound(state: PartitionImage, request: AlterPartition) -> bool:

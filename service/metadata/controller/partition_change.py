@@ -3,7 +3,8 @@
 Source: Apache Kafka ``PartitionChangeBuilder`` (metadata.version 30), KIP-966 for eligible leader replicas.
 
 - A leader comes from the ISR, or from the eligible replicas (ELR) once the ISR is empty, in the order of the
-  replicas; the one that leads stays while it may.
+  replicas; the one that leads stays while it may. Who has no room for records leads only where all others
+  that may lead have none either (Kafka knows of no room).
 - With ELR the ISR may become empty. Who leaves an ISR that is below the topic's ``min.insync.replicas`` goes
   to the ELR, as it has everything that was committed; one that was stopped uncleanly never does, nor one
   that is no replica any more (Kafka keeps it there, where it can never lead, and is in the way of the last
@@ -94,6 +95,7 @@ def change_partition(
     rules: ElectionRules,
     may_lead: Callable[[int], bool],
     *,
+    has_room: Callable[[int], bool] = lambda broker_id: True,
     election: Election = Election.ONLINE,
     wanted: Wanted = _AS_IT_IS,
     default_directory: Callable[[int], UUID] = lambda broker_id: UNASSIGNED,
@@ -102,9 +104,10 @@ def change_partition(
     none to make.
 
     `may_lead(broker)`: alive, and what it has of the partition is in a directory that works.
+    `has_room(broker)`: that directory takes records; who has none leads only where no other may.
     `default_directory(broker)`: where a replica lies that is new.
     """
-    change = _Change(state, rules, may_lead, election, wanted)
+    change = _Change(state, rules, may_lead, has_room, election, wanted)
     change.complete_reassignment()
     change.choose_eligible()
     change.elect()
@@ -118,6 +121,7 @@ class _Change:
         "adding",
         "election",
         "eligible",
+        "has_room",
         "isr",
         "leader",
         "may_lead",
@@ -135,12 +139,14 @@ class _Change:
         state: PartitionImage,
         rules: ElectionRules,
         may_lead: Callable[[int], bool],
+        has_room: Callable[[int], bool],
         election: Election,
         wanted: Wanted,
     ) -> None:
         self.state = state
         self.rules = rules
         self.may_lead = may_lead
+        self.has_room = has_room
         self.election = election
         self.wanted = wanted
         self.isr = state.isr if wanted.isr is None else wanted.isr
@@ -200,14 +206,14 @@ class _Change:
 
     def _elected(self) -> tuple[int, bool]:
         """Whom to have lead, and whether it may lack what was committed."""
-        current = self.state.leader
-        if self.election is Election.PREFERRED and self._is_able(self.replicas[0]):
-            return self.replicas[0], False
-        if self._is_able(current):
-            return current, False
-        able = next(filter(self._is_able, self.replicas), None)
-        if able is not None:
-            return able, False
+        current, preferred = self.state.leader, self.replicas[0]
+        able = list(filter(self._is_able, self.replicas))
+        with_room = list(filter(self.has_room, able))
+        if self.election is Election.PREFERRED and preferred in with_room:
+            return preferred, False
+        for candidates in (with_room, able):
+            if candidates:
+                return current if current in candidates else candidates[0], False
         if (last := self._last_known_leader()) is not None:
             return last, True
         if self.election is Election.UNCLEAN:

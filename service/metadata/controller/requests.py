@@ -160,6 +160,10 @@ class BrokerHeartbeat(NamedTuple):
     offline_log_dirs: tuple[UUID, ...] = ()
     cordoned_log_dirs: tuple[UUID, ...] | None = None
     """None: it does not know yet, as it has not caught up"""
+    full_log_dirs: tuple[UUID, ...] = ()
+    """directories that take no records for want of room"""
+    resting_log_dirs: tuple[UUID, ...] = ()
+    """those of them in which it does not replicate either"""
 
 
 class BrokerHeartbeatReply(NamedTuple):

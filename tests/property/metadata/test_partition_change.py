@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -152,3 +153,35 @@ def test_a_change_that_was_made_is_not_made_again(
     if again is not None:  # only an ELR that the smaller ISR could not have yet
         assert again.leader < NO_LEADER
         assert again.isr is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), st.frozensets(st.sampled_from(BROKERS)))
+def test_who_has_room_leads_before_who_has_none(
+    case: tuple[PartitionImage, ElectionRules, frozenset[int], Election, tuple[int, ...], frozenset[int]],
+    full: frozenset[int],
+) -> None:
+    state, rules, alive, election, isr, unclean = case
+    wanted = Wanted(isr=isr, unclean=unclean)
+
+    def change(has_room: Callable[[int], bool]) -> PartitionImage:
+        record = change_partition(
+            TOPIC_ID, 0, state, rules, alive.__contains__,
+            has_room=has_room, election=election, wanted=wanted,
+        )  # fmt: skip
+        return state if record is None else changed_partition(state, record)
+
+    after = change(lambda broker: broker not in full)
+    committed = set(isr)
+    if not committed and rules.is_elr_enabled:
+        committed = ({*state.eligible_leader_replicas, *state.isr} - unclean) - set(isr)
+    able = committed & alive
+    if able - full:
+        assert after.leader in able - full
+        if state.leader in able - full and state.replicas[0] not in able - full:
+            assert after.leader == state.leader, "nobody moves without need"
+    elif able:
+        assert after.leader == (state.leader if state.leader in able else after.leader)
+        assert after.leader in able, "room is no condition"
+    else:
+        assert after == change(lambda broker: True)

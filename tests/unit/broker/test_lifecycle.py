@@ -16,6 +16,7 @@ from service.broker.lifecycle import (
     Event,
     Exit,
     Failed,
+    FullDirectories,
     Heartbeat,
     HeartbeatAnswered,
     Lifecycle,
@@ -25,6 +26,7 @@ from service.broker.lifecycle import (
     Recover,
     Register,
     Registered,
+    RoomChanged,
     Serve,
     Start,
     State,
@@ -236,6 +238,20 @@ def test_a_failed_directory_is_told_at_once_and_with_every_heartbeat() -> None:
     assert life.do(DirectoryFailed(DIRECTORY)) == []
     assert life.do(UNFENCED) == []
     assert life.next() == (INTERVAL_MS, [beat(40, 50, offline=(DIRECTORY,))])
+
+
+def test_directories_without_room_are_told_at_once_and_with_every_heartbeat_until_there_is_room() -> None:
+    life = Life().serves()
+    full = FullDirectories((DIRECTORY,), (DIRECTORY,))
+    said = replace(beat(40, 50), full_directories=full)
+    assert life.do(RoomChanged(full), 30) == [said]
+    assert life.do(RoomChanged(full)) == []
+    assert life.do(HeartbeatAnswered(True, False, False, moves_leaders=True)) == []
+    assert life.machine.moves_leaders
+    assert life.next() == (INTERVAL_MS, [said])
+    assert life.do(RoomChanged(FullDirectories())) == []
+    assert life.do(UNFENCED) == [beat(40, 50)], "what changed while one was under way is said right after it"
+    assert not life.machine.moves_leaders, "this controller did not say so"
 
 
 def test_a_failed_directory_that_nobody_hears_of_ends_the_broker() -> None:

@@ -148,3 +148,38 @@ def test_looking_twice_changes_nothing_and_less_room_is_never_a_lower_step(
     assert 0 <= standing.throttle_ms <= 1000
     assert (standing.throttle_ms > 0) == (standing.step >= Step.THROTTLE)
     assert in_words(standing)
+
+
+def test_the_reserve_is_entered_and_left_a_margin_above_whatever_the_step_is() -> None:
+    def in_reserve(left: float, was: bool, marks: Marks = MARKS) -> bool:
+        return look(
+            Step.REFUSE, TOTAL, round(GIB * left), marks, is_tiered=True, was_in_reserve=was
+        ).is_in_reserve
+
+    assert not in_reserve(1.0, was=False)
+    assert in_reserve(0.99, was=False)
+    assert in_reserve(1.12, was=True)
+    assert not in_reserve(1.125, was=True)
+    assert not in_reserve(0, was=False, marks=MARKS._replace(reserve_bytes=0))
+
+
+def test_the_disk_is_asked_again_before_the_reserve_is_used_though_the_last_step_began_long_before() -> None:
+    standing = look(Step.REFUSE, TOTAL, 21 * GIB, MARKS, is_tiered=True)
+    assert standing.step is Step.REFUSE
+    assert standing.alarm_bytes == 10 * GIB
+    assert standing.most_bytes == 20 * GIB + GIB // 2
+
+
+def test_partitions_that_stay_are_said_with_the_reason() -> None:
+    full = look(Step.REFUSE, TOTAL, GIB // 2, MARKS, is_tiered=True, was_in_reserve=True)
+    assert in_words(full) == (
+        "100% full (512 MiB left): records are refused until there is room, "
+        "and replicas do not follow here, as what is left is firn.disk.reserve.bytes"
+    )
+    assert in_words(full._replace(led=2)).endswith(
+        "; 2 partitions of several replicas are led here all the same: "
+        "no other in-sync replica of theirs has room"
+    )
+    assert in_words(full._replace(led=2, moves_leaders=False)).endswith(
+        ": the active controller (Apache Kafka's, or an older one) does not move them"
+    )

@@ -1,0 +1,99 @@
+"""A disk without room on one node of a healthy cluster: what it leads moves, and its reserve is left alone.
+
+Other faults are off while an act lasts, so its bounds are those of a heartbeat and an election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from service.hot.names import CLUSTER_METADATA_DIR
+from simulator.cluster import client as clients
+from simulator.cluster.world import ClusterWorld
+from simulator.faults import NO_ROOM
+from simulator.machine import Machine
+from simulator.model import Violation
+
+MOVED_S: Final = 8.0
+"""A look at the disk each second, a heartbeat at once or after the one under way, an election"""
+_SETTLED_S: Final = 3.0
+
+
+async def no_room(world: ClusterWorld, random: Random) -> None:
+    """Somebody else's file leaves less than the reserve on one machine, while nothing else is wrong."""
+    await world.settle()
+    if not await _is_healthy(world) or any(NO_ROOM in one.on for one in world.faults.values()):
+        return
+    machine = random.choice(world.machines)
+    number = int(machine.name[1:])
+    world.faults[machine.name].on.add(NO_ROOM)
+    world.tell(f"{machine.name} is without room")
+    world.disturbed()
+    await asyncio.sleep(MOVED_S)
+    _check_leaders(world, number)
+    await _check_rest(world, random, machine)
+    if random.random() < 0.7:
+        world.faults[machine.name].on.discard(NO_ROOM)
+        world.tell(f"{machine.name} has room again")
+
+
+async def _is_healthy(world: ClusterWorld) -> bool:
+    for _ in range(40):
+        if world.is_calm:
+            return True
+        on = [one.on for one in (*world.faults.values(), *world.store_faults.values())]
+        if any(on) or world.network.links.cut or len(world.alive) < len(world.machines):
+            return False
+        await asyncio.sleep(0.2)
+    return False
+
+
+def _check_leaders(world: ClusterWorld, full: int) -> None:
+    """P14: a partition with an in-sync replica that has room is led by one."""
+    image = world.image()
+    for topic in image.topics_by_id.values():
+        for index, state in topic.partitions.items():
+            others = [one for one in state.isr if one != full and not image.brokers[one].fenced]
+            if state.leader == full and others:
+                raise Violation(
+                    f"P14: {topic.name}-{index} is led by {full}, which is without room for {MOVED_S:g} s; "
+                    f"{others} are in sync and have room"
+                )
+
+
+async def _check_rest(world: ClusterWorld, random: Random, machine: Machine) -> None:
+    """P15: what leaders elsewhere send takes nothing of the reserve; and they take records."""
+    number, before = int(machine.name[1:]), _followed_bytes(world, machine)
+    for topic, partition in list(world.partitions()):
+        state = world.image().topics_by_id[topic.topic_id].partitions[partition.index]
+        least = world.oracle.replicas.least.get(topic.topic_id, 1)
+        if state.leader in (-1, number) or len(state.isr) < min(least, len(state.replicas)):
+            continue
+        taken, losses = world.acknowledged, partition.losses
+        batches = [clients.values_of(world, 2, 90)]
+        own = Random(random.getrandbits(48))
+        await clients.produce(world, own, topic, partition, batches, idempotent=True)
+        if world.acknowledged == taken and losses == partition.losses:
+            raise Violation(f"P14: {partition} takes no records, and its leader {state.leader} has room")
+    await asyncio.sleep(_SETTLED_S)
+    after = _followed_bytes(world, machine)
+    for name in sorted(before.keys() & after.keys()):
+        if after[name] > before[name]:
+            grew = f"{before[name]} to {after[name]} bytes"
+            raise Violation(f"P15: {name} of {machine.name}, in the reserve, grew from {grew}")
+
+
+def _followed_bytes(world: ClusterWorld, machine: Machine) -> dict[str, int]:
+    """Bytes of the logs on the machine of partitions that others lead, by directory."""
+    number, led = int(machine.name[1:]), set()
+    for topic in world.image().topics_by_id.values():
+        led |= {f"{topic.name}-{index}" for index, one in topic.partitions.items() if one.leader == number}
+    found: dict[str, int] = {}
+    for log_dir in machine.log_dirs:
+        for path, file in machine.platter.files(log_dir):
+            parent = path.split("/")[-2]
+            if path.endswith(".log") and parent != CLUSTER_METADATA_DIR and parent not in led:
+                found[parent] = found.get(parent, 0) + len(file.data)
+    return found
