@@ -43,7 +43,7 @@ async def _is_healthy(world: ClusterWorld) -> bool:
     for _ in range(40):
         if world.is_calm:
             return True
-        on = [one.on for one in (*world.faults.values(), *world.store_faults.values())]
+        on = [one.on for one in world.faults.values()] + [one.on for one in world.store_faults.values()]
         if any(on) or world.network.links.cut or len(world.alive) < len(world.machines):
             return False
         await asyncio.sleep(0.2)

@@ -55,7 +55,8 @@ class World:
         asked = AlterPartition(TOPIC_ID, 0, state.leader_epoch, state.partition_epoch, members)
         decided = alter_partitions(self.image, state.leader, 10 * state.leader, [asked], self.settings)
         self.image, (result,) = applied(self.image, decided)
-        return result.error
+        error: ErrorCode = result.error
+        return error
 
 
 def test_a_full_directory_hands_over_what_it_leads_and_stays_in_sync() -> None:
