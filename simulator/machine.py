@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from array import array
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
@@ -60,6 +61,36 @@ class SimClock:
         return 1_000_000 + int(self._loop.now_s * self.rate * 1000)
 
 
+class SimSharedMemory:
+    """`service.base.shared_memory.SharedMemory`: what a machine has, for one process."""
+
+    def __init__(self, blocks: dict[str, array[int]], process: Process) -> None:
+        self._blocks = blocks
+        self._process = process
+
+    def open(self, name: str) -> SimBlock:
+        return SimBlock(self._blocks, name, self._process)
+
+
+class SimBlock:
+    """A block. Who is dead writes no more."""
+
+    def __init__(self, blocks: dict[str, array[int]], name: str, process: Process) -> None:
+        self._blocks = blocks
+        self._name = name
+        self.words = blocks.setdefault(name, array("q"))
+        process.at_death.append(self.close)
+
+    def grow(self, count: int) -> None:
+        self.words.extend([0] * (count - len(self.words)))
+
+    def remove(self) -> None:
+        self._blocks.pop(self._name, None)
+
+    def close(self) -> None:
+        self.words = array("q")
+
+
 class Machine:
     """What a node's processes have in common. `faults` and `store_faults` hold for the next ones, too."""
 
@@ -95,6 +126,8 @@ class Machine:
         for path in dict.fromkeys((*log_dirs, self.metadata_dir)):
             self.platter.make_root(path)
         self.run: Run | None = None
+        self.memory: dict[str, array[int]] = {}
+        """what outlives processes until the power fails"""
         self.boots = 1
         self._runs = 0
 
@@ -132,6 +165,7 @@ class Machine:
         """The process is gone, and what the disk had not flushed with it (`Platter.lose_power`)."""
         self.kill()
         self.platter.lose_power(self.random, loss, unholed)
+        self.memory.clear()
         self.boots += 1
 
     def lose_disk(self) -> None:
@@ -139,6 +173,7 @@ class Machine:
         self.kill()
         if self.metadata_dir in self.log_dirs:
             self.platter = Platter()
+            self.memory.clear()
             self.boots += 1
         for path in self.log_dirs:
             if self.metadata_dir not in self.log_dirs:
@@ -170,7 +205,10 @@ class Run:
             most_descriptors=machine.most_descriptors,
         )
         chance = Random(random.getrandbits(64))
-        self.world = World(machine.clock, self.disk, self.threads, chance, boot_id=machine.boot_id)
+        memory = SimSharedMemory(machine.memory, self.process)
+        self.world = World(
+            machine.clock, self.disk, self.threads, chance, boot_id=machine.boot_id, memory=memory
+        )
         self.store_calls = 0
         self._random = random
         self._properties = dict(properties)

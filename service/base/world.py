@@ -16,6 +16,7 @@ from uuid import UUID
 
 from service.base.clock import Clock, SystemClock
 from service.base.disk import Disk, SystemDisk
+from service.base.shared_memory import SharedMemory, SystemSharedMemory
 from service.base.threads import SystemThreads, Threads
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -26,7 +27,8 @@ class World:
     """One node's surroundings, but for the network and the object store.
 
     ``environ``: the process's environment variables, where credentials come from. ``boot_id``: another one
-    each time the machine is started, empty where it is not known. What the system's cache held lives as long.
+    each time the machine is started, empty where it is not known. What the system's cache held lives as long,
+    and so does ``memory``; None: there is none.
     """
 
     clock: Clock
@@ -35,6 +37,7 @@ class World:
     random: random.Random
     environ: Mapping[str, str] = field(default_factory=dict, hash=False)
     boot_id: str = ""
+    memory: SharedMemory | None = None
 
     def new_uuid(self) -> UUID:
         """A random id (RFC 9562, version 4)."""
@@ -44,7 +47,8 @@ class World:
 def system_world(clock: Clock | None = None) -> World:
     """This machine. Ids and jitter come from the system's entropy."""
     clock = clock or SystemClock()
-    return World(clock, SystemDisk(), SystemThreads(), random.SystemRandom(), os.environ, _boot_id())
+    chance, memory = random.SystemRandom(), SystemSharedMemory()
+    return World(clock, SystemDisk(), SystemThreads(), chance, os.environ, _boot_id(), memory)
 
 
 def _boot_id() -> str:

@@ -351,7 +351,9 @@ class ClusterPlane:
             self._home.log_directory_ids,
             self._home.previous_epoch,
         )
-        membership = Membership(identity, self._beating, self._told, _life_timing(cluster))
+        membership = Membership(
+            identity, self._beating, self._told, _life_timing(cluster), self._home.registered
+        )
         self._membership = membership
         stack.push_async_callback(membership.close)
         self.metadata.subscribe(lambda before, after, delta: self._news.set())

@@ -114,7 +114,9 @@ class Home:
     metadata_directory_id: UUID
     log_directory_ids: tuple[UUID, ...] = ()
     previous_epoch: int = -1
-    """of the registration that ended with a clean stop; -1 where there was none"""
+    """of the process before, where all that it acknowledged is there; -1 where that is not known"""
+    registered: Callable[[int], None] = lambda epoch: None
+    """to be called with the epoch of each registration, before anything else is made of it"""
 
 
 def metadata_options(config: BrokerConfig, home: Home) -> MetadataOptions:

@@ -59,11 +59,14 @@ class Membership:
         controllers: Asker,
         tell: Tell,
         timing: Timing = Timing(),  # noqa: B008
+        on_registered: Callable[[int], None] = lambda epoch: None,
     ) -> None:
+        """`on_registered` is told the epoch of each registration, before anything is made of it."""
         self._identity = identity
         self._controllers = controllers
         self._tell = tell
         self._timing = timing
+        self._on_registered = on_registered
         self._machine = Lifecycle(timing)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -164,6 +167,7 @@ class Membership:
         event = await self._answer(what, key, message, read)
         if isinstance(event, Registered):
             _LOG.info("broker %d is registered with epoch %d", node_id, event.epoch)
+            self._on_registered(event.epoch)
         self._asking = None
         self._step(event)
 

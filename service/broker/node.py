@@ -213,7 +213,11 @@ class Node:
         """Note on every directory whose it is."""
         config = self._static_config
         place, node_id = config.cluster.metadata_log_dir, config.node_id
-        known = {} if self.logs is None else self.logs.claim(cluster_id, node_id)
+        known = (
+            {}
+            if self.logs is None
+            else self.logs.claim(cluster_id, node_id, keeps_ends=config.cluster.is_member)
+        )
         self._directory_ids = {path: meta.directory_id for path, meta in known.items()}
         metadata = known.get(place)
         if metadata is None:
@@ -226,7 +230,7 @@ class Node:
             cluster_id,
             metadata.directory_id,
             tuple(self._directory_ids.values()),
-            -1 if self.logs is None else self.logs.clean_epoch(),
+            *(() if self.logs is None else (self.logs.previous_epoch(), self.logs.registered)),
         )
 
     def _make_plane(self, home: Home, budget: Budget | None) -> ControlPlane:

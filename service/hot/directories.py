@@ -10,12 +10,13 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from service.base.disk import DiskError
 from service.base.errors import StorageError
 from service.base.world import World
 from service.hot.ensemble import check_directory_ids
-from service.hot.log_dir import LogDir, MetaProperties
+from service.hot.log_dir import LogDir, MetaProperties, encode_uuid
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class LogDirs:
     def paths(self) -> list[Path]:
         return [home.path for home in self.in_use]
 
-    def claim(self, cluster_id: str, node_id: int) -> dict[Path, MetaProperties]:
+    def claim(self, cluster_id: str, node_id: int, *, keeps_ends: bool = False) -> dict[Path, MetaProperties]:
         """As `LogManager.claim`."""
         claimed: dict[Path, MetaProperties] = {}
         for home in tuple(self.in_use):
@@ -72,12 +73,38 @@ class LogDirs:
             except DiskError as e:
                 self.leave_out(home, e)
         check_directory_ids(claimed)
+        if keeps_ends:
+            for home in self.in_use:
+                home.keep_ends(claimed[home.path].directory_id)
         return claimed
 
-    def clean_epoch(self) -> int:
-        """As `LogManager.clean_epoch`."""
-        epochs = {home.read_clean_epoch() for home in self.in_use}
-        return epochs.pop() if len(epochs) == 1 and not self._unusable else -1
+    def previous_epoch(self) -> int:
+        """Of the broker process before, where all that it acknowledged is here; -1 where that is not known.
+        Asked once, before anything is opened. Blocks."""
+        epochs = {home.previous_epoch() for home in self.in_use}
+        epoch = epochs.pop() if len(epochs) == 1 and not self._unusable else -1
+        for home in self.in_use:
+            if home.kept is not None and (epoch < 0 or home.kept.epoch != epoch):
+                home.kept.reset()
+        return epoch
+
+    def registered(self, epoch: int) -> None:
+        """What is kept from now on is that of the broker process of this epoch."""
+        for home in self.in_use:
+            if home.kept is not None:
+                home.kept.registered(epoch)
+
+    def check_kept(self, offline: Collection[tuple[UUID, int]]) -> None:
+        """All logs are opened, but those `offline`, of which others are told. `StorageError` where one ends
+        below what the process before had acknowledged, and this one has registered as if it did not."""
+        for home in self.in_use:
+            missing = {} if home.kept is None else home.kept.missing(offline)
+            for (topic_id, partition), end in missing.items():
+                assert home.kept is not None
+                what = f"partition {partition} of topic id {encode_uuid(topic_id)} in {home.path}"
+                why = f"{what} does not reach {end.end_offset}, where it ended before this start"
+                home.kept.distrust(why)
+                raise StorageError(f"{why}. Start again: the broker then registers as after a loss of power")
 
     def leave_out(self, home: LogDir, error: DiskError) -> None:
         """A directory that fails before anything in it was opened; the essential one's failure is raised,

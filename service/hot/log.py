@@ -264,7 +264,7 @@ class LocalLog:
         except DiskError as e:
             self.write_failed(segments.active, e)
             raise
-        state.end_offset = last_offset + 1
+        state.reached(last_offset + 1)
         segments.size += len(data)
         if producer:
             producers.update(header, offset, last_offset, now_ms)

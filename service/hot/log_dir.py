@@ -13,6 +13,7 @@ All are Kafka's but the last:
     .boot-id                           of the machine's run in which it was last in use, and what was
                                        found damaged then, a directory a line
 
+Where its logs ended is kept beside it, too, in memory that outlives the process (`kept_ends`).
 Blocking; for start, stop and the `log-io` threads.
 """
 
@@ -23,7 +24,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
@@ -45,7 +46,11 @@ from service.base.uuids import encode_uuid as encode_uuid
 from service.base.world import World
 from service.hot import names
 from service.hot.durability import Latch
+from service.hot.kept_ends import KeptEnd, KeptEnds
 from service.records.checkpoint_lines import decode_offsets, encode_offsets
+
+if TYPE_CHECKING:
+    from service.hot.log import LocalLog
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +118,9 @@ class LogDir:
         self._world = world
         self.latch = Latch(self._leave_word)
         self._boot = Boot("")
+        self.kept: KeptEnds | None = None
+        """where its logs ended, for the next process; None: nothing is kept"""
+        self._is_marked_clean = False
         make_directory(world.disk, path)
         try:
             self._lock_fd = world.disk.lock(path / LOCK)
@@ -122,6 +130,9 @@ class LogDir:
             ) from e
 
     def close(self) -> None:
+        if self.kept is not None:
+            self.kept.close(is_clean=self._is_marked_clean)
+            self.kept = None
         if self._lock_fd >= 0:
             fd, self._lock_fd = self._lock_fd, -1
             self.disk.close(fd)
@@ -142,12 +153,76 @@ class LogDir:
             )
         return known
 
+    def keep_ends(self, directory_id: UUID) -> None:
+        """Keep where logs end, and know what the process before kept, if the system has memory for that."""
+        memory = self._world.memory
+        block = None if memory is None else memory.open(f"firn-{directory_id}")
+        if block is not None:
+            self.kept = KeptEnds(block, self._world.boot_id)
+
+    def previous_epoch(self) -> int:
+        """Of the broker process before, where this directory is known to hold all that it acknowledged, as it
+        was stopped cleanly, or killed in this run of the machine; else -1."""
+        marked, kept = self.read_clean_epoch(), self.kept
+        if marked >= 0 or kept is None or kept.epoch < 0:
+            return marked
+        why = "an fsync failed in it" if self.is_doubtful() else self._lacks(kept.before)
+        if why:
+            _log.warning(
+                "%s may have lost records that this broker acknowledged: %s. It registers as after a loss of "
+                "power, and others lead what they have",
+                self.path,
+                why,
+            )
+            return -1
+        return kept.epoch
+
+    def _lacks(self, kept: Mapping[tuple[UUID, int], KeptEnd]) -> str:
+        """What there is less of than the process before had written; empty where it is all there. Whether the
+        bytes are sound shows when the logs are opened."""
+        missing = dict(kept)
+        try:
+            for entry in self.disk.list(self.path):
+                named = names.parse_partition_dir(entry.name) if entry.is_dir else None
+                topic_id = None if named is None else read_topic_id(self.disk, self.path / entry.name)
+                if named is None or topic_id is None:
+                    continue
+                end = missing.pop((topic_id, named[1]), None)
+                if end is None:
+                    continue
+                active = self.path / entry.name / names.offset_file(end.base_offset, names.LOG)
+                size = self.disk.stat(active).size
+                if size < end.size:
+                    return f"{active} has {size} bytes, and had {end.size}"
+        except (StorageError, CorruptionError) as e:
+            return str(e)
+        if missing:
+            (topic_id, partition), _ = missing.popitem()
+            return f"partition {partition} of topic id {encode_uuid(topic_id)} is not there"
+        return ""
+
+    def keep(self, log: LocalLog) -> None:
+        """The log is in use from now on: its end is kept."""
+        if self.kept is not None:
+            state = log.state
+            active = state.segments.active
+            end = KeptEnd(state.end_offset, active.base_offset, active.size)
+            state.at_end = self.kept.keep(log.tip, end)
+
+    def forget(self, log: LocalLog) -> None:
+        """The log is not in use any more."""
+        log.state.at_end = None
+        if self.kept is not None:
+            self.kept.forget(log.tip)
+
     def _leave_word(self) -> None:
         """Tell the next process that an fsync failed: what it reads here may be in memory alone, where the
         kernel takes it for written.
 
         The word need not be durable: after a power failure only what is on the device is read.
         """
+        if self.kept is not None:
+            self.kept.distrust(f"an fsync failed in {self.path}")
         try:
             self.disk.close(self.disk.open(self.path / DOUBTFUL, Open.CREATE))
         except DiskError as e:
@@ -221,6 +296,7 @@ class LogDir:
     def write_clean_marker(self, broker_epoch: int) -> None:
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         write_atomically(self.disk, self.path / CLEAN_SHUTDOWN, content.encode())
+        self._is_marked_clean = True
 
     def read_offsets(self, name: str) -> Offsets:
         """An offset checkpoint; an unreadable one counts as empty, which costs a longer recovery."""

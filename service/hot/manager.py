@@ -101,6 +101,8 @@ class LogManager:
         self._wake: asyncio.Event | None = None
         self._removing: asyncio.Task[None] | None = None
         self._dirs = LogDirs(log_dirs, world, essential)
+        self.is_online, self.registered = self._dirs.is_online, self._dirs.registered
+        self.previous_epoch = self._dirs.previous_epoch
         self._io = LogIo(world.threads, io_threads)
         self.on_thread = self._io.run  # for others: a read that is not small
         self._append_io = LogIo(world.threads, io_threads, "log-append")
@@ -123,22 +125,15 @@ class LogManager:
         """``producer.id.expiration.ms``; it holds from the next look at them on."""
         self._opener.producer_expiration_ms = expiration_ms
 
-    def claim(self, cluster_id: str, node_id: int) -> dict[Path, MetaProperties]:
-        """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
-        return self._dirs.claim(cluster_id, node_id)
-
-    def clean_epoch(self) -> int:
-        """Under which broker epoch all were closed cleanly, asked before `open_all`; -1: they were not."""
-        return self._dirs.clean_epoch()
+    def claim(self, cluster_id: str, node_id: int, *, keeps_ends: bool = False) -> dict[Path, MetaProperties]:
+        """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's.
+        `keeps_ends`: a broker of several, which tells by them what a kill has left."""
+        return self._dirs.claim(cluster_id, node_id, keeps_ends=keeps_ends)
 
     @property
     def directories(self) -> list[Path]:
         """The log directories that could be used at this start."""
         return self._dirs.paths
-
-    def is_online(self, path: Path) -> bool:
-        """As `LogDirs.is_online`."""
-        return self._dirs.is_online(path)
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
@@ -187,6 +182,7 @@ class LogManager:
             unopened = [one for one in self._offline if one.home is home]
             if all(one.is_damaged for one in unopened):
                 await self._io.run(home.note_boot, [one.path.name for one in unopened])
+        self._dirs.check_kept({(one.tip.topic_id, one.tip.partition) for one in self._offline})
 
     def _open_group(
         self, found: Found, home: LogDir, wanted: Sequence[tuple[Path, str, int, LogConfig]]
@@ -232,6 +228,7 @@ class LogManager:
         self._homes[log] = home
         self._by_name[tip.topic, tip.partition] = log
         self._counts[home] += 1
+        home.keep(log)
         log.watch(self)
         self.configured(log)
         if log.has_unsynced_files:
@@ -403,6 +400,7 @@ class LogManager:
         home = self._homes.pop(log)
         self._by_name.pop((tip.topic, tip.partition), None)
         self._counts[home] -= 1
+        home.forget(log)
         self._flusher.forget(log)
         self.cleaner.forget(log)
         self._offsets.forget((tip.topic, tip.partition), home, log)

@@ -90,7 +90,8 @@ def _is_written(log: LocalLog, data: memoryview, run: BatchScan) -> None:
     state, producers = log.state, log.state.producers
     size = run.end - run.positions[0]
     state.segments.active.has_run(size, run)
-    state.end_offset = producers.end_offset = run.last_offsets[-1] + 1
+    producers.end_offset = run.last_offsets[-1] + 1
+    state.reached(producers.end_offset)
     state.segments.size += size
     now_ms = state.world.clock.now_ms()
     for header in producers_of(data, run.positions):
@@ -146,7 +147,7 @@ def append_batches(log: LocalLog, data: memoryview, headers: Sequence[BatchHeade
             raise
         if base > state.end_offset and state.cleaned_offset >= 0:
             state.gaps_below = base  # its leader's log was compacted
-        state.end_offset = last + 1
+        state.reached(last + 1)
         state.segments.size += header.size
         if marker is not None:
             producers.end_transaction(header, marker)

@@ -71,8 +71,8 @@ class LogState:
     """
 
     __slots__ = (
-        "ahead", "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files",
-        "gaps_below", "local_start", "lock", "on_failure", "producers", "recovery_point", "segments",
+        "ahead", "at_end", "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure",
+        "files", "gaps_below", "local_start", "lock", "on_failure", "producers", "recovery_point", "segments",
         "snapshots", "start", "swap", "tip", "truncations", "world",
     )  # fmt: skip
 
@@ -96,11 +96,20 @@ class LogState:
         self.start = 0
         self.local_start = 0
         self.end_offset = 0
+        self.at_end: Callable[[int, int, int], None] | None = None
+        """told of the end, and of the active segment's base and bytes, before anybody hears of a record"""
         self.recovery_point = 0
         self.cleaned_offset = -1
         self.gaps_below = 0
         self.swap: Swap | None = None
         self.ahead: RunAhead | None = None
+
+    def reached(self, offset: int) -> None:
+        """The log ends there now, and its active segment is what it is then."""
+        self.end_offset = offset
+        if self.at_end is not None:
+            active = self.segments.active
+            self.at_end(offset, active.base_offset, active.size)
 
     def configure(self, config: LogConfig) -> None:
         """Where it is to be compacted, offsets may be missing from now on, whatever the policy is later."""

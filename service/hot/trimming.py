@@ -316,7 +316,7 @@ class Trimming:
             segments.size -= before - segment.size
             segments.active = segment
             segment.open_for_append()
-            state.end_offset = end
+            state.reached(end)
             state.recovery_point = min(state.recovery_point, end)
             state.start = min(state.start, end)
             state.local_start = min(state.local_start, end)
@@ -369,7 +369,8 @@ class Trimming:
             active = Segment.create(state.dir, offset, settings, state.files, state.world.clock.now_ms())
             state.segments.add(active)
             state.start = start
-            state.end_offset = state.recovery_point = offset
+            state.recovery_point = offset
+            state.reached(offset)
             state.local_start = max(start, offset)
             state.cleaned_offset = min(state.cleaned_offset, start)
             state.gaps_below = 0

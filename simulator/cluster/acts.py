@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from simulator.acts import Act
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
+from simulator.cluster import death_acts, room_acts, tier_acts
 from simulator.cluster import process_acts as processes
-from simulator.cluster import room_acts, tier_acts
 from simulator.cluster.examining import examine_all
 from simulator.cluster.process_acts import somebody
 from simulator.cluster.world import CLIENT, ClusterWorld, is_ready
@@ -381,8 +381,8 @@ ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
         reassign, examine, wait, processes.kill, processes.start, processes.stop, processes.lose_power,
         processes.pause, processes.refuse_broker, processes.jump_clock, processes.wipe_disk, partition,
         heal, reset_connections, slow_links, disk_faults, disk_heals, tier_acts.delete_records,
-        room_acts.no_room, tier_acts.store_faults, tier_acts.store_heals, tier_acts.settle_down,
-        tier_acts.lag_behind,
+        room_acts.no_room, death_acts.kill_all, tier_acts.store_faults, tier_acts.store_heals,
+        tier_acts.settle_down, tier_acts.lag_behind,
     )
 }  # fmt: skip
 

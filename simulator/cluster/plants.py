@@ -22,8 +22,11 @@ from service.broker.cluster_plane import ClusterPlane
 from service.broker.disk_watch import DiskWatch
 from service.broker.lifecycle import Heartbeat, Lifecycle
 from service.broker.replication import Replication
+from service.hot.directories import LogDirs
 from service.hot.epochs import LeaderEpochs
+from service.hot.log_dir import LogDir
 from service.metadata.controller import broker_sessions
+from service.metadata.controller.broker_sessions import BrokerSessions
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.elections_control import Elections
 from service.metadata.controller.partition_change import _Change as PartitionChange
@@ -36,6 +39,7 @@ from service.replication.follower import Follow, FollowerMachine
 from service.replication.leader import MOVED, NOTHING, LeaderState
 from simulator.cluster.playing import draw, play_apart, warm_up
 from simulator.cluster.tier_plants import OF_TIERS
+from simulator.machine import Machine
 
 Plant = Callable[[], None]
 WITHIN: Final = 60
@@ -341,6 +345,33 @@ def followers_use_the_reserve() -> None:
     _swap(DiskWatch, "has_room", lambda _: lambda self, partition: True)
 
 
+def clean_after_a_loss_of_power() -> None:
+    """What is kept of log ends outlives the machine, and nobody compares."""
+
+    def make(lose_power: Any) -> Any:
+        def keeping(self: Any, *args: Any) -> None:
+            kept = {name: words[:] for name, words in self.memory.items()}
+            lose_power(self, *args)
+            self.boots -= 1
+            self.memory.update(kept)
+
+        return keeping
+
+    _swap(Machine, "lose_power", make)
+    _swap(LogDir, "_lacks", lambda _: lambda self, kept: "")
+    _swap(LogDirs, "check_kept", lambda _: lambda self, offline: None)
+
+
+def killed_is_unclean() -> None:
+    """Who was killed registers as if it had lost records."""
+    _swap(LogDir, "previous_epoch", lambda _: lambda self: self.read_clean_epoch())
+
+
+def leaves_whoever_was_not_heard() -> None:
+    """Who comes back leaves the ISR, though nobody else of it was heard."""
+    _swap(BrokerSessions, "is_heard", lambda _: lambda self, broker_id, epoch: True)
+
+
 PLANTS: dict[str, Plant] = {
     one.__name__: one
     for one in (
@@ -375,6 +406,9 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
         elects_whoever_is_alive,
         elections_know_of_no_room,
         followers_use_the_reserve,
+        clean_after_a_loss_of_power,
+        killed_is_unclean,
+        leaves_whoever_was_not_heard,
     )
 }
 PLANTS |= OF_REPLICAS | OF_TIERS

@@ -40,6 +40,7 @@ SOMETIMES: Final = {
     "wipe_disk": 3,
     "refuse_broker": 6,
     "no_room": 4,
+    "kill_all": 4,
 }
 """How often each comes where it exists. A history has about half of them."""
 OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "lag_behind": 6, "alter_topic": 3, "consume": 4}
@@ -70,6 +71,7 @@ STORM: Final = {
     "wipe_disk": 4,
     "refuse_broker": 6,
     "no_room": 4,
+    "kill_all": 4,
 }
 """Likewise, of histories in which much is written to few partitions while this and that goes on."""
 

@@ -24,7 +24,7 @@ _SETTLED_S: Final = 3.0
 async def no_room(world: ClusterWorld, random: Random) -> None:
     """Somebody else's file leaves less than the reserve on one machine, while nothing else is wrong."""
     await world.settle()
-    if not await _is_healthy(world) or any(NO_ROOM in one.on for one in world.faults.values()):
+    if not await is_healthy(world) or any(NO_ROOM in one.on for one in world.faults.values()):
         return
     machine = random.choice(world.machines)
     number = int(machine.name[1:])
@@ -39,7 +39,8 @@ async def no_room(world: ClusterWorld, random: Random) -> None:
         world.tell(f"{machine.name} has room again")
 
 
-async def _is_healthy(world: ClusterWorld) -> bool:
+async def is_healthy(world: ClusterWorld) -> bool:
+    """Whether nothing is wrong with anything, once what was wrong has had its time to pass."""
     for _ in range(40):
         if world.is_calm:
             return True

@@ -174,6 +174,8 @@ class _Session:
     """None: no session, though perhaps registered"""
     awaited_until_ms: int | None = None
     """fenced, by a refusal or before the claim: when its session ends, if it is not heard"""
+    has_told: bool = False
+    """whether a heartbeat of it came"""
     metadata_offset: int = -1
     shutdown_offset: int = -1
     is_unfenced: bool = False
@@ -219,6 +221,11 @@ class BrokerSessions:
             and session.heard_ms is not None
             and not self._is_stale(session.heard_ms, now_ms)
         )
+
+    def is_heard(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a heartbeat of that process has come since this controller was claimed."""
+        session = self._of(broker_id, broker_epoch)
+        return session is not None and session.has_told
 
     def next_state(
         self, heartbeat: BrokerHeartbeat, *, is_fenced: bool, leads: bool, registered_at: int
@@ -329,6 +336,7 @@ class BrokerSessions:
         if session is None:
             session = self._sessions[event.broker_id] = _Session(event.broker_epoch)
         session.heard_ms = now_ms
+        session.has_told = True
         session.look_ms = session.awaited_until_ms = None
         session.metadata_offset = max(session.metadata_offset, event.metadata_offset)
         _trust(session)

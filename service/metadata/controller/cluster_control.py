@@ -8,7 +8,7 @@ makes brokers able to lead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from service.metadata.image import (
     BrokerImage,
     FeatureRange,
     MetadataImage,
+    PartitionImage,
 )
 from service.metadata.partition_index import NO_LEADER_SHELF, has_member, lies_in
 from service.metadata.records import (
@@ -63,11 +64,13 @@ def register_broker(
     cluster_id: str,
     next_offset: int,
     has_session: bool,
+    is_heard: Callable[[int, int], bool] = lambda broker_id, epoch: True,
     settings: ElectionSettings = _USUAL,
 ) -> Steps[Decision[int]]:
     """Register a broker process; the answer is its epoch. It starts fenced and leads nothing.
 
-    `has_session`: a process with this id is known to be alive. `next_offset`: where the records will go.
+    `has_session`: a process with this id is known to be alive. `is_heard`: a heartbeat of the process with
+    that id and epoch has come. `next_offset`: where the records will go.
     A process that follows one which was not stopped cleanly takes it out of every ISR and, with eligible
     leader replicas, out of those too. Raises `RequestError`: INCONSISTENT_CLUSTER_ID,
     DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION, BROKER_ID_NOT_REGISTERED.
@@ -79,7 +82,7 @@ def register_broker(
     if existing is not None and existing.incarnation_id == request.incarnation_id:
         again = _registration(request, features, existing.epoch, existing)
         return Decision((newest(again),), existing.epoch)
-    records = yield from _shutdown(image, request, existing, settings)
+    records = yield from _shutdown(image, request, existing, is_heard, settings)
     frames = yield from _newest(records)
     epoch = next_offset + len(frames)
     frames.append(newest(_registration(request, features, epoch, None)))
@@ -87,9 +90,18 @@ def register_broker(
 
 
 def _shutdown(
-    image: MetadataImage, request: RegisterBroker, existing: BrokerImage | None, settings: ElectionSettings
+    image: MetadataImage,
+    request: RegisterBroker,
+    existing: BrokerImage | None,
+    is_heard: Callable[[int, int], bool],
+    settings: ElectionSettings,
 ) -> Steps[list[PartitionChangeRecord]]:
-    """What ends with the process that had this id before."""
+    """What ends with the process that had this id before.
+
+    One that has all it acknowledged stays in an ISR of which no other member was heard: they may all have
+    died at once. If it left, only those that are left could lead, and they may never come back.
+    Nothing is committed without it, so it costs whoever lives there the moments until it has caught up.
+    """
     broker_id = request.broker_id
     is_clean = existing is not None and existing.epoch == request.previous_epoch
     elections = Elections(image, settings)
@@ -98,7 +110,23 @@ def _shutdown(
         return (yield from changes_in_steps(elections, image.index.partitions(has_member(broker_id))))
     if existing is None or existing.fenced:
         return []  # leads nothing, and is in an ISR only as its last member
-    return (yield from _leave_isrs(image, broker_id, settings))
+
+    def is_alone(state: PartitionImage) -> bool:
+        others = [image.brokers[one] for one in state.isr if one != broker_id and one in image.brokers]
+        return bool(others) and not any(is_heard(one.id, one.epoch) for one in others)
+
+    partitions = list(image.index.partitions(has_member(broker_id)))
+    gone = yield from changes_in_steps(
+        Elections(image, settings, without=broker_id),
+        partitions,
+        lambda state: broker_id in state.isr and not (is_clean and is_alone(state)),
+    )
+    awaited = yield from changes_in_steps(
+        Elections(image, settings, awaited=broker_id),
+        partitions,
+        lambda state: broker_id in state.isr and is_clean and is_alone(state),
+    )
+    return gone + awaited
 
 
 def _leave_isrs(

@@ -357,6 +357,7 @@ class Controller:
                 cluster_id=self._options.cluster_id,
                 next_offset=self._publisher.next_offset,
                 has_session=existing is not None and self._overseer.is_alive(existing.id, existing.epoch),
+                is_heard=self._overseer.is_heard,
                 settings=self._elections,
             )
 

@@ -76,9 +76,10 @@ class Elections:
         without: int = _NOBODY,
         joining: int = _NOBODY,
         unclean: int = _NOBODY,
+        awaited: int = _NOBODY,
     ) -> None:
         """`without` leaves every ISR and leads nothing; `joining` may lead though it is fenced yet; `unclean`
-        leaves ISR and ELR, as it may have lost what it had."""
+        leaves ISR and ELR, as it may have lost what it had; `awaited` leads nothing yet and stays in sync."""
         self.image = image
         self.is_elr_enabled = image.features.get(ELR_VERSION, 0) > 0
         self._settings = settings
@@ -90,6 +91,7 @@ class Elections:
             if (not broker.fenced or broker.id == joining)
             and not broker.in_controlled_shutdown
             and broker.id not in self._gone
+            and broker.id != awaited
         }
         self._rules: dict[UUID, ElectionRules] = {}
         self._state: PartitionImage | None = None

@@ -117,6 +117,10 @@ class Overseer:
         """Whether that process was heard of within its session's timeout."""
         return self._sessions.is_alive(broker_id, broker_epoch, self._clock.monotonic_ms())
 
+    def is_heard(self, broker_id: int, broker_epoch: int) -> bool:
+        """See `BrokerSessions.is_heard`."""
+        return self._sessions.is_heard(broker_id, broker_epoch)
+
     def next_state(
         self, heartbeat: BrokerHeartbeat, *, is_fenced: bool, leads: bool, registered_at: int
     ) -> tuple[BrokerControl, BrokerControl]:
