@@ -143,19 +143,21 @@ class DrawnStoreFaults:
         self._random = random
         self._trace = trace
         self.on: set[str | KeyFault] = set()
+        self.lasting: str | None = None
+        """the kind that stays on although the others are switched off"""
         self.struck = 0
         self.has_flipped = False
         """whether anything that was written was ever damaged on its way"""
 
     def judge(self, call: str, key: str) -> Verdict:
-        if not self.on:
+        if not self.on and self.lasting is None:
             return Verdict.DONE
         struck = [one for one in self.on if isinstance(one, KeyFault) and one.strikes(call, key)]
         if struck:
             self.struck += 1
             return min(struck, key=str).verdict
         for kind, odds_of in STORE_KINDS.items():
-            if kind not in self.on:
+            if kind not in self.on and kind != self.lasting:
                 continue
             for verdict, odds in odds_of.items():
                 if verdict is Verdict.CUT and call not in _READ_CALLS:

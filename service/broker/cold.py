@@ -41,7 +41,7 @@ from service.remote.stores.counted_store import CountedStore, NodeStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
-from service.tiering.fence import claim_prefix
+from service.tiering.fence import ForeignOwner, claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
@@ -94,9 +94,10 @@ class ColdTier:
         cluster_id: str,
         open_store: OpenStore,
         incarnation: UUID | None = None,
+        has_archive: Callable[[], bool] = lambda: False,
     ) -> None:
         """`incarnation` is this process's, as its broker registers: images say by it who writes. None for one
-        that shares the prefix with nobody.
+        that shares the prefix with nobody. `has_archive`: whether the metadata knows of anything archived.
 
         Raises `ConfigError` for a URL that names no store. Nothing is sent yet.
         """
@@ -116,6 +117,10 @@ class ColdTier:
             store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
         )
         self._claim: asyncio.Future[None] | None = None
+        self._has_archive = has_archive
+        self._foreign: str | None = None
+        """why nothing is written to the prefix although the node serves: it is another cluster's now"""
+        self._manager: TieringManager | None = None
         self._is_conditional = True
         self._compared = asyncio.Event()
         first, second = (
@@ -137,8 +142,10 @@ class ColdTier:
         )
 
     async def claim(self) -> None:
-        """Make sure the prefix is this cluster's: `ConfigError` if it is another's. A store that does not
-        answer soon, or has a damaged `cluster.json`, leaves the question to `run`."""
+        """Make sure the prefix is this cluster's: `ConfigError` if it is another's, and nothing was archived
+        yet. A store that does not answer soon, or has a damaged `cluster.json`, leaves the question to `run`;
+        so does a `cluster.json` that became another cluster's after this one has archived: what is hot has
+        nothing to do with that."""
         self._claim = asyncio.ensure_future(self._ask())
         await asyncio.wait({self._claim}, timeout=CLAIM_AT_START_S)
         if self._claim.done():
@@ -191,6 +198,17 @@ class ColdTier:
     async def _claimed(self, claim: asyncio.Future[None]) -> bool:
         try:
             await claim
+        except ForeignOwner as e:
+            if not self._has_archive():
+                raise ConfigError(str(e)) from e
+            if self._foreign is None:
+                log.error(
+                    "%s. The metadata knows of an archive, so another cluster has taken the prefix, or "
+                    "firn.remote.url is wrong here: this node serves, and copies, expires and sweeps nothing "
+                    "until cluster.json is this cluster's again (docs/operations.md)", e,
+                )  # fmt: skip
+            self._foreign = str(e)
+            return False
         except StorageError as e:
             log.warning("object storage does not say whose prefix this is: %s", e)
             return False
@@ -200,13 +218,28 @@ class ColdTier:
             # What is hot is served meanwhile, and the archive read; nothing is written to it.
             log.error("nothing is copied, expired or swept until that is settled: %s", e)
             return False
+        self._foreign = None
         return True
+
+    @property
+    def may_let_go(self) -> bool:
+        """Whether local bytes may go because the bucket has them: it is the cluster's, as far as is known."""
+        return self._manager is not None and self._manager.may_write
+
+    async def _claim_again(self, manager: TieringManager) -> None:
+        """Ask whose prefix it is until it is this cluster's."""
+        while self._foreign is not None:
+            await asyncio.sleep(CLAIM_AGAIN_S)
+            self._claim = asyncio.ensure_future(self._ask())
+            if await self._claimed(self._claim):
+                manager.claimed(None, is_conditional=self._is_conditional)
 
     async def run(self, broker: Broker) -> None:
         """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
         house = broker.plane.house
         broker.disks.take_first(self._give_back)
-        while self._claim is None or not await self._claimed(self._claim):
+        broker.replicas.may_let_go = lambda: self.may_let_go
+        while self._claim is None or not (await self._claimed(self._claim) or self._foreign is not None):
             await asyncio.sleep(CLAIM_AGAIN_S)
             self._claim = asyncio.ensure_future(self._ask())
         config = self._config
@@ -235,7 +268,9 @@ class ColdTier:
             hurries=broker.disks.hurries,
         )
 
-        self.tiering = manager.metrics
+        self.tiering, self._manager = manager.metrics, manager
+        if self._foreign is not None:
+            manager.claimed(self._foreign)
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
             if house is not None:
@@ -252,9 +287,11 @@ class ColdTier:
         broker.disks.watch(manager.wake)
         looks = asyncio.ensure_future(manager.heads_compared())
         looks.add_done_callback(lambda _: self._compared.set())
+        again = asyncio.ensure_future(self._claim_again(manager))
         try:
             await manager.start()
         finally:
+            again.cancel()
             looks.cancel()
             await manager.stop()
 

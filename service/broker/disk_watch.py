@@ -380,7 +380,7 @@ class DiskWatch:
         """Let one local segment of each partition go, as long as there are any that the bucket has, until
         there is room; not again before the files are gone and the disk says so."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms < home.settles_ms:
+        if now_ms < home.settles_ms or not self._replicas.may_let_go():
             return
         piece, freed = Slice(), 0
         at = home.next_partition % len(tiered)

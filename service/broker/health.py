@@ -102,6 +102,8 @@ def _store(cold: ColdTier) -> Check:
         )
     if cold.tiering is not None:
         problems |= {why for why in (cold.tiering.displaced, cold.tiering.topics_file) if why is not None}
+    if cold.tiering is not None and cold.tiering.waits is not None:
+        problems.add(f"nothing is copied, expired or swept {cold.tiering.waits}")
     if problems:
         return Check("store", State.DEGRADED, "; ".join(sorted(problems)))
     if cold.tiering is None:

@@ -1,7 +1,8 @@
 """Who of a cluster's brokers keeps the prefix that they share, by this node's own image.
 
-The unfenced broker of lowest id. Images lag, so two may take themselves for it for a moment: before it
-deletes anything each passes a barrier, behind which its image holds all that was committed before.
+The unfenced broker of lowest id, unless it does not keep it (`tiering.office`). Images lag, so two may take
+themselves for it for a moment: before it deletes anything each passes a barrier, behind which its image holds
+all that was committed before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from uuid import UUID
 from service.base.types import TopicIdPartition
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import BrokerImage, MetadataImage
+from service.remote.catalog import CatalogEntry
 
 MAX_SEEN: Final = 10_000
 """So many processes are remembered after they went; each is a start of a broker."""
@@ -54,8 +56,18 @@ class ClusterHouse:
             del self._seen[next(iter(self._seen))]
 
     def is_keeper(self) -> bool:
-        unfenced = (one.id for one in self._image().brokers.values() if not one.fenced)
-        return min(unfenced, default=None) == self._node_id and self.is_unfenced()
+        return self.rank() == 0 and self.is_unfenced()
+
+    def rank(self) -> int:
+        brokers = self._image().brokers.values()
+        return sum(not one.fenced and one.id < self._node_id for one in brokers)
+
+    def broker_of(self, incarnation: UUID, /) -> int | None:
+        brokers = self._image().brokers.values()
+        return next((one.id for one in brokers if one.incarnation_id == incarnation), None)
+
+    def archived(self) -> Iterable[CatalogEntry]:
+        return self._image().remote.values()
 
     def is_unfenced(self) -> bool:
         own = self._image().brokers.get(self._node_id)

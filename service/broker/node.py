@@ -378,7 +378,10 @@ class Node:
         from service.broker.cold import ColdTier, open_configured_store
 
         make = self._open_store or open_configured_store
-        cold = ColdTier(config, self._world, cluster_id, make, plane.incarnation_id)
+        cold = ColdTier(
+            config, self._world, cluster_id, make, plane.incarnation_id,
+            has_archive=lambda: any(one.segments for one in plane.metadata.image.remote.values()),
+        )  # fmt: skip
         stack.push_async_callback(cold.close)
         self.cold = cold
         await cold.claim()

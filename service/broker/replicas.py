@@ -25,6 +25,8 @@ class Replicas:
         self._offline: dict[tuple[str | UUID, int], str] = {}
         self._changed: Callable[[UUID, int], None] | None = None
         self._image: Callable[[], MetadataImage] = MetadataImage
+        self.may_let_go: Callable[[], bool] = lambda: True
+        """whether local bytes may go because the bucket has them: it is known to be the cluster's"""
 
     def known_by(self, image: Callable[[], MetadataImage]) -> None:
         """`image` is the newest metadata, which tells what there is elsewhere."""

@@ -339,20 +339,21 @@ class Partition:
             self._changed()
         return self.start_offset
 
-    def apply_retention(self, now_ms: int) -> int:
+    def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
         """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
-        it, unless the bucket does not take it and it is beyond the retention of both tiers.
+        it, unless the bucket does not take it and it is beyond the retention of both tiers. Without
+        `may_let_go` the bucket counts as having nothing.
 
         Where the log begins is its leader's to say: of a follower's only that goes which lies below, or in
         the bucket.
         """
         remote = self.unified.remote
         is_archive_empty = remote is None or not remote.segments
-        if not self.is_leader and self.replica_count > 1 and is_archive_empty:
+        if not self.is_leader and self.replica_count > 1 and (is_archive_empty or not may_let_go):
             return self.log.delete_below_start()
         gone = self.log.apply_local_retention(
             now_ms,
-            self._is_safe_below,
+            self._is_safe_below if may_let_go else 0,
             self.high_watermark,
             is_tiered=not is_archive_empty and not self.config.gives_up_archive,
             is_archive_empty=is_archive_empty,

@@ -20,11 +20,12 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
+from service.base.errors import CorruptionError, StorageError, UnknownVersion
 from service.remote.format.documents import is_damage_of
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import (
     MAX_MEMBERS,
+    MAX_PRESENT,
     MAX_SMALL_BYTES,
     ClusterFile,
     decode_cluster,
@@ -32,7 +33,7 @@ from service.remote.format.manifest_codec import (
 )
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores import conditional
-from service.remote.stores.errors import StoreUnavailable, naming
+from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import House
@@ -47,6 +48,10 @@ _REMEMBERED: Final = 4
 
 class Displaced(StorageError):
     """Another process has taken the prefix over. It never comes back to this one."""
+
+
+class ForeignOwner(Displaced):
+    """`cluster.json` is another cluster's."""
 
 
 class NotNamed(StorageError):
@@ -76,7 +81,7 @@ class OwnWrites:
 def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
     """Make the prefix this cluster's, or find that it is; who writes to it is not changed.
 
-    `ConfigError` when it belongs to another cluster; `CorruptionError` when it does not say whose it is, or
+    `ForeignOwner` when it belongs to another cluster; `CorruptionError` when it does not say whose it is, or
     its layout is one that we do not know; `StorageError` when the store does not answer. Two clusters that
     claim an empty prefix at once cannot both win. A claim of this cluster that was damaged on its way, before
     anybody took the prefix over, is made again.
@@ -129,19 +134,31 @@ def take_over(
     is_conditional: bool = True,
     members: tuple[UUID, ...] = (),
     after: ClusterFile | None = None,
+    may_be_renewed: bool = True,
 ) -> None:
     """Name the writer of `stamp` in `cluster.json`, whoever was named before, and who may write beside it.
 
-    `after`: nobody may have taken it over since that was read: `StoreUnavailable`. Otherwise raises as
-    `claim_prefix`.
+    `after`: nobody may have taken it over since that was read, nor renewed it unless it `may_be_renewed`:
+    `StoreUnavailable`. Otherwise raises as `claim_prefix`.
     """
 
     def change(old: ClusterFile) -> ClusterFile:
-        if after is not None and incarnation_of(old) not in (incarnation_of(after), stamp.writer.incarnation):
+        found = incarnation_of(old)
+        is_same = after is None or found in (incarnation_of(after), stamp.writer.incarnation)
+        if not is_same or (after is not None and not may_be_renewed and old.renewals != after.renewals):
             raise StoreUnavailable(f"{CLUSTER_KEY} was taken over by somebody else at the same moment")
-        return old._replace(stamp=stamp, members=members)
+        return old._replace(
+            stamp=stamp,
+            members=members,
+            present=_still_present(old, members),
+            renewals=old.renewals + 1 if members else 0,
+        )
 
     update_cluster(store, cluster_id, change, own, is_conditional=is_conditional)
+
+
+def _still_present(cluster: ClusterFile, members: tuple[UUID, ...]) -> tuple[UUID, ...]:
+    return tuple(one for one in cluster.present if one in members)[-MAX_PRESENT:]
 
 
 def _decode(seen: Tagged) -> ClusterFile:
@@ -169,7 +186,7 @@ def _decode_or_own(seen: Tagged, own: OwnWrites) -> ClusterFile:
 
 def _check_owner(cluster: ClusterFile, cluster_id: str) -> None:
     if cluster.cluster_id != cluster_id:
-        raise ConfigError(
+        raise ForeignOwner(
             f"firn.remote.url: the prefix belongs to cluster {cluster.cluster_id}, this node's is "
             f"{cluster_id}; give each cluster a prefix of its own"
         )
@@ -204,7 +221,9 @@ class Fence:
         self._pool = pool
         self._house = house
         self._stored_topics = StoredTopics(store, cluster_id)
-        self._may_write = self._is_named = self._was_in = False
+        self._may_write = self._is_named = self._was_in = self._gave_up = False
+        self.unclaimed: str | None = None
+        """why nobody knows yet whether the prefix is this cluster's and how its store writes"""
         self._members: tuple[UUID, ...] = ()
         self._looked_ms = 0
         self.own = OwnWrites()
@@ -217,8 +236,8 @@ class Fence:
     @property
     def is_ours(self) -> bool:
         """Whether this process keeps the prefix: it took it over, nobody is known to have done so since, and
-        by the image nobody else is to."""
-        return self._is_named and self.displaced is None and self._house.is_keeper()
+        by the image it is unfenced."""
+        return self._is_named and self.displaced is None and self._house.is_unfenced()
 
     @property
     def lacks_members(self) -> bool:
@@ -235,16 +254,52 @@ class Fence:
         """`cluster.json`, written again where it is ours and damaged."""
         return await self._pool.run(self._read)
 
+    async def read_or_none(self) -> ClusterFile:
+        """As `read`; one that names nobody where there is none, and this process has not seen one."""
+        try:
+            return await self.read()
+        except ObjectNotFound:
+            if self._was_in:
+                raise
+            return ClusterFile(self._cluster_id)
+
+    def is_foreign(self, cluster: ClusterFile) -> bool:
+        """Whether the file is another cluster's."""
+        return cluster.cluster_id != self._cluster_id
+
+    async def sign_in(self) -> None:
+        """Have `cluster.json` say that this process uses the prefix."""
+        own = self._writer.incarnation
+
+        def change(old: ClusterFile) -> ClusterFile:
+            return old if own in old.present else old._replace(present=(*old.present, own)[-MAX_PRESENT:])
+
+        await self._pool.run(
+            update_cluster,
+            self._store,
+            self._cluster_id,
+            change,
+            self.own,
+            is_conditional=self.is_conditional,
+        )
+
+    def give_up(self) -> None:
+        """Keep the prefix no more, and write nothing until it is known whose it is."""
+        self._is_named = self._may_write = False
+        self._gave_up = True
+
     def is_successor(self, cluster: ClusterFile) -> bool:
         """Whether this process may follow the one that `cluster` names without another look at the bucket: it
         is that one, or one that we know and that knew us, so that our metadata is of one past."""
         found = incarnation_of(cluster)
         if found is None or found == self._writer.incarnation:
-            return found is not None
+            return found is not None and not self._gave_up
         return self._house.knows(found) and self._writer.incarnation in cluster.members
 
     async def take_over(self, after: ClusterFile | None = None) -> None:
         """Become the keeper. As the function of that name."""
+        if self.unclaimed is not None:
+            raise NotNamed(self.unclaimed)
         if self.displaced is not None:
             raise Displaced(self.displaced)
         members = self._members_now()
@@ -257,19 +312,23 @@ class Fence:
             is_conditional=self.is_conditional,
             members=members,
             after=after,
+            may_be_renewed=self._house.is_keeper(),
         )
         self._members = members
         self._is_named = self._may_write = self._was_in = True
+        self._gave_up = False
         self._looked_ms = self._clock.monotonic_ms()
 
-    async def name_members(self) -> None:
-        """Have `cluster.json` name the brokers that there are now."""
+    async def renew(self) -> None:
+        """Have `cluster.json` say once more that this process keeps the prefix, and name the brokers that
+        there are now. `NotNamed` where it does not keep it any more."""
         members = self._members_now()
 
         def change(old: ClusterFile) -> ClusterFile:
             if incarnation_of(old) != self._writer.incarnation:
                 raise NotNamed(f"{CLUSTER_KEY} names another keeper")
-            return old._replace(members=members)
+            present = _still_present(old, members)
+            return old._replace(members=members, present=present, renewals=old.renewals + 1)
 
         try:
             await self._pool.run(
@@ -303,10 +362,21 @@ class Fence:
 
     async def look(self) -> None:
         """As `check`, also for a process that is not in yet, or was displaced: its cluster may be back."""
-        cluster = await self.read()
+        await self.judge(await self.read())
+
+    async def judge(self, cluster: ClusterFile) -> None:
+        """As `look`, of what was read."""
+        if self.unclaimed is not None:
+            raise NotNamed(self.unclaimed)
+        if self.is_foreign(cluster):
+            self._foreign(cluster)
         found = incarnation_of(cluster)
         if found == self._writer.incarnation:
-            self._may_write = self._was_in = True  # also where the answer to taking it over was lost
+            if self._gave_up:
+                raise NotNamed("this broker has given the prefix up")
+            # also where the answer to taking it over was lost, and where another cluster's file was here
+            self._is_named = self._may_write = self._was_in = True
+            self.displaced = None
             return
         self._is_named = False
         if found is None or not self._house.knows(found):
@@ -317,7 +387,7 @@ class Fence:
         self._may_write = self._writer.incarnation in cluster.members
         if not self._may_write:
             raise NotNamed("the broker that keeps the prefix has not named this one yet")
-        self._was_in, self.displaced = True, None
+        self._was_in, self._gave_up, self.displaced = True, False, None
 
     def _stranger(self, found: UUID | None) -> NoReturn:
         """Who was in stops; who was not goes on waiting."""
@@ -330,6 +400,18 @@ class Fence:
             "this one copies, expires and sweeps no more"
         )
         raise Displaced(self.displaced)
+
+    def _foreign(self, cluster: ClusterFile) -> NoReturn:
+        """Nothing is written to a prefix of another cluster, and nobody ends for that."""
+        why = (
+            f"{CLUSTER_KEY} in the prefix of firn.remote.url is of cluster {cluster.cluster_id}, this node's "
+            f"is {self._cluster_id}: this node copies, expires and sweeps nothing until its own is back"
+        )
+        self._may_write = self._is_named = False
+        if not self._was_in:
+            raise NotNamed(why)
+        self.displaced = why
+        raise ForeignOwner(why)
 
     async def check_keeper(self) -> None:
         """As `check`, and `NotNamed` unless this process keeps the prefix."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from service.base.types import TopicIdPartition
+from service.remote.catalog import CatalogEntry
 
 
 class Alone:
@@ -20,6 +21,15 @@ class Alone:
 
     def is_unfenced(self) -> bool:
         return True
+
+    def rank(self) -> int:
+        return 0
+
+    def broker_of(self, incarnation: UUID, /) -> int | None:
+        return None
+
+    def archived(self) -> Iterable[CatalogEntry]:
+        return ()
 
     def knows(self, incarnation: UUID, /) -> bool:
         return False

@@ -1,7 +1,6 @@
-"""What one broker of a cluster does for the bucket that all share, and what each does to be let in.
+"""What one broker of a cluster does for the bucket that all share.
 
-The keeper (`House.is_keeper`) takes the prefix over, names the others in `cluster.json`, deletes topics,
-sweeps, and writes `topics.json` and the metadata's copy. The others look until they are named. Each deletes
+The keeper (`office`) deletes topics, sweeps, and writes `topics.json` and the metadata's copy. Each deletes
 what it knows to be dead itself. One task, woken when something has changed or is due; what fails is tried
 again later.
 """
@@ -19,11 +18,13 @@ from uuid import UUID
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
+from service.remote.format.manifest_codec import ClusterFile
 from service.tiering.chain import SeenHead, verdict_on
 from service.tiering.copier import Progress
 from service.tiering.fence import Displaced, NotNamed
 from service.tiering.judgement import MAY_GO_ON
 from service.tiering.metadata_copy import MetadataCopies
+from service.tiering.office import Office
 from service.tiering.ports import House
 from service.tiering.shared_objects import (
     Compared,
@@ -65,7 +66,9 @@ class Housekeeping:
         metadata: MetadataCopies,
         sweeper: Sweeper,
         host: Host,
+        own: UUID,
     ) -> None:
+        """`own` is the incarnation of this process."""
         self._tools = tools
         self._house = house
         self._topics = topics
@@ -84,16 +87,20 @@ class Housekeeping:
         self._sweep_due_ms = now_ms + tools.settings.sweep_interval_ms
         self._told: dict[str, str] = {}
         self._failures = self._not_before_ms = 0
-        house.watch(self.house_changed)
+        self.office = Office(
+            tools.store, tools.fence, house, tools.pool, tools.clock, own, tools.metrics,
+            self._take_over, self._office_changed,
+        )  # fmt: skip
+        house.watch(self.office.go_on)
 
     def go_on(self) -> None:
         """There may be something to do."""
         self._news.set()
 
-    def house_changed(self) -> None:
-        """Brokers came or went."""
-        if not self._fence.may_write:
-            self._not_before_ms = 0
+    def _office_changed(self) -> None:
+        """This process may write now, or may not any more."""
+        self._not_before_ms = 0
+        self._host.wake()
         self._news.set()
 
     def topics_changed(self) -> None:
@@ -133,26 +140,16 @@ class Housekeeping:
             due += [self._sweep_due_ms, self._topics_due_ms, self._topics_look_due_ms]
             due.append(None if self._listed is None else eraser.next_topic_due_ms(self._listed))
             due.append(self._metadata.due_ms)
-            due.append(now_ms if fence.lacks_members else None)
-        elif fence.displaced is None and (self._failures or self._host.store_pause_ms(now_ms)):
-            due.append(now_ms)  # as soon as the store may be asked again, though nothing else happens
         return min(at for at in due if at is not None)
 
     async def round(self) -> None:
         """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
         now_ms = self._tools.clock.monotonic_ms()
-        is_keeper = self._house.is_keeper()
-        if now_ms < self._not_before_ms or (self._fence.displaced is not None and is_keeper):
-            return
-        if self._host.store_pause_ms(now_ms):
+        if now_ms < self._not_before_ms or self._host.store_pause_ms(now_ms):
             return
         failures: list[FirnError] = []
-        if not is_keeper:
+        if not self._fence.is_ours:
             self._topics_etag, self._listed = "", None
-            if not self._fence.may_write:
-                await self._attempt(self._join, failures)
-        elif not self._fence.is_ours:
-            await self._attempt(self._take_over, failures)
         if self._fence.may_write:
             await self._attempt(partial(self._tools.eraser.run_due, now_ms), failures)
         if self._fence.is_ours:
@@ -161,8 +158,6 @@ class Housekeeping:
 
     async def _keep(self, now_ms: int, failures: list[FirnError]) -> None:
         """What the keeper alone does."""
-        if self._fence.lacks_members:
-            await self._attempt(self._fence.name_members, failures)
         if now_ms >= self._topics_look_due_ms:
             await self._attempt(partial(self._look_at_topics, now_ms), failures)
         if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
@@ -191,27 +186,16 @@ class Housekeeping:
         try:
             await step()
         except Displaced as e:
-            self.displaced(e)
+            self.office.displaced(e)
         except (StorageError, CorruptionError, RequestError) as e:
             failures.append(e)
 
-    def displaced(self, error: Displaced) -> None:
-        """Whoever displaced this process knows what is live, and we do not."""
-        metrics = self._tools.metrics
-        if metrics.displaced is None:
-            metrics.displaced = str(error)
-            log.error("%s", error)
-
     # -- who writes ------------------------------------------------------------------------------------------
 
-    async def _join(self) -> None:
-        """Be one of those that may write, as the keeper has named this process by now."""
-        await self._fence.look()
-        self._tools.metrics.displaced = None
-        self._host.wake()
-
-    async def _take_over(self) -> None:
+    async def _take_over(self, after: ClusterFile | None) -> None:
         """Become the keeper, once every HEAD was looked at and none is ahead of our metadata.
+
+        `after` is `cluster.json` as it was read, None where this node shares the prefix with nobody.
 
         A node whose past is older than the bucket does not displace the one that wrote it. Who follows a
         keeper of its own cluster is of the same past, and looks at nothing but `topics.json`.
@@ -219,18 +203,16 @@ class Housekeeping:
         # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
         if not self._host.has_looked():
             return
-        after = None
         is_shared = bool(self._house.members())
         if is_shared:
             await self._house.barrier()
-            if not self._house.is_keeper():
+            if not self._house.is_unfenced():
                 return
             if not self._fence.is_conditional and len(self._house.members()) > 1:
                 self._tell_once(
                     "take-over", "several brokers cannot share a store without conditional writes"
                 )
                 return
-            after = await self._fence.read()
         if after is None or not self._fence.is_successor(after):
             ahead = [str(tip) for tip in self._tools.metrics.stopped]
             if is_shared:
@@ -256,8 +238,9 @@ class Housekeeping:
         if self._topics_due_ms is None:  # what it lists was written by another one
             self._topics_due_ms = self._tools.clock.monotonic_ms()
         self._told.pop("take-over", None)
+        self._tools.metrics.take_over_refused = None
         self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
-        self._host.wake()
+        self.go_on()
 
     async def _others_ahead(self) -> list[str]:
         """Partitions that this node does not lead, and of which the bucket has more than our metadata.
@@ -305,6 +288,8 @@ class Housekeeping:
         return frozenset(self._tools.catalog.tombstones())
 
     def _tell_once(self, about: str, what: str) -> None:
+        if about == "take-over":
+            self._tools.metrics.take_over_refused = what
         if self._told.get(about) != what:
             self._told[about] = what
             log.error("%s", what)

@@ -129,6 +129,7 @@ class TieringManager:
         self._busy: set[Key] = set()
         self._unlooked: set[Key] = set()
         """those whose HEAD was neither compared since the start nor tried to be"""
+        self._had_looked = False
         self._is_all_news = True
         """every partition is to be assessed: at the start, and when all may have changed"""
         self._wake = asyncio.Event()
@@ -167,7 +168,8 @@ class TieringManager:
 
     def _new_housekeeping(self, metadata: MetadataCopies, sweeper: Sweeper) -> Housekeeping:
         host = Host(self._has_looked, self._store_pause_ms, self._backoff, self.wake)
-        return Housekeeping(self._tools, self._house, self._topics, metadata, sweeper, host)
+        own = self._writer.incarnation
+        return Housekeeping(self._tools, self._house, self._topics, metadata, sweeper, host, own)
 
     def _new_metadata_copies(
         self, metadata: Callable[[], MetadataSnapshot | None], world: World
@@ -245,6 +247,17 @@ class TieringManager:
         """The image has other tombstones: what they name is deleted after the grace period."""
         self._housekeeping.topics_deleted()
 
+    @property
+    def may_write(self) -> bool:
+        """Whether this process may write to the prefix: it keeps that, or was named by who does."""
+        return self._fence.may_write
+
+    def claimed(self, why_not: str | None, *, is_conditional: bool = True) -> None:
+        """Nobody writes to the prefix while it is not known to be this cluster's, for `why_not`; None: it
+        is."""
+        self._fence.unclaimed, self._fence.is_conditional = why_not, is_conditional
+        self._housekeeping.office.go_on()
+
     async def sweep(self) -> int:
         """Look for orphans now; how many were deleted."""
         return await self._housekeeping.sweep()
@@ -264,6 +277,7 @@ class TieringManager:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._housekeeping.run(), name="tiering-housekeeper")
+            tasks.create_task(self._housekeeping.office.run(), name="tiering-office")
             while True:
                 self._wake.clear()
                 await self._pass(tasks)
@@ -272,8 +286,9 @@ class TieringManager:
     async def run_once(self) -> None:
         """Do all there is to do now, housekeeping included, and return."""
         await self._run_out()
-        if not self._fence.may_write:
-            await self._housekeeping.round()
+        could_write = self._fence.may_write
+        await self._housekeeping.office.act()
+        if not could_write:
             await self._run_out()
         await self._housekeeping.round()
 
@@ -309,8 +324,9 @@ class TieringManager:
                 await piece.next_turn()
         self._start_ready(tasks)
         self._looked.set()
-        if not self._fence.is_ours and self._has_looked():
-            self._housekeeping.go_on()  # the prefix may be taken over now, or this node was named
+        if not self._fence.may_write and not self._had_looked and self._has_looked():
+            self._had_looked = True
+            self._housekeeping.office.go_on()  # the prefix may be taken over now
 
     async def _tell_all(self, piece: Slice) -> None:
         """Have every partition assessed, those among them that came or went unnoticed."""
@@ -386,9 +402,11 @@ class TieringManager:
         try:
             await work.turn()
         except Displaced as e:
-            self._housekeeping.displaced(e)
-        except (Deposed, NotNamed):
-            self._housekeeping.go_on()  # others write it, or will say that this node may
+            self._housekeeping.office.displaced(e)
+        except NotNamed:
+            self._housekeeping.office.go_on()  # others will say that this node may
+        except Deposed:
+            self._housekeeping.go_on()
         except (StorageError, CorruptionError, RequestError) as e:
             if not work.is_gone:
                 self._failed(work, e)

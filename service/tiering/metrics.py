@@ -35,6 +35,12 @@ class TieringMetrics:
     """How far this node's clock was ahead of the store's when it was last compared."""
     displaced: str | None = None
     """Why this process writes to the bucket no more, for good."""
+    waits: str | None = None
+    """Since when and why this process may not write to the bucket yet."""
+    waits_since_ms: int | None = None
+    """Since when (wall clock); None where it may write."""
+    take_over_refused: str | None = None
+    """Why this process does not take the prefix over, though it is its turn."""
     stopped: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
     unknown_topics: int = 0

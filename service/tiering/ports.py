@@ -120,10 +120,20 @@ class House(Protocol):
     """
 
     def is_keeper(self) -> bool:
-        """Whether this process keeps the prefix: it is registered, unfenced, and of the lowest such id."""
+        """Whether this process is registered, unfenced, and of the lowest such id: it keeps the prefix, where
+        it can."""
 
     def is_unfenced(self) -> bool:
         """Whether this process is registered and unfenced: who is not deletes nothing."""
+
+    def rank(self) -> int:
+        """How many unfenced brokers have a lower id than this one."""
+
+    def broker_of(self, incarnation: UUID, /) -> int | None:
+        """The id of the broker that has registered as this process; None where none has."""
+
+    def archived(self) -> Iterable[CatalogEntry]:
+        """The committed entries of all partitions."""
 
     def knows(self, incarnation: UUID, /) -> bool:
         """Whether this is a broker of ours: registered now, or seen so by this process before."""

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from simulator.acts import Act
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
-from simulator.cluster import death_acts, room_acts, tier_acts
+from simulator.cluster import death_acts, room_acts, store_acts, tier_acts
 from simulator.cluster import process_acts as processes
 from simulator.cluster.examining import examine_all
 from simulator.cluster.process_acts import somebody
@@ -383,6 +383,7 @@ ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
         heal, reset_connections, slow_links, disk_faults, disk_heals, tier_acts.delete_records,
         room_acts.no_room, death_acts.kill_all, tier_acts.store_faults, tier_acts.store_heals,
         tier_acts.settle_down, tier_acts.lag_behind,
+        store_acts.cut_off_store, store_acts.other_prefix, store_acts.foreign_owner,
     )
 }  # fmt: skip
 

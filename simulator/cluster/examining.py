@@ -12,6 +12,7 @@ from service.metadata.image import MetadataImage
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.cluster.client import NOT_NOW, leader_of
 from simulator.cluster.replicas import batches_of
+from simulator.cluster.store_acts import others_are_archived
 from simulator.cluster.world import ALIVE_S, START_S, ClusterWorld
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel, Violation
@@ -47,7 +48,7 @@ async def examine_all(world: ClusterWorld, random: Random) -> str:
 
 def check_archive(world: ClusterWorld) -> None:
     """T10: at any moment `firn fsck` finds nothing wrong."""
-    if world.tiered:
+    if world.tiered and not world.foreign:
         for problem in world.archive.problems():
             raise Violation(f"T10: fsck: {problem}")
 
@@ -169,6 +170,7 @@ async def revive(world: ClusterWorld, random: Random) -> None:
             await world.stop(machine)
     _start_those_that_ended(world)
     world.troubled.clear()
+    await others_are_archived(world)
     deadline = world.loop.time() + ALIVE_S
     why = "never looked"
     while world.loop.time() < deadline:

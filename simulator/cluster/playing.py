@@ -43,7 +43,16 @@ SOMETIMES: Final = {
     "kill_all": 4,
 }
 """How often each comes where it exists. A history has about half of them."""
-OF_TIERS: Final = {"store_faults": 6, "delete_records": 4, "lag_behind": 6, "alter_topic": 3, "consume": 4}
+OF_TIERS: Final = {
+    "store_faults": 6,
+    "delete_records": 4,
+    "lag_behind": 6,
+    "alter_topic": 3,
+    "consume": 4,
+    "cut_off_store": 3,
+    "other_prefix": 2,
+    "foreign_owner": 1,
+}
 ALWAYS_OF_TIERS: Final = {"create_topic": 2, "stream": 14, "settle_down": 6}
 """Likewise, where there is a bucket."""
 _WITH: Final = {

@@ -62,6 +62,13 @@ _SETTINGS: Final = {
 class ClusterWorld:
     """Everything of one history. Made and used on its own loop."""
 
+    estranged: str | None = None
+    """the machine whose way to the bucket is cut off, or leads to another prefix (`store_acts`)"""
+    foreign = False
+    """whether `cluster.json` is another cluster's"""
+    owned = b""
+    """what `cluster.json` was before"""
+
     def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
         random = Random(seed)
 
@@ -265,7 +272,8 @@ class ClusterWorld:
         """Whether nothing was wrong with anything for a while."""
         links = self.network.links
         on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
-        wrong = links.cut or links.slow_s or links.refused or any(on)
+        estranged = self.estranged is not None or self.foreign
+        wrong = links.cut or links.slow_s or links.refused or any(on) or estranged
         if wrong or len(self.alive) < len(self.machines):
             self.last_fault_s = self.loop.now_s
         if any(broker.fenced for broker in self.image().brokers.values()):

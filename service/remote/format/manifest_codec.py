@@ -74,6 +74,7 @@ MAX_TOPICS: Final = 1_000_000
 MAX_METADATA_BYTES: Final = 1 << 30
 MAX_MEMBERS: Final = 1_500
 MAX_LIFE: Final = (1 << 31) - 1
+MAX_PRESENT: Final = 100
 
 _STAMP_FIELDS: Final = ("written_ms", "writer")
 _HEAD_FIELDS: Final = frozenset(
@@ -113,12 +114,16 @@ class ClusterFile(NamedTuple):
     """`cluster.json`: whose prefix it is, who took it over last, and the newest snapshot of its metadata.
 
     `members` are the incarnations of the processes that may write beside that one, as its metadata had them.
+    `present` are those that have read this file, as each of them added itself. `renewals` counts how often
+    the one that took the prefix over has said since that it keeps it; 0: it does not say so.
     """
 
     cluster_id: str
     stamp: Stamp | None = None
     metadata: MetadataRef | None = None
     members: tuple[UUID, ...] = ()
+    present: tuple[UUID, ...] = ()
+    renewals: int = 0
 
 
 class TopicRow(NamedTuple):
@@ -346,8 +351,11 @@ def decode_head(data: bytes) -> Head:
 def encode_cluster(cluster: ClusterFile) -> bytes:
     """`cluster.json`. `ValueError` for more members than a reader takes."""
     metadata = cluster.metadata
-    if len(cluster.members) > MAX_MEMBERS:
-        raise ValueError(f"{len(cluster.members)} members of a cluster, at most {MAX_MEMBERS} fit")
+    if len(cluster.members) > MAX_MEMBERS or len(cluster.present) > MAX_PRESENT:
+        raise ValueError(
+            f"{len(cluster.members)} members of a cluster and {len(cluster.present)} present, "
+            f"at most {MAX_MEMBERS} and {MAX_PRESENT} fit"
+        )
     return seal(
         {
             "format": CLUSTER_FORMAT,
@@ -357,6 +365,8 @@ def encode_cluster(cluster: ClusterFile) -> bytes:
             **stamp_fields(cluster.stamp),
             **({"metadata": _metadata_fields(metadata)} if metadata is not None else {}),
             **({"members": list(map(str, cluster.members))} if cluster.members else {}),
+            **({"present": list(map(str, cluster.present))} if cluster.present else {}),
+            **({"renewals": cluster.renewals} if cluster.renewals else {}),
         }
     )
 
@@ -370,7 +380,11 @@ def decode_cluster(data: bytes) -> ClusterFile:
     int_field(fields, "layout_version", 1, LAYOUT_VERSION)
     metadata = _metadata_ref(object_field(fields, "metadata")) if "metadata" in fields else None
     members = uuids_field(fields, "members", MAX_MEMBERS) if "members" in fields else ()
-    return ClusterFile(str_field(fields, "cluster_id"), stamp_of(fields), metadata, members)
+    present = uuids_field(fields, "present", MAX_PRESENT) if "present" in fields else ()
+    renewals = int_field(fields, "renewals", 0, MAX_INTEGER) if "renewals" in fields else 0
+    return ClusterFile(
+        str_field(fields, "cluster_id"), stamp_of(fields), metadata, members, present, renewals
+    )
 
 
 def _metadata_fields(metadata: MetadataRef) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from service.base.threads import SystemThreads
 from service.broker.cold import ColdTier
 from service.broker.housekeeper import ClusterHouse
 from service.config.settings import BrokerConfig
+from service.remote.format.keys import CLUSTER_KEY
+from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.world import make_world
@@ -76,6 +78,7 @@ def test_it_copies_what_it_leads_and_stops_with_the_change_that_deposes_it(tmp_p
     quorum.elect(TOPIC, 1, 2)
     for replica in logs.replicas:
         replica.leader_epoch = quorum.leader_epochs[TOPIC, replica.tip.partition]
+    bucket.put(CLUSTER_KEY, encode_cluster(ClusterFile("cluster-of-the-tests-1", present=(THEIRS,))))
     config = BrokerConfig.from_properties({"node.id": "1", "firn.remote.url": "s3://any/prefix"})
 
     async def scenario() -> None:

@@ -31,11 +31,11 @@ class Watched(Partition):
         self.looks = 0
         self.then: Any = None
 
-    def apply_retention(self, now_ms: int) -> int:
+    def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
         self.looks += 1
         if self.then is not None:
             asyncio.get_running_loop().call_soon(self.then)
-        return super().apply_retention(now_ms)
+        return super().apply_retention(now_ms, may_let_go=may_let_go)
 
 
 def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(

@@ -12,13 +12,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
-from service.base.errors import ConfigError, InvariantError, RequestError, StorageError
+from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.threads import SystemThreads
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
-from service.tiering.fence import claim_prefix
+from service.tiering.fence import ForeignOwner, claim_prefix
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.shared_objects import read_topics
@@ -223,7 +223,7 @@ def test_a_prefix_belongs_to_one_cluster() -> None:
     store = MemoryStore(SystemThreads())
     claim_prefix(store, "mine")
     claim_prefix(store, "mine")
-    with pytest.raises(ConfigError, match="belongs to cluster mine"):
+    with pytest.raises(ForeignOwner, match="belongs to cluster mine"):
         claim_prefix(store, "yours")
 
 

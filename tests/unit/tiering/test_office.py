@@ -1,0 +1,161 @@
+"""The office of a prefix's keeper: handed on by who fails, taken back, kept by nobody of another prefix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.threads import SystemThreads
+from service.remote.format.manifest_codec import ClusterFile, encode_cluster
+from service.remote.format.stamp import Stamp, Writer
+from service.remote.reading.object_reader import open_cluster_file
+from service.remote.stores.memory_store import MemoryStore
+from service.tiering.fence import claim_prefix
+from service.tiering.office import Succession
+from tests.unit.tiering.test_house import TOPIC, Cluster, archive, named
+from tests.unit.tiering.world import CLUSTER, Fault, no_faults
+
+STRANGER = Stamp(5, Writer(1, UUID(int=99)))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path, MemoryStore(SystemThreads()))
+
+
+def fails(operation: str, key: str) -> Fault:
+    return Fault.FAIL
+
+
+def no_writes_of_cluster_json(operation: str, key: str) -> Fault:
+    return Fault.FAIL if operation.startswith("put") and key == "cluster.json" else Fault.PASS
+
+
+def restart(cluster: Cluster, *numbers: int) -> None:
+    for number in numbers:
+        cluster[number].reboot()
+        cluster.quorum.unfence(number)
+        cluster.quorum.elect(TOPIC, number - 1, number)
+
+
+@pytest.mark.parametrize("fault", [fails, no_writes_of_cluster_json])
+def test_a_keeper_that_cannot_keep_hands_the_office_on_within_a_minute_and_takes_it_back(
+    cluster: Cluster, fault: object
+) -> None:
+    cluster.fill(1)
+    cluster.run()
+    before = cluster.ends()
+    cluster[1].store.decide = fault  # type: ignore[assignment]
+    restart(cluster, 2, 3)
+    cluster.fill(2, 1, 2)
+    cluster.run(12, pause_ms=5_000)
+    assert all(now > then for now, then in zip(cluster.ends()[1:], before[1:], strict=True))
+    assert cluster[2].is_keeper
+    assert cluster[2].incarnations[-1] == named(cluster)[0]
+    cluster[1].store.decide = no_faults
+    cluster.fill(2)
+    cluster.run(4, pause_ms=12_000)
+    assert [one.is_keeper for one in cluster.members] == [True, False, False]
+    assert all(one.manager.metrics.displaced is None for one in cluster.members)
+    assert cluster.ends()[0] > before[0]
+    for member in cluster.members:
+        member.check()
+
+
+def test_a_restarted_broker_says_for_whom_it_waits_and_since_when(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.fill(1)
+    cluster.run()
+    cluster[1].store.decide = fails
+    restart(cluster, 3)
+    cluster.run(4, 1, 2, pause_ms=5_000)
+    metrics = cluster[3].manager.metrics
+    assert metrics.waits_since_ms is not None
+    assert metrics.waits is not None
+    assert "waits to be named by broker 1" in metrics.waits
+    said = [one for one in caplog.messages if "waits to be named by broker 1" in one]
+    assert len(said) == 1, "once, not with every look"
+    assert "docs/operations.md" in said[0]
+    cluster[1].store.decide = no_faults
+    cluster.run()
+    assert metrics.waits is None
+    assert metrics.waits_since_ms is None
+
+
+def test_a_keeper_of_a_version_that_does_not_renew_keeps_the_office(cluster: Cluster) -> None:
+    cluster.fill(1)
+    cluster.run()
+    stored = open_cluster_file(cluster.bucket)
+    assert stored is not None
+    cluster.bucket.put("cluster.json", encode_cluster(stored._replace(renewals=0)))
+    cluster.run(6, 1)
+    assert named(cluster)[0] == cluster[1].incarnations[-1]
+    assert not cluster[2].is_keeper
+
+
+@pytest.mark.parametrize("odd", [1, 2])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_broker_with_another_prefix_keeps_nothing_writes_nothing_and_says_so(
+    tmp_path: Path, odd: int, is_new: bool
+) -> None:
+    """`is_new`: nothing was archived yet when it came."""
+    bucket, other = MemoryStore(SystemThreads()), MemoryStore(SystemThreads())
+    cluster = Cluster(tmp_path, bucket)
+    if not is_new:
+        cluster.fill(1)
+        cluster.run()
+    before = cluster.ends()
+    claim_prefix(other, CLUSTER)
+    cluster[odd].store.inner = other
+    restart(cluster, odd)
+    cluster.fill(2)
+    cluster.run(16, pause_ms=5_000)
+    others = [number for number in (1, 2, 3) if number != odd]
+    assert all(cluster.ends()[number - 1] > before[number - 1] for number in others)
+    assert cluster.ends()[odd - 1] == before[odd - 1]
+    assert not list(other.list("data"))
+    assert not cluster[odd].is_keeper
+    assert not cluster[odd].manager.may_write
+    assert cluster[min(others)].is_keeper
+    waits = cluster[odd].manager.metrics.waits
+    assert waits is not None
+    assert "firn.remote.url" in waits
+
+
+def test_a_foreign_cluster_json_displaces_and_ends_nobody_and_all_goes_on_when_it_is_put_back(
+    cluster: Cluster,
+) -> None:
+    cluster.fill(1)
+    cluster.run()
+    before, owned = archive(cluster), cluster.bucket.get("cluster.json", max_size=1 << 16)
+    cluster.bucket.put("cluster.json", encode_cluster(ClusterFile("another", STRANGER)))
+    restart(cluster, 3)
+    cluster.fill(2)
+    cluster.run(8, pause_ms=20_000)
+    assert archive(cluster) == before
+    said = [one.manager.metrics for one in cluster.members]
+    assert ["another" in (one.displaced or one.waits or "") for one in said] == [True] * 3
+    assert [one.displaced is None for one in said] == [False, False, True]
+    cluster.bucket.put("cluster.json", owned)
+    cluster.run(4, pause_ms=60_000)
+    assert all(now > 10 for now in cluster.ends())
+    assert [one.manager.metrics.displaced for one in cluster.members] == [None] * 3
+
+
+def test_members_that_are_restarted_do_not_cost_the_keeper_of_an_empty_archive_its_office(
+    cluster: Cluster,
+) -> None:
+    cluster.run()
+    restart(cluster, 2, 3)
+    cluster.run(1)
+    assert cluster[1].is_keeper
+
+
+def test_a_pause_of_the_reader_is_no_silence_of_the_keeper() -> None:
+    succession = Succession()
+    succession.saw((UUID(int=1), 4), 0)
+    succession.saw((UUID(int=1), 9), 3_600_000)
+    assert succession.abandoned_for_ms(3_600_000) == 0
