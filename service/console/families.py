@@ -236,6 +236,10 @@ TIERING: Final = (
     _gauge(
         "tiering_displaced", "1 where another process writes to the prefix, and this one does not any more.",
     ),
+    _gauge(
+        "tiering_waits_seconds",
+        "How long this process has waited to be one of those that may write to the prefix; 0 where it is.",
+    ),
     _gauge("tiering_clock_skew_seconds", "How far the clock of this node is ahead of the store's."),
 )  # fmt: skip
 

@@ -288,6 +288,8 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_tiering_aborted_uploads", metrics.uploads_aborted)
     yield Sample("firn_tiering_unknown_topics", metrics.unknown_topics)
     yield Sample("firn_tiering_displaced", int(metrics.displaced is not None))
+    since_ms = metrics.waits_since_ms
+    yield Sample("firn_tiering_waits_seconds", 0 if since_ms is None else max(now_ms - since_ms, 0) / 1000)
     yield Sample("firn_tiering_clock_skew_seconds", metrics.clock_skew_ms / 1000)
 
 

@@ -1,4 +1,4 @@
-"""The office of a prefix's keeper: handed on by who fails, taken back, kept by nobody of another prefix."""
+"""The office of the keeper of a prefix: handed on by who fails, kept by nobody of another prefix."""
 
 from __future__ import annotations
 
