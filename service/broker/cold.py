@@ -94,10 +94,11 @@ class ColdTier:
         cluster_id: str,
         open_store: OpenStore,
         incarnation: UUID | None = None,
-        has_archive: Callable[[], bool] = lambda: False,
+        is_in_use: Callable[[], bool] = lambda: False,
     ) -> None:
         """`incarnation` is this process's, as its broker registers: images say by it who writes. None for one
-        that shares the prefix with nobody. `has_archive`: whether the metadata knows of anything archived.
+        that shares the prefix with nobody. `is_in_use`: whether the metadata knows of anything
+        that is tiered.
 
         Raises `ConfigError` for a URL that names no store. Nothing is sent yet.
         """
@@ -117,7 +118,7 @@ class ColdTier:
             store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
         )
         self._claim: asyncio.Future[None] | None = None
-        self._has_archive = has_archive
+        self._is_in_use = is_in_use
         self._foreign: str | None = None
         """why nothing is written to the prefix although the node serves: it is another cluster's now"""
         self._manager: TieringManager | None = None
@@ -142,9 +143,9 @@ class ColdTier:
         )
 
     async def claim(self) -> None:
-        """Make sure the prefix is this cluster's: `ConfigError` if it is another's, and nothing was archived
+        """Make sure the prefix is this cluster's: `ConfigError` if it is another's, and nothing is tiered
         yet. A store that does not answer soon, or has a damaged `cluster.json`, leaves the question to `run`;
-        so does a `cluster.json` that became another cluster's after this one has archived: what is hot has
+        so does a `cluster.json` that became another cluster's while this one tiers: what is hot has
         nothing to do with that."""
         self._claim = asyncio.ensure_future(self._ask())
         await asyncio.wait({self._claim}, timeout=CLAIM_AT_START_S)
@@ -199,11 +200,11 @@ class ColdTier:
         try:
             await claim
         except ForeignOwner as e:
-            if not self._has_archive():
+            if not self._is_in_use():
                 raise ConfigError(str(e)) from e
             if self._foreign is None:
                 log.error(
-                    "%s. The metadata knows of an archive, so another cluster has taken the prefix, or "
+                    "%s. The metadata knows of tiered topics, so another cluster has taken the prefix, or "
                     "firn.remote.url is wrong here: this node serves, and copies, expires and sweeps nothing "
                     "until cluster.json is this cluster's again (docs/operations.md)", e,
                 )  # fmt: skip
@@ -306,6 +307,12 @@ class ColdTier:
         """Fail the reads under way and join their threads."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def is_tiered(image: MetadataImage) -> bool:
+    """Whether anything of the cluster is tiered, or was and may have objects in the bucket still."""
+    enabled = (settings.get("remote.storage.enable") == "true" for settings in image.configs.values())
+    return bool(image.remote) or bool(image.tombstones) or any(enabled)
 
 
 def _led(broker: Broker, house: ClusterHouse | None) -> Iterator[Partition]:

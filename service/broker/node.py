@@ -375,12 +375,12 @@ class Node:
         """Only a node that has one carries the code of it: 50 ms of a start, and megabytes."""
         if config.remote_url is None:
             return None
-        from service.broker.cold import ColdTier, open_configured_store
+        from service.broker.cold import ColdTier, is_tiered, open_configured_store
 
         make = self._open_store or open_configured_store
         cold = ColdTier(
             config, self._world, cluster_id, make, plane.incarnation_id,
-            has_archive=lambda: any(one.segments for one in plane.metadata.image.remote.values()),
+            is_in_use=lambda: is_tiered(plane.metadata.image),
         )  # fmt: skip
         stack.push_async_callback(cold.close)
         self.cold = cold

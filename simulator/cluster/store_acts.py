@@ -112,6 +112,8 @@ async def foreign_owner(world: ClusterWorld, random: Random) -> None:
     found = world.bucket.objects.get(CLUSTER_KEY)
     if world.estranged is not None or world.foreign or found is None:
         return
+    if not world.oracle.tiers.entries:
+        return  # a node that tiers nothing yet refuses to start
     world.foreign, world.owned = True, found.data
     stranger = Stamp(BEGAN_MS, Writer(1, UUID(int=random.getrandbits(128))))
     data = encode_cluster(ClusterFile("another-cluster-of-id", stranger))
