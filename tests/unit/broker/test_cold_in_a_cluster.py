@@ -41,7 +41,9 @@ class Node:
         self.replicas = self
         self.number, self.broker_epoch, self.is_cut_off = 1, quorum.image.brokers[1].epoch, False
         self.plane = SimpleNamespace()
-        self.disks = SimpleNamespace(hurries=lambda tip: False, watch=lambda wake: None)
+        self.disks = SimpleNamespace(
+            hurries=lambda tip: False, watch=lambda wake: None, take_first=lambda give_back: None
+        )
 
     def __iter__(self) -> Any:
         return iter(self._replicas)
