@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import islice
@@ -41,18 +40,18 @@ from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
 from service.broker.internal_topics import InternalTopics
 from service.broker.lifecycle import FullDirectories
+from service.broker.node_options import cleaner_settings, limits_of, partition_limit
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
 from service.config.cluster import ClusterConfig
 from service.config.settings import BrokerConfig
 from service.hot import names
-from service.hot.cleaning.cleaning import CleanerSettings
 from service.hot.ensemble import check_directory_ids, load_ensemble
 from service.hot.log import LocalLog
 from service.hot.log_dir import LogDir, cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
-from service.metadata.controller.requests import Endpoint, PartitionLimit
+from service.metadata.controller.requests import Endpoint
 from service.metadata.formatting import (
     SelfFormatting,
     check_formatted,
@@ -62,7 +61,7 @@ from service.metadata.formatting import (
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.admission import Admission
-from service.network.exchange import Answer, Limits, RequestContext
+from service.network.exchange import Answer, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
 from service.partition.fetch_sessions import FetchSessions
@@ -240,7 +239,7 @@ class Node:
             return self._applier.config if self._applier else config
 
         if not config.cluster.is_member:
-            limit = None if budget is None else _partition_limit(budget)
+            limit = None if budget is None else partition_limit(budget)
             return AlonePlane(
                 config, current, world, home, world.new_uuid(), partition_limit=limit, on_fatal=fail
             )
@@ -250,7 +249,7 @@ class Node:
             world,
             home,
             world.new_uuid(),
-            limits=_limits(config),
+            limits=limits_of(config),
             network=self.network,
             turns=self.turns,
             stopped=self._supervisor.stopped,
@@ -404,7 +403,7 @@ class Node:
             partition = broker.replicas.get(log.tip.topic_id, log.tip.partition)
             return None if partition is None else partition.last_stable_offset
 
-        cleaner = logs.cleaner.run(lambda: _cleaner_settings(broker.config), stable_offset)
+        cleaner = logs.cleaner.run(lambda: cleaner_settings(broker.config), stable_offset)
         self._supervisor.run("log-cleaner", cleaner)
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
@@ -518,7 +517,7 @@ class Node:
     async def _bind(self, stack: AsyncExitStack) -> tuple[Endpoint, ...]:
         """Take the addresses of the broker's listeners; where they are reached."""
         config = self._static_config
-        limits, admission = _limits(config), Admission(config.max_connections)
+        limits, admission = limits_of(config), Admission(config.max_connections)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
             server = Server(
@@ -563,23 +562,6 @@ class _LogsClosing:
         await self._logs.close(clean, epoch)
 
 
-def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    return CleanerSettings(
-        config.log_cleaner_enable,
-        config.log_cleaner_threads,
-        config.log_cleaner_dedupe_buffer_size,
-        config.log_cleaner_io_buffer_size,
-        config.log_cleaner_io_buffer_load_factor,
-        config.log_cleaner_io_max_bytes_per_second,
-        config.log_cleaner_backoff_ms,
-    )
-
-
-def _or_unbounded(value: int) -> int:
-    """Settings say "no bound" with a negative number."""
-    return sys.maxsize if value < 0 else value
-
-
 def _check_metadata(disk: Disk, cluster: ClusterConfig, logs: LogManager | None) -> None:
     """Refuse to begin with empty metadata where there are partitions: `CorruptionError`.
 
@@ -597,19 +579,3 @@ def _check_metadata(disk: Disk, cluster: ClusterConfig, logs: LogManager | None)
                 f"{metadata} is lost or empty, and {path} holds {len(replicas)} partitions, {replicas[0]} "
                 "among them: docs/operations.md says what to do"
             )
-
-
-def _limits(config: BrokerConfig) -> Limits:
-    return Limits(
-        max_request_bytes=config.socket_request_max_bytes,
-        idle_ms=_or_unbounded(config.connections_max_idle_ms),
-        request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
-        read_timeout_ms=config.request_read_timeout_ms,
-        send_timeout_ms=config.send_timeout_ms,
-    )
-
-
-def _partition_limit(budget: Budget) -> PartitionLimit:
-    return PartitionLimit(
-        budget.partitions, f"its {budget.limit} open files (RLIMIT_NOFILE) carry {budget.partitions}"
-    )
