@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -176,6 +176,9 @@ bench-partitions: install ## 10,000 partitions: made, left alone, stopped, start
 
 bench-replicas: install ## Three nodes with replicas of each other: speed, latency, idle, stalls when one dies, catching up (BENCH="latency stall --kafka --kills 5")
 	@$(BIN)/python -m bench.replicas $(BENCH)
+
+bench-refusals: install ## Topics beside others whose objects the store refuses: copied, read, expired (two minutes; BENCH=--check)
+	@$(BIN)/python -m bench.refusals $(BENCH)
 
 bench-restart: install ## Starts after kill -9: 5 GB flushed, 1 GB of single-record batches to recover (a minute)
 	@$(BIN)/python -m bench.restart $(BENCH)

@@ -27,9 +27,9 @@ CONFIGS: Final = {
     "local.retention.bytes": "1",
 }
 _MOST_TOPICS: Final = 4
-_BATCHES: Final = 12
-_SETTLES_S: Final = 20.0
-_BACK_S: Final = 60.0
+BATCHES: Final = 12
+SETTLES_S: Final = 20.0
+BACK_S: Final = 60.0
 """Who was refused for long asks again every 30 s."""
 _PAUSE_S: Final = 0.3
 _ASKED_S: Final = 3.0
@@ -54,11 +54,11 @@ async def refuse_objects(world: SimWorld, random: Random) -> None:
     )
     if refusal.calls is not WRITES or random.random() < 0.5:
         await _fill(world, denied)
-        await asyncio.sleep(_SETTLES_S)
+        await asyncio.sleep(SETTLES_S)
     world.store_faults.on.add(fault)
     world.tell(f"now {fault}")
     await _fill(world, denied)
-    await asyncio.sleep(_SETTLES_S * random.random())
+    await asyncio.sleep(SETTLES_S * random.random())
     beside = Beside(
         world.loop, world.bucket, world.archive, world.tell, _led(world, spared), f"the store says: {fault}"
     )
@@ -67,7 +67,7 @@ async def refuse_objects(world: SimWorld, random: Random) -> None:
     readers = [
         world.loop.create_task(_read_for_ever(world, denied, one, at))
         for one in denied.partitions
-        for at in (0, _BATCHES // 2)
+        for at in (0, BATCHES // 2)
     ]
     await asyncio.sleep(_ASKED_S)
     await beside.are_read()
@@ -79,7 +79,7 @@ async def refuse_objects(world: SimWorld, random: Random) -> None:
     world.tell(f"no more {fault}")
     after = f"it is some time since {fault}"
     healed = Beside(world.loop, world.bucket, world.archive, world.tell, _led(world, denied), after)
-    await healed.are_copied(_BACK_S)
+    await healed.are_copied(BACK_S)
 
 
 async def _is_at_peace(world: SimWorld) -> bool:
@@ -114,7 +114,7 @@ def _leading(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> P
 async def _fill(world: SimWorld, topic: TopicModel) -> None:
     """Enough for several segments to roll in each partition."""
     for one in topic.partitions:
-        await send(world, topic, one, [values_of(world, 1, 400) for _ in range(_BATCHES)], Codec.NONE)
+        await send(world, topic, one, [values_of(world, 1, 400) for _ in range(BATCHES)], Codec.NONE)
 
 
 async def _read_for_ever(world: SimWorld, topic: TopicModel, partition: PartitionModel, at: int) -> None:

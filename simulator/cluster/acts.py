@@ -6,7 +6,7 @@ An act is a kind and a seed, as in `simulator.acts`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from simulator.acts import Act
 from simulator.client import Client, NoAnswer
 from simulator.cluster import client as clients
-from simulator.cluster import death_acts, room_acts, store_acts, tier_acts
+from simulator.cluster import death_acts, refusal_acts, room_acts, store_acts, tier_acts
 from simulator.cluster import process_acts as processes
 from simulator.cluster.examining import examine_all
 from simulator.cluster.process_acts import somebody
@@ -75,11 +75,12 @@ async def _create(
     count: int,
     factor: int,
     configs: dict[str, str],
+    brokers: Sequence[int] = (),
 ) -> None:
     client = Client(machine.address)
     before, calm = world.oracle.end, world.is_calm
     try:
-        error, topic_id = await client.create_topic(topic.name, count, configs, factor)
+        error, topic_id = await client.create_topic(topic.name, count, configs, factor, brokers=brokers)
     except NoAnswer:
         error, topic_id = ErrorCode.request_timed_out, None
     finally:
@@ -101,6 +102,26 @@ async def _create(
         for index in range(count)
     ]
     _is_known(world, machine, calm, offset, f"{topic.name} is made")
+
+
+async def refuse_objects(world: ClusterWorld, random: Random) -> None:
+    """Objects of one topic of six partitions at one node; another topic of that node, and of a second, is not
+    hit."""
+    if sum(not topic.deleted for topic in world.topics) >= 6:
+        return
+    if not await refusal_acts.is_at_peace(world, random):
+        return
+    node, other = random.sample(range(1, len(world.machines) + 1), 2)
+    made = []
+    for brokers in ([node] * refusal_acts.PARTITIONS, [node, other]):
+        topic = TopicModel(f"t{len(world.topics)}", NOBODY, [], True, False, -1, deleted=True)
+        world.topics.append(topic)
+        configs = dict(refusal_acts.CONFIGS)
+        await _create(world, world.machines[node - 1], topic, len(brokers), 1, configs, brokers)
+        made.append(topic)
+    if not any(topic.deleted for topic in made):
+        await asyncio.sleep(1.0)
+        await refusal_acts.refuse(world, random, *made)
 
 
 def _is_known(world: ClusterWorld, machine: Machine, calm: bool, offset: int, what: str) -> None:
@@ -377,7 +398,8 @@ async def disk_heals(world: ClusterWorld, random: Random) -> None:
 ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
-        create_topic, delete_topic, alter_topic, produce, produce_idempotent, stream, consume, elect,
+        create_topic, refuse_objects, delete_topic, alter_topic,
+        produce, produce_idempotent, stream, consume, elect,
         reassign, examine, wait, processes.kill, processes.start, processes.stop, processes.lose_power,
         processes.pause, processes.refuse_broker, processes.jump_clock, processes.wipe_disk, partition,
         heal, reset_connections, slow_links, disk_faults, disk_heals, tier_acts.delete_records,

@@ -65,6 +65,9 @@ _WITH: Final = {
 }
 
 
+_REFUSED_IN: Final = 4
+"""Drawn apart: in one of so many histories with a bucket objects of a topic are refused for a while."""
+
 OF_REPLICAS: Final = {"stream": 14, "produce": 4, "consume": 6, "wait": 8, "start": 3, "examine": 2}
 STORM: Final = {
     "kill": 6,
@@ -102,8 +105,11 @@ def draw(seed: int, nodes: int | None = None, *, tiered: bool = False) -> Plan:
                 other, its_weight = _WITH[kind]
                 odds[other] = its_weight
     kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
-    acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds))
-    return Plan(seed, nodes or number, acts, tiered=is_tiered)
+    acts = [Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds)]
+    apart = Random(seed ^ 0xBE51DE)
+    if is_tiered and not apart.randrange(_REFUSED_IN):
+        acts.insert(apart.randrange(1, len(acts)), Act("refuse_objects", apart.getrandbits(48)))
+    return Plan(seed, nodes or number, tuple(acts), tiered=is_tiered)
 
 
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:

@@ -13,7 +13,7 @@ from service.tiering import copier, partition_work
 from service.tiering.lifecycle import SegmentState
 from service.tiering.partition_work import PartitionWork
 from service.tiering.sweeper import Sweeper
-from simulator.plant import dropped_objects_go_before_the_commit
+from simulator.plant import dropped_objects_go_before_the_commit, tiering_stopped_by_refusals
 
 Plant = Callable[[], None]
 _ALL: Final = 1 << 62
@@ -146,5 +146,6 @@ OF_TIERS: Final[dict[str, Plant]] = {
         deletion_is_the_leader_s_alone,
         lost_disks_are_not_noticed,
         dropped_objects_go_before_the_commit,
+        tiering_stopped_by_refusals,
     )
 }

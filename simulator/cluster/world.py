@@ -126,6 +126,7 @@ class ClusterWorld:
         self.gone: set[UUID] = set()
         """topics whose deletion was answered"""
         self._producers: set[int] = set()
+        self._chance = Random(seed)
         self.last_fault_s = 0.0
         """when a fault was last there, or something done to a process"""
         self.values = 0
@@ -296,6 +297,9 @@ class ClusterWorld:
         if producer_id in self._producers:
             raise Violation(f"A4: the producer id {producer_id} was given out twice")
         self._producers.add(producer_id)
+
+    def new_uuid(self) -> UUID:
+        return UUID(int=self._chance.getrandbits(128), version=4)
 
     def real_ms(self) -> int:
         return BEGAN_MS + int(self.loop.now_s * 1000)

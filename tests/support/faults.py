@@ -28,6 +28,8 @@ class Fault(Enum):
     EXPIRED = "expired"  # 400 ExpiredToken, as S3 does
     UNKNOWN_KEY = "unknown key"  # 403 InvalidAccessKeyId
     DENIED = "denied"  # 403 AccessDenied
+    ASLEEP = "asleep"  # 403 InvalidObjectState, as of an object in an archive class
+    UNDELETABLE = "undeletable"  # of a POST ?delete: 200, with AccessDenied for the first of its keys
     ELSEWHERE = "elsewhere"  # 301 to another region, without saying where
 
 
@@ -44,8 +46,10 @@ ERRORS = {
     ),
     Fault.UNKNOWN_KEY: (403, "<Code>InvalidAccessKeyId</Code><AWSAccessKeyId>THEKEY</AWSAccessKeyId>"),
     Fault.DENIED: (403, "<Code>AccessDenied</Code><Message>Access Denied</Message>"),
+    Fault.ASLEEP: (403, "<Code>InvalidObjectState</Code><Message>in an archive class</Message>"),
     Fault.ELSEWHERE: (301, "<Code>PermanentRedirect</Code>"),
 }
+_KEY = re.compile(r"<Key>([^<]*)</Key>")
 _SIGNER = re.compile(r"Credential=([^/]+)/")
 
 
@@ -58,6 +62,8 @@ class Seen:
     number: int
     signer: str = ""
     at_s: float = 0.0
+    keys: tuple[str, ...] = ()
+    """those that a POST ?delete names"""
 
 
 Plan = Callable[[Seen], Fault]
@@ -89,11 +95,11 @@ class FaultProxy:
         self._server.server_close()
         self._thread.join(10)
 
-    def decide(self, method: str, path: str, authorization: str = "") -> Fault:
+    def decide(self, method: str, path: str, authorization: str = "", keys: tuple[str, ...] = ()) -> Fault:
         with self._lock:
             number = self._counts[method] = self._counts.get(method, 0) + 1
             signer = _SIGNER.search(authorization)
-            seen = Seen(method, path, number, signer[1] if signer else "", time.monotonic())
+            seen = Seen(method, path, number, signer[1] if signer else "", time.monotonic(), keys)
             self.seen.append(seen)
         fault = self.plan(seen) if self.plan is not None else self.mode
         if fault is not Fault.PASS:
@@ -122,7 +128,15 @@ class FaultProxy:
 
             def _serve(self) -> None:
                 body = self._body()
-                fault = proxy.decide(self.command, self.path, self.headers.get("Authorization", ""))
+                is_delete = self.command == "POST" and "?delete" in self.path
+                keys = tuple(_KEY.findall(body.decode("utf-8", "replace"))) if is_delete else ()
+                fault = proxy.decide(self.command, self.path, self.headers.get("Authorization", ""), keys)
+                if fault is Fault.UNDELETABLE and keys:
+                    denied = (
+                        f"<Error><Key>{keys[0]}</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+                    )
+                    self._answer(200, [], f"<DeleteResult>{denied}</DeleteResult>".encode())
+                    return
                 if fault is Fault.HANG:
                     while proxy.mode is Fault.HANG:
                         time.sleep(0.05)
