@@ -111,11 +111,11 @@ class Client:
         answer = await self.ask(ApiKey.CREATE_TOPICS, m.CreateTopicsRequest(topics=(topic,)))
         return answer.topics[0].error_code, answer.topics[0].topic_id
 
-    async def elect(self, name: str, partition: int) -> ErrorCode:
-        """Have the preferred replica lead."""
+    async def elect(self, name: str, partition: int, *, unclean: bool = False) -> ErrorCode:
+        """Have the preferred replica lead, or, where nobody does, any that is alive."""
         m = request_module(ApiKey.ELECT_LEADERS)
         topics = (m.TopicPartitions(topic=name, partitions=(partition,)),)
-        request = m.ElectLeadersRequest(election_type=0, topic_partitions=topics, timeout=_TIMEOUT)
+        request = m.ElectLeadersRequest(election_type=int(unclean), topic_partitions=topics, timeout=_TIMEOUT)
         answer = await self.ask(ApiKey.ELECT_LEADERS, request)
         results = [
             one.error_code for told in answer.replica_election_results for one in told.partition_result

@@ -21,9 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from service.base.disk import Disk
-from service.base.errors import ConfigError, CorruptionError, InvariantError, StorageError
-from service.base.files import exists
+from service.base.errors import ConfigError, InvariantError, StorageError
 from service.base.health import Check
 from service.base.steps import at_once
 from service.base.timers import Timers
@@ -40,13 +38,12 @@ from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
 from service.broker.internal_topics import InternalTopics
 from service.broker.lifecycle import FullDirectories
+from service.broker.metadata_check import check_metadata, note_metadata
 from service.broker.node_options import cleaner_settings, limits_of, partition_limit
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
-from service.config.cluster import ClusterConfig
 from service.config.settings import BrokerConfig
-from service.hot import names
 from service.hot.ensemble import check_directory_ids, load_ensemble
 from service.hot.log import LocalLog
 from service.hot.log_dir import LogDir, cluster_id_of, encode_uuid, random_id
@@ -164,8 +161,16 @@ class Node:
             closing = _LogsClosing(self.logs, self._supervisor)
             stack.push_async_exit(closing)
         home = self._claim(stack, cluster_id)
-        if config.cluster.is_controller and not config.remote_recover:
-            _check_metadata(self._world.disk, config.cluster, self.logs)
+        if config.cluster.is_controller:
+            disk, log_dirs = self._world.disk, () if self.logs is None else tuple(self.logs.directories)
+            check_metadata(
+                disk,
+                config.cluster,
+                log_dirs,
+                home.metadata_directory_id,
+                recovers=config.remote_recover,
+            )
+            note_metadata(disk, config.cluster, log_dirs, home.metadata_directory_id)
         self.plane = plane = self._make_plane(home, budget)
         self.metadata = plane.metadata
         await plane.start(stack)
@@ -560,22 +565,3 @@ class _LogsClosing:
         epoch = self.broker_epoch()
         clean = error is None and self._supervisor.failure is None and epoch >= 0
         await self._logs.close(clean, epoch)
-
-
-def _check_metadata(disk: Disk, cluster: ClusterConfig, logs: LogManager | None) -> None:
-    """Refuse to begin with empty metadata where there are partitions: `CorruptionError`.
-
-    The metadata was lost, and the partitions of topics that nobody knows would be set aside.
-    """
-    metadata = cluster.metadata_log_dir / names.CLUSTER_METADATA_DIR
-    found = [entry.name for entry in disk.list(metadata)] if exists(disk, metadata) else []
-    if any(name.endswith((names.LOG, ".checkpoint")) for name in found):
-        return
-    for path in () if logs is None else logs.directories:
-        replicas = [e.name for e in disk.list(path) if e.is_dir and names.parse_partition_dir(e.name)]
-        replicas = [name for name in replicas if name != names.CLUSTER_METADATA_DIR]
-        if replicas:
-            raise CorruptionError(
-                f"{metadata} is lost or empty, and {path} holds {len(replicas)} partitions, {replicas[0]} "
-                "among them: docs/operations.md says what to do"
-            )
