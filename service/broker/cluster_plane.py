@@ -324,6 +324,26 @@ class ClusterPlane:
         finally:
             looking.cancel()
 
+    async def recorded(self) -> None:
+        """Return once the voters' record says where this controller is: whoever leads next finds it there, be
+        the others restarted meanwhile. Raises `NodeEnds`."""
+        core = self.metadata.quorum.machine.core
+        if core.is_recorded:
+            return
+        _log.info("node %d waits until the voters' record has its address", self._config.node_id)
+        is_recorded = asyncio.Event()
+
+        async def look() -> None:
+            while not core.is_recorded:
+                await asyncio.sleep(_LOOK_S)
+            is_recorded.set()
+
+        looking = asyncio.ensure_future(look())
+        try:
+            await self._until(is_recorded)
+        finally:
+            looking.cancel()
+
     # -- life
 
     async def start(self, stack: AsyncExitStack) -> None:

@@ -177,12 +177,15 @@ class Node:
         if closing is None:
             assert isinstance(plane, ClusterPlane)
             await plane.in_quorum()
+            await plane.recorded()
             self.is_serving = True
             return
         broker = await self._start_broker(stack, plane, cluster_id)
         closing.broker_epoch = lambda: plane.epoch
         await self._serve(stack, broker)
         stack.push_async_callback(plane.leave)
+        if isinstance(plane, ClusterPlane) and config.cluster.is_controller:
+            await plane.recorded()
 
     def _make_logs(self, budget: Budget | None) -> LogManager:
         config = self._static_config

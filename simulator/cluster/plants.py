@@ -412,9 +412,14 @@ OF_REPLICAS: Final[dict[str, Plant]] = {
     )
 }
 PLANTS |= OF_REPLICAS | OF_TIERS
-SELDOM_SHOWS: Final = ("stale_heartbeats_accepted", "waiters_in_the_order_of_their_coming")
-"""A late heartbeat tells an offset below the new registration, so it unfences nobody. And a controller has to
-lose more than others write until it leads again: tests/cluster/test_leader_cut_off.py has one do so."""
+SELDOM_SHOWS: Final = (
+    "stale_heartbeats_accepted",
+    "waiters_in_the_order_of_their_coming",
+    "refusal_is_death",
+)
+"""A broker has to refuse while controllers fail over: tests/simulation/test_cluster.py has it do so. A late
+heartbeat tells an offset below the new registration, so it unfences nobody. And a controller has to lose more
+than others write until it leads again: tests/cluster/test_leader_cut_off.py has one do so."""
 
 
 def find(

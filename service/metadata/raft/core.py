@@ -99,6 +99,19 @@ class RaftCore:
         return self.voters.has(self.key)
 
     @property
+    def has_moved(self) -> bool:
+        """Whether this voter is elsewhere than the voters' record says."""
+        mine = self.voters.get(self.key.node_id)
+        is_told = self.log.voters.version >= RECONFIGURABLE and bool(self.identity.endpoints)
+        return is_told and self.is_voter and mine is not None and mine.endpoints != self.identity.endpoints
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether others find this voter by the committed voters' record; true of whoever does not vote."""
+        offset = self.log.voters.latest_offset
+        return not self.has_moved and (offset is None or offset < self.high_watermark)
+
+    @property
     def may_stand(self) -> bool:
         """A voter; or one that was removed, while that is not known to be committed: of two voters it may be
         the only one that has the record, and the other cannot win without its vote (Raft thesis, 4.2.2)."""
@@ -326,7 +339,8 @@ class RaftCore:
             self._move(
                 Follower(
                     deadline_ms=self.now_ms + self.timing.fetch_timeout_ms,
-                    update_due_ms=self.now_ms + period_ms,
+                    # Kafka's waits for a period: a leader that is elected meanwhile would not find us.
+                    update_due_ms=self.now_ms + (0 if self.has_moved else period_ms),
                 )
             )
         self.persist()

@@ -11,6 +11,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.core import RaftCore
 from service.metadata.raft.events import Peer
 from service.metadata.raft.keys import NOBODY, ReplicaKey
@@ -33,7 +34,9 @@ from service.metadata.raft.roles import (
     Unattached,
 )
 from service.metadata.raft.state import MAX_EPOCH
+from service.metadata.raft.voters import Voter
 
+Address = tuple[str, int]
 PRE_VOTE_AGAIN_MS: Final = 100
 LAST_EPOCH_TOLD: Final = MAX_EPOCH - 1
 """Whoever is told of it can still stand in the one after it."""
@@ -44,6 +47,10 @@ class Election:
 
     def __init__(self, core: RaftCore) -> None:
         self._core = core
+        self._failed: dict[int, set[Address]] = {}
+        """by voter: addresses at which it was not found, since it was last"""
+        self._found: dict[int, Endpoint] = {}
+        """by voter: where it has answered last"""
 
     # -- requests
 
@@ -221,6 +228,11 @@ class Election:
 
     def voted(self, peer: Peer, asked: VoteAsked, answer: VoteAnswer) -> None:
         core = self._core
+        if answer.error is ErrorCode.invalid_voter_key:
+            self.not_found(peer, asked, refused=True)
+        else:
+            self._failed.pop(peer.node_id, None)
+            self._found[peer.node_id] = peer.endpoint
         if self.is_settled(answer):
             return
         state = core.state
@@ -236,12 +248,50 @@ class Election:
         if isinstance(state, Prospective):
             state.again_ms[peer.node_id] = core.now_ms + PRE_VOTE_AGAIN_MS
 
-    def refused(self, peer: Peer, asked: VoteAsked) -> None:
-        """Nobody listens where a voter is reached. Where the others do not suffice, the election is lost now,
-        not when its time is up: two of three would wait for that whenever both stand at once."""
+    def not_found(self, peer: Peer, asked: VoteAsked, *, refused: bool) -> None:
+        """A voter is not where it was asked: nobody answers there, or another node does. It may have moved,
+        and is asked at the next address of the configuration (`_place`).
+
+        Where every address `refused` and the other voters do not suffice, the election is lost now, not when
+        its time is up: two of three would wait for that whenever both stand at once.
+        """
         state = self._core.state
-        if isinstance(state, Candidate) and asked.epoch == self._core.epoch and not asked.pre_vote:
+        if self._found.get(peer.node_id) == peer.endpoint:
+            del self._found[peer.node_id]
+        self._failed.setdefault(peer.node_id, set()).add((peer.endpoint.host, peer.endpoint.port))
+        voter = self._core.voters.get(peer.node_id)
+        if voter is not None and self._place(voter) is not None:
+            return
+        self._failed.pop(peer.node_id)
+        if (
+            refused
+            and isinstance(state, Candidate)
+            and asked.epoch == self._core.epoch
+            and not asked.pre_vote
+        ):
             state.absent.add(peer.node_id)
+
+    def _place(self, voter: Voter) -> Peer | None:
+        """Where to ask a voter for its vote: where it has answered last, at its address in the voters' record
+        and where it is at neither, at each of ``controller.quorum.bootstrap.servers``; None: none is left.
+
+        The vote is asked of a node id and a directory, and whoever has others refuses: it is safe wherever it
+        is asked. Addresses where other voters are known to be are left out, but where they were not found.
+        """
+        core = self._core
+        failed = self._failed.get(voter.node_id, set())
+        for known in (self._found.get(voter.node_id), core.reached(voter.endpoints)):
+            if known is not None and (known.host, known.port) not in failed:
+                return Peer(voter.node_id, known)
+        taken = {(one.host, one.port) for one in core.identity.endpoints}
+        for other in core.other_voters():
+            endpoint = self._found.get(other.node_id) or core.reached(other.endpoints)
+            if endpoint is not None and (other.node_id in self._found or other.node_id not in self._failed):
+                taken.add((endpoint.host, endpoint.port))
+        for one in core.identity.bootstrap:
+            if (one.host, one.port) not in failed | taken:
+                return Peer(voter.node_id, one)
+        return None
 
     def unsupported(self, asked: VoteAsked) -> None:
         """A peer knows no pre-vote: then there is none."""
@@ -290,7 +340,7 @@ class Election:
             return
         for voter in core.other_voters():
             if voter.node_id not in state.granted and self._may_ask(state, voter.node_id):
-                core.ask(core.peer(voter), self._question(voter.key, isinstance(state, Prospective)))
+                core.ask(self._place(voter), self._question(voter.key, isinstance(state, Prospective)))
 
     def _may_ask(self, state: Prospective | Candidate, node_id: int) -> bool:
         """Who refused us a pre-vote may find the leader gone a moment later than we did. If its log is behind

@@ -247,13 +247,13 @@ class RaftMachine:
             core.calls.pause(peer, core.now_ms)
             if isinstance(reply, Refused):
                 self.following.refused(peer)
-            if isinstance(asked, VoteAsked) and isinstance(reply, Refused):
-                self.election.refused(peer, asked)
-            elif isinstance(asked, VoteAsked) and (
-                isinstance(reply, Unsupported)
-                or (isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version)
-            ):
-                self.election.unsupported(asked)
+            if isinstance(asked, VoteAsked):
+                if isinstance(reply, Unsupported) or (
+                    isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version
+                ):
+                    self.election.unsupported(asked)
+                elif isinstance(reply, NoAnswer):
+                    self.election.not_found(peer, asked, refused=isinstance(reply, Refused))
             return
         self._told(peer, asked, reply)
 
