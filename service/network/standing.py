@@ -7,6 +7,7 @@ is not missed among the in-sync ones until its reassignment is done, as in Kafka
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -273,6 +274,29 @@ class Standing(NamedTuple):
     moving: tuple[Reassignment, ...] | None
     problems: tuple[str, ...] = ()
     refusals: tuple[DirectoryRefusal, ...] = ()
+
+
+def strange_prefixes(urls: Mapping[int, str | None]) -> list[str]:
+    """Brokers whose `firn.remote.url` is not what most have, in words.
+
+    >>> strange_prefixes({1: "s3://b/other", 2: "s3://b/p", 3: "s3://b/p/"})
+    ['broker 1: firn.remote.url is s3://b/other, most brokers have s3://b/p']
+    >>> strange_prefixes({1: None, 2: "s3://b/p"})
+    ['firn.remote.url differs: broker 1 has none, broker 2 has s3://b/p']
+    """
+    plain = {broker: None if url is None else url.rstrip("/") for broker, url in sorted(urls.items())}
+    counted = Counter(plain.values()).most_common()
+    if len(counted) < 2:
+        return []
+    usual, most = counted[0]
+    if 2 * most <= len(plain):
+        said = ", ".join(f"broker {broker} has {url or 'none'}" for broker, url in plain.items())
+        return [f"firn.remote.url differs: {said}"]
+    return [
+        f"broker {broker}: firn.remote.url is {url or 'not set'}, most brokers have {usual or 'none'}"
+        for broker, url in plain.items()
+        if url != usual
+    ]
 
 
 def is_alone(info: ClusterInfo) -> bool:

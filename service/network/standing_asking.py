@@ -25,6 +25,7 @@ from service.network.standing import (
     Tally,
     is_alone,
     nodes_of,
+    strange_prefixes,
     with_all,
 )
 from service.network.told import NodeInfo
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 MIN_ISR_KEY: Final = "min.insync.replicas"
+URL_KEY: Final = "firn.remote.url"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 10.0
 """So long is waited for what a controller has to answer: there may be none."""
@@ -182,6 +184,17 @@ def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[Directo
     return found
 
 
+def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[str]:
+    """What is wrong with the prefixes of object storage that brokers have: those that are not fenced."""
+    with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
+        urls = {
+            one.node_id: cluster.broker_configs(one.node_id, (URL_KEY,)).get(URL_KEY)
+            for one in brokers
+            if not one.is_fenced
+        }
+    return strange_prefixes(urls)
+
+
 def look(bootstrap: str, most: int) -> Standing:
     """The whole cluster, asked by way of a broker. What controllers have to answer may be missing."""
     problems: list[str] = []
@@ -196,6 +209,7 @@ def look(bootstrap: str, most: int) -> Standing:
     refusals = _tried(problems, "log directories", lambda: ask_directories(bootstrap, info.nodes))
     controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
     nodes = nodes_of(info.nodes, quorum, controllers)
+    problems += _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes)) or ()
     return Standing(
         info.cluster_id, nodes, quorum, partitions, moving, tuple(problems), tuple(refusals or ())
     )
