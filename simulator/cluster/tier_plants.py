@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
+from service.base.errors import ConfigError
 from service.broker.archive_start import ArchiveOfLeader
+from service.broker.cold import ColdTier
 from service.broker.handlers import delete_records
 from service.metadata.controller import catalog_control, cluster_control
 from service.partition.partition import Partition
-from service.tiering import copier, partition_work
+from service.tiering import copier, fence, partition_work
 from service.tiering.lifecycle import SegmentState
+from service.tiering.office import Office
 from service.tiering.partition_work import PartitionWork
 from service.tiering.sweeper import Sweeper
 from simulator.plant import dropped_objects_go_before_the_commit, tiering_stopped_by_refusals
@@ -132,6 +135,40 @@ def lost_disks_are_not_noticed() -> None:
     _swap(cluster_control, "_shutdown", lambda _: nothing)
 
 
+def the_office_is_the_lowest_id_s() -> None:
+    """The lowest unfenced broker keeps the prefix, whether it can or not, and nobody else ever does."""
+    _swap(Office, "_is_next", lambda _: lambda self, cluster, now_ms: self._house.is_keeper())
+
+
+def any_prefix_is_the_cluster_s() -> None:
+    """Whoever is next keeps the prefix that its own settings name."""
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    _swap(Office, "_why_unproved", lambda _: nothing)
+
+
+def followers_trust_any_prefix() -> None:
+    """Local bytes go for being in the bucket, though nobody has named this broker there."""
+    _swap(ColdTier, "may_let_go", lambda _: property(lambda self: True))
+
+
+def a_foreign_owner_ends_the_node() -> None:
+    """Another cluster's `cluster.json` is a wrong setting, whenever it is found."""
+
+    def make(check: Any) -> Any:
+        def fatal(cluster: Any, cluster_id: str) -> None:
+            try:
+                check(cluster, cluster_id)
+            except fence.ForeignOwner as e:
+                raise ConfigError(str(e)) from e
+
+        return fatal
+
+    _swap(fence, "_check_owner", make)
+
+
 OF_TIERS: Final[dict[str, Plant]] = {
     one.__name__: one
     for one in (
@@ -147,5 +184,9 @@ OF_TIERS: Final[dict[str, Plant]] = {
         lost_disks_are_not_noticed,
         dropped_objects_go_before_the_commit,
         tiering_stopped_by_refusals,
+        the_office_is_the_lowest_id_s,
+        any_prefix_is_the_cluster_s,
+        followers_trust_any_prefix,
+        a_foreign_owner_ends_the_node,
     )
 }
