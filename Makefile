@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +146,9 @@ fuzz: install ## A million damaged frames to both listeners of three nodes, and 
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)
+
+sim-restore: install ## A node's disk is lost in twenty ways, a new one takes the bucket over: is all read back a month on? (RESTORE="--rounds 5", --plants)
+	$(BIN)/python -m simulator.restore $(RESTORE)
 
 sim-plant: install ## Known defects put back one at a time: how many histories each takes to be found
 	$(BIN)/python -m simulator.plant $(PLANT)
