@@ -227,6 +227,10 @@ TIERING: Final = (
         "tiering_errors", "Steps of tiering that failed and are tried again, by step.", "step",
         kafka=_TOPICS.format("RemoteCopyErrorsPerSec"),
     ),
+    _gauge(
+        "tiering_failing",
+        "Where a step of tiering fails now, by step: partitions, deleted topics, batches of objects.", "step",
+    ),
     _counter("tiering_fenced_commits", "Commits that the metadata refused to a leader of an earlier epoch."),
     _counter("tiering_stalled_calls", "Calls of the store that did not come back and were given up."),
     _counter("tiering_repaired_heads", "HEADs that were written anew."),

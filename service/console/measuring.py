@@ -23,6 +23,7 @@ from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.remote.metrics import StoreMetrics
 from service.tiering.metrics import TieringMetrics
+from service.tiering.tasks import Task
 from service.wire.api import ApiKey
 
 MOST_REASONS: Final = 20
@@ -277,10 +278,10 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_tiering_lag_seconds", 0 if oldest_ms is None else max(now_ms - oldest_ms, 0) / 1000)
     for reason, count in reasons(metrics).items():
         yield Sample("firn_tiering_blocked_partitions", count, (reason,))
-    yield Sample("firn_tiering_errors", metrics.errors, ("copy",))
-    yield Sample("firn_tiering_errors", metrics.delete_errors, ("delete",))
-    yield Sample("firn_tiering_errors", metrics.sweep_errors, ("sweep",))
-    yield Sample("firn_tiering_errors", metrics.upload_abort_errors, ("abort uploads",))
+    failing = Counter(task for task, _ in tuple(metrics.failing))
+    for task in Task:
+        yield Sample("firn_tiering_errors", metrics.task_errors[task], (task.value,))
+        yield Sample("firn_tiering_failing", failing[task], (task.value,))
     yield Sample("firn_tiering_fenced_commits", metrics.fenced_commits)
     yield Sample("firn_tiering_stalled_calls", metrics.stalled_calls)
     yield Sample("firn_tiering_repaired_heads", metrics.heads_repaired)

@@ -9,20 +9,28 @@ A manifest of the newest thousand segments is about a megabyte of objects, so th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import CatalogEntry
-from service.remote.format.keys import HeadKey, ManifestKey, head_key, manifest_prefix, parse_key
+from service.remote.format.keys import (
+    HeadKey,
+    ManifestKey,
+    PageKey,
+    SegmentKey,
+    head_key,
+    manifest_prefix,
+    parse_key,
+    partition_prefix,
+)
 from service.remote.format.manifest import (
     USUAL_LIMITS,
     Limits,
     Manifest,
-    ManifestDrop,
     Page,
     PageRef,
     SegmentEntry,
@@ -152,15 +160,46 @@ class ChainStore:
         offset: int,
         leader_epoch: int,
         on_key: Callable[[str], None],
-    ) -> tuple[Chain, ManifestDrop]:
-        """Write the version whose log starts at `offset` (`EVERYTHING`: that names nothing), and say what it
-        no longer names."""
-        load, stamp = self.loader(tip), self._stamps()
+    ) -> tuple[Chain, tuple[str, ...]]:
+        """Write the version whose log starts at `offset` (`EVERYTHING`: that names nothing), and say which
+        keys it no longer names.
+
+        What an unreadable page lists is found by the keys of the partition. Where such a page keeps the start
+        where it is, what reading it raised is raised.
+        """
+        problems: list[FirnError] = []
+
+        def load(ref: PageRef) -> Page:
+            try:
+                return self.page(tip, ref)
+            except (StorageError, CorruptionError) as e:
+                problems.append(e)
+                raise
+
+        stamp = self._stamps()
         if offset == EVERYTHING:
             drop = parent.give_up(leader_epoch=leader_epoch, load=load, stamp=stamp)
         else:
             drop = parent.drop_before(offset, leader_epoch=leader_epoch, load=load, stamp=stamp)
-        return self._write(drop.manifest, on_key), drop
+            if problems and drop.manifest.start_offset == parent.start_offset:
+                raise problems[-1]
+        gone = (*drop.keys, *(key for page in drop.unread for key in self._keys_within(tip, page)))
+        return self._write(drop.manifest, on_key), gone
+
+    def _keys_within(self, tip: TopicIdPartition, page: PageRef) -> Iterator[str]:
+        """The segments and pages of the partition that lie within the offsets of `page`.
+
+        The chain names nothing else there, so they are the ones that it lists, or named by no chain.
+        """
+        for info in self._store.list(partition_prefix(tip.topic_id, tip.partition)):
+            key = parse_key(info.key)
+            if (
+                isinstance(key, (SegmentKey, PageKey))
+                and page.base_offset <= key.base_offset
+                and key.last_offset <= page.last_offset
+                and info.key != page.key
+            ):
+                yield info.key
 
     def _write(self, manifest: Manifest, on_key: Callable[[str], None]) -> Chain:
         key = manifest.key(self._new_uuid())

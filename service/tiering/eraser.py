@@ -9,32 +9,37 @@ commits dropped, and the one that keeps the prefix deletes topics. Everything el
 time, not bytes, and tombstones are in the metadata. `guard` protects keys that this node is writing, or may
 be about to commit.
 
+Each batch of keys, and each topic, fails and waits by itself: an object that is locked delays no other one.
+
 Owned by the event loop; `guard` is also called from offload threads.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import count
-from typing import Final, NamedTuple
+from itertools import count, islice
+from typing import NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.errors import StorageError
+from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import Catalog, CatalogEntry, Tombstone
 from service.remote.format.keys import topic_prefix
-from service.remote.stores.store import ObjectStore
+from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress
-from service.tiering.fence import Fence, NotNamed
+from service.tiering.deleting import DELETE_BATCH, NO_ANSWER, Deleted, FailureRun, delete_each
+from service.tiering.fence import Displaced, Fence, NotNamed
 from service.tiering.judgement import Verdict, judge
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
+from service.tiering.tasks import Task
 
-DELETE_BATCH: Final = 1000
+log = logging.getLogger(__name__)
 
 
 class _Due(NamedTuple):
@@ -42,6 +47,12 @@ class _Due(NamedTuple):
     order: int
     tip: TopicIdPartition
     keys: tuple[str, ...]
+    failures: int = 0
+
+
+class _DueTopic(NamedTuple):
+    due_ms: int
+    failures: int = 0
 
 
 class Eraser:
@@ -57,7 +68,9 @@ class Eraser:
         metrics: TieringMetrics,
         clock: Clock,
         grace_ms: int,
+        backoff_ms: Callable[[int], int],
     ) -> None:
+        """`backoff_ms`: how long to wait after so many failures."""
         self._store = store
         self._chains = chains
         self._catalog = catalog
@@ -66,10 +79,11 @@ class Eraser:
         self._metrics = metrics
         self._clock = clock
         self._grace_ms = grace_ms
+        self._backoff_ms = backoff_ms
         self._order = count()
         self._due: list[_Due] = []
         """a heap: each is looked at before it leaves, and goes back when its deletion fails"""
-        self._topics_due: dict[UUID, int] = {}
+        self._topics_due: dict[UUID, _DueTopic] = {}
         self._guarded: set[str] = set()
 
     @property
@@ -79,7 +93,7 @@ class Eraser:
 
     def next_topic_due_ms(self, listed: Collection[UUID]) -> int | None:
         """When a topic is to be deleted next, by the one that keeps the prefix; `listed`: `delete_topics`."""
-        return min((at for one, at in self._topics_due.items() if one not in listed), default=None)
+        return min((at.due_ms for one, at in self._topics_due.items() if one not in listed), default=None)
 
     def guard(self, key: str) -> None:
         self._guarded.add(key)
@@ -104,72 +118,136 @@ class Eraser:
         """
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         for topic_id in [one for one in self._topics_due if one not in tombstones]:
-            del self._topics_due[topic_id]
+            self._forget_topic(topic_id)
         for topic_id, tombstone in tombstones.items():
             left_ms = tombstone.deleted_ms + self._grace_ms - wall_ms
-            self._topics_due.setdefault(topic_id, now_ms + min(max(left_ms, 0), self._grace_ms))
+            due_ms = now_ms + min(max(left_ms, 0), self._grace_ms)
+            self._topics_due.setdefault(topic_id, _DueTopic(due_ms))
 
     async def run_due(self, now_ms: int) -> None:
-        """Delete what is due of this process's own. What fails stays due; raises what the store raised."""
+        """Delete what is due of this process's own. What fails is tried again later.
+
+        Raises what the fence raises, and what a store raises that does not answer.
+        """
         if not self._due or self._due[0].due_ms > now_ms:
             return
         await self._fence.before_erasing()
+        failures = FailureRun()
         while self._due and self._due[0].due_ms <= now_ms:
             await self._fence.check()
             one = self._due[0]
             entry = self._catalog.entry(one.tip.topic_id, one.tip.partition)
             heapq.heappop(self._due)
             try:
-                self._metrics.objects_deleted += await self._pool.run(self._delete_dead, one, entry)
+                deleted = await self._pool.run(self._delete_dead, one, entry)
+            except (StorageError, CorruptionError) as e:
+                deleted = Deleted(0, one.keys, e)
             except BaseException:
                 heapq.heappush(self._due, one)
                 raise
+            self._metrics.objects_deleted += deleted.number
+            self._note(one, deleted)
+            failures.note(deleted.error)
+
+    def _note(self, one: _Due, deleted: Deleted) -> None:
+        """Have what is left of `one` deleted later. Of a call without an answer, nobody knows which key it
+        failed at: each half is tried by itself then."""
+        self._metrics.failing.pop((Task.DELETE, one.order), None)
+        left, error = deleted.left, deleted.error
+        if error is None:
+            return
+        failures = one.failures + 1
+        wait_ms = self._failed(Task.DELETE, failures, f"{len(left)} objects of {one.tip}", error)
+        half = len(left) // 2 if isinstance(error, NO_ANSWER) else 0
+        for keys in (left[:half], left[half:]):
+            if keys:
+                part = _Due(self._clock.monotonic_ms() + wait_ms, next(self._order), one.tip, keys, failures)
+                heapq.heappush(self._due, part)
+                self._metrics.failing[Task.DELETE, part.order] = str(error)
+
+    def _failed(self, task: Task, failures: int, what: str, error: FirnError) -> int:
+        """Count a failure, and log the first one and every doubling; how long to wait."""
+        self._metrics.task_errors[task] += 1
+        wait_ms = self._backoff_ms(failures)
+        if failures & (failures - 1) == 0:
+            log.warning(
+                "%s are not deleted, which failed %d times in a row, next try in %d ms; others are: %s",
+                what, failures, wait_ms, error,
+            )  # fmt: skip
+        return wait_ms
 
     async def delete_topics(self, now_ms: int, listed: Collection[UUID]) -> None:
         """Delete the topics that are due, but those `listed` by `topics.json`: whoever reads the bucket, or
-        is restored from it, takes them for whole. What fails stays due; raises what the store or the catalog
-        raised, and `NotNamed` where this process does not keep the prefix."""
-        due = [one for one, due_ms in self._topics_due.items() if due_ms <= now_ms and one not in listed]
+        is restored from it, takes them for whole. What fails is tried again later.
+
+        Raises what the fence raises, as `NotNamed` where this process does not keep the prefix, and what a
+        store raises that does not answer.
+        """
+        due = [one for one, at in self._topics_due.items() if at.due_ms <= now_ms and one not in listed]
         if not due:
             return
         await self._fence.before_housekeeping()
+        failures = FailureRun()
         for topic_id in due:
             await self._fence.check_keeper()
-            if topic_id in self._catalog.tombstones():
-                self._metrics.objects_deleted += await self._pool.watch(partial(self._delete_topic, topic_id))
-                await self._catalog.forget_topics([topic_id])
-            self._topics_due.pop(topic_id, None)
+            error = await self._try_topic(topic_id)
+            if error is None:
+                self._forget_topic(topic_id)
+            else:
+                before = self._topics_due[topic_id].failures + 1
+                wait_ms = self._failed(
+                    Task.DELETE_TOPICS, before, f"objects of the deleted topic {topic_id}", error
+                )
+                self._topics_due[topic_id] = _DueTopic(self._clock.monotonic_ms() + wait_ms, before)
+                self._metrics.failing[Task.DELETE_TOPICS, topic_id] = str(error)
+            failures.note(error)
 
-    def _delete_dead(self, one: _Due, entry: CatalogEntry | None) -> int:
+    async def _try_topic(self, topic_id: UUID) -> FirnError | None:
+        """Delete a topic and forget its tombstone; why that did not come to its end, None where it did."""
+        if topic_id not in self._catalog.tombstones():
+            return None
+        try:
+            deleted = await self._pool.watch(partial(self._delete_topic, topic_id))
+            self._metrics.objects_deleted += deleted.number
+            if deleted.error is None:
+                await self._catalog.forget_topics([topic_id])
+        except (Displaced, NotNamed):
+            raise
+        except (StorageError, CorruptionError, RequestError) as e:
+            return e
+        return deleted.error
+
+    def _forget_topic(self, topic_id: UUID) -> None:
+        self._topics_due.pop(topic_id, None)
+        self._metrics.failing.pop((Task.DELETE_TOPICS, topic_id), None)
+
+    def _delete_dead(self, one: _Due, entry: CatalogEntry | None) -> Deleted:
         """On an offload thread: what HEAD and entry agree about, otherwise nothing."""
         seen = self._chains.look(one.tip)
         if seen.damage is not None or judge(entry, seen.head) is not Verdict.EQUAL:
-            return 0
-        dead = [key for key in one.keys if entry is None or key != entry.manifest_key]
-        self._store.delete(dead)
-        return len(dead)
+            return Deleted(0)
+        return delete_each(
+            self._store, [key for key in one.keys if entry is None or key != entry.manifest_key]
+        )
 
-    def _delete_topic(self, topic_id: UUID, progress: Progress) -> int:
+    def _delete_topic(self, topic_id: UUID, progress: Progress) -> Deleted:
         """On an offload thread: everything of a deleted topic, until a listing shows nothing."""
-        deleted = 0
-        batch: list[str] = []
-        for info in self._store.list(topic_prefix(topic_id)):
-            batch.append(info.key)
-            if len(batch) == DELETE_BATCH:
-                self._check_time(progress, len(batch))
-                self._store.delete(batch)
-                deleted += len(batch)
-                batch = []
-        if batch:
-            self._check_time(progress, len(batch))
-            self._store.delete(batch)
-            deleted += len(batch)
-        if deleted and next(iter(self._store.list(topic_prefix(topic_id))), None) is not None:
-            raise StorageError(f"objects of the deleted topic {topic_id} are still there")
-        return deleted
+        count, left, error = 0, 0, None
+        failures = FailureRun()
+        listing = iter(self._store.list(topic_prefix(topic_id)))
+        while infos := list(islice(listing, DELETE_BATCH)):
+            self._check_time(progress, infos)
+            deleted = delete_each(self._store, [info.key for info in infos])
+            count, left, error = count + deleted.number, left + len(deleted.left), deleted.error or error
+            failures.note(deleted.error)
+        if left:
+            return Deleted(count, error=StorageError(f"{left} objects of it are left: {error}"))
+        if count and next(iter(self._store.list(topic_prefix(topic_id))), None) is not None:
+            return Deleted(count, error=StorageError("objects of it are there again"))
+        return Deleted(count)
 
-    def _check_time(self, progress: Progress, size: int) -> None:
+    def _check_time(self, progress: Progress, infos: Sequence[ObjectInfo]) -> None:
         """On an offload thread, before a batch goes: whether anybody waits for it, and it is ours to do."""
-        progress.advance(size)
+        progress.advance(len(infos))
         if not self._fence.is_ours:
             raise NotNamed("this broker does not keep the prefix any more")

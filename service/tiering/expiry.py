@@ -1,47 +1,62 @@
 """Which segments at the old end of a chain have outlived the topic's total retention. [P]
 
 Three reasons, as in Kafka's `RemoteLogManager.RLMExpirationTask`: the segment lies below the log start offset
-(DeleteRecords, or a start that moved), its youngest record is older than `retention.ms`, or the log would
-still hold `retention.bytes` without it. Only a prefix of the chain ever goes, so the chain stays
+(DeleteRecords, or a start that moved), its greatest timestamp is older than `retention.ms`, or the log would
+still hold `retention.bytes` without it. A timestamp in the future keeps a segment, as it does in Kafka; a
+segment without any timestamp ages from its upload. Only a prefix of the chain ever goes, so the chain stays
 contiguous. A log that starts within a segment has its chain start there, too.
+
+A page is judged by the sums that its parent has of it, and read only where some of its segments may go and
+others stay: one that is damaged or gone stops nothing beyond it. What cannot be found out keeps the segment,
+and is told as the plan's `problem`.
 
 >>> class Entry(NamedTuple):
 ...     base_offset: int
 ...     last_offset: int
-...     size: int
+...     size_bytes: int
 ...     max_timestamp: int
+...     min_timestamp: int = -1
 >>> chain = [Entry(0, 9, 100, 1_000), Entry(10, 19, 100, 9_000), Entry(20, 29, 100, 2_000)]
 >>> span = ChainSpan(0, 30)
->>> plan_expiry(chain, span, Retention(5_000, -1), now_ms=10_000, log_start_offset=0, total_bytes=300)
-Expiry(segments=1, start_offset=10, size_bytes=100)
->>> plan_expiry(chain, span, Retention(-1, 150), now_ms=10_000, log_start_offset=0, total_bytes=300)
-Expiry(segments=1, start_offset=10, size_bytes=100)
->>> plan_expiry(chain, span, Retention(-1, -1), now_ms=10_000, log_start_offset=5, total_bytes=300)
-Expiry(segments=0, start_offset=5, size_bytes=0)
+>>> plan_expiry(chain, span, Retention(5_000, -1), now_ms=10_000, log_start_offset=0, total_bytes=300).start
+10
+>>> plan_expiry(chain, span, Retention(-1, 150), now_ms=10_000, log_start_offset=0, total_bytes=300).start
+10
+>>> plan_expiry(chain, span, Retention(-1, -1), now_ms=10_000, log_start_offset=5, total_bytes=300).start
+5
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from service.base.errors import CorruptionError, FirnError, StorageError
+from service.remote.format.manifest import PageRef
 
 UNLIMITED = -1
 EVERYTHING: Final = -1
 """The start offset of an expiry that leaves nothing of a chain, whatever the log holds."""
 
 
-class ChainSegment(Protocol):
-    """What expiry must know of a committed segment."""
+class ChainPart(Protocol):
+    """What expiry must know of a committed segment, or of a page of them. Timestamps are -1 where there are
+    none, or not known of all."""
 
+    @property
+    def base_offset(self) -> int: ...
     @property
     def last_offset(self) -> int: ...
     @property
-    def size(self) -> int: ...
+    def size_bytes(self) -> int: ...
     @property
     def max_timestamp(self) -> int: ...
+    @property
+    def min_timestamp(self) -> int: ...
 
 
-S = TypeVar("S", bound=ChainSegment)
+P = TypeVar("P", bound=ChainPart)
 
 
 class Retention(NamedTuple):
@@ -49,6 +64,10 @@ class Retention(NamedTuple):
 
     ms: int
     bytes: int
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self == (UNLIMITED, UNLIMITED)
 
 
 class ChainSpan(NamedTuple):
@@ -58,56 +77,124 @@ class ChainSpan(NamedTuple):
     end_offset: int
 
 
-class Expiry(NamedTuple):
-    """Drop the first `segments` of the chain (`size_bytes` in all); the log then starts at `start_offset`."""
+class ExpiryPlan(NamedTuple, Generic[P]):
+    """Drop what lies below `start`; None where nothing goes.
 
-    segments: int
-    start_offset: int
-    size_bytes: int
+    `first` is the oldest part that stays, None where none does; `problem` says why it could not be judged.
+    """
+
+    start: int | None
+    first: P | None
+    problem: FirnError | None
 
 
-GIVE_UP: Final = Expiry(0, EVERYTHING, 0)
-"""Tiering was switched off: all goes, how much is found out on the way."""
+class _Fate(Enum):
+    GOES = "goes"
+    STAYS = "stays"
+    PARTLY = "is a page of which some may go"
+
+
+def _unread(page: PageRef) -> Sequence[P]:
+    raise StorageError(f"{page.key} is not at hand")
 
 
 def plan_expiry(
-    chain: Iterable[S],
+    chain: Iterable[P],
     span: ChainSpan,
     retention: Retention,
     *,
     now_ms: int,
     log_start_offset: int,
     total_bytes: int,
-    uploaded_at_ms: Callable[[S], int] | None = None,
-) -> Expiry | None:
-    """What goes now, or None.
+    dropped_bytes: int = 0,
+    uploaded_at_ms: Callable[[P], int] | None = None,
+    children: Callable[[PageRef], Sequence[P]] = _unread,
+) -> ExpiryPlan[P]:
+    """Plan what goes now.
 
     `chain` comes oldest first and is read only as far as needed. `total_bytes` is the size of the whole
-    log: remote segments plus the local ones that are not yet remote.
+    log: remote segments plus the local ones that are not yet remote; `dropped_bytes` lie below the chain's
+    start in its first part. `children` reads a page. Without `uploaded_at_ms` segments that have no timestamp
+    are kept.
     """
-    surplus = total_bytes - retention.bytes if retention.bytes != UNLIMITED else UNLIMITED
-    segments = size_bytes = 0
-    start_offset = min(log_start_offset, span.end_offset)
-    for segment in chain:
-        surplus -= segment.size
-        below_start = segment.last_offset < log_start_offset
-        too_much = surplus >= 0
-        if not (below_start or too_much or _is_too_old(segment, retention.ms, now_ms, uploaded_at_ms)):
-            break
-        segments += 1
-        size_bytes += segment.size
-        start_offset = max(start_offset, segment.last_offset + 1)
-    return Expiry(segments, start_offset, size_bytes) if start_offset > span.start_offset else None
+    walk = _Walk(span, retention, now_ms, log_start_offset, total_bytes, uploaded_at_ms, children)
+    walk.over(chain, dropped_bytes)
+    start = walk.start_offset if walk.start_offset > span.start_offset else None
+    return ExpiryPlan(start, walk.first, walk.problem)
 
 
-def _is_too_old(
-    segment: S,
-    retention_ms: int,
-    now_ms: int,
-    uploaded_at_ms: Callable[[S], int] | None,
-) -> bool:
-    if retention_ms == UNLIMITED:
-        return False
-    if 0 <= segment.max_timestamp <= now_ms:
-        return now_ms - segment.max_timestamp > retention_ms
-    return uploaded_at_ms is not None and now_ms - uploaded_at_ms(segment) > retention_ms
+class _Walk(Generic[P]):
+    """One walk over a chain from its old end."""
+
+    def __init__(
+        self,
+        span: ChainSpan,
+        retention: Retention,
+        now_ms: int,
+        log_start_offset: int,
+        total_bytes: int,
+        uploaded_at_ms: Callable[[P], int] | None,
+        children: Callable[[PageRef], Sequence[P]],
+    ) -> None:
+        self._span = span
+        self._retention = retention
+        self._now_ms = now_ms
+        self._log_start = log_start_offset
+        self._surplus = total_bytes - retention.bytes if retention.bytes != UNLIMITED else UNLIMITED
+        self._uploaded_at_ms = uploaded_at_ms
+        self._children = children
+        self.start_offset = min(log_start_offset, span.end_offset)
+        self.first: P | None = None
+        self.problem: FirnError | None = None
+
+    def over(self, parts: Iterable[P], dropped_bytes: int = 0) -> bool:
+        """Walk on over `parts`; False at the first that stays."""
+        for part in parts:
+            if part.last_offset < self._span.start_offset:
+                continue  # a page lists it still
+            live_bytes, dropped_bytes = part.size_bytes - dropped_bytes, 0
+            fate = self._fate(part, live_bytes)
+            if fate is _Fate.PARTLY and self._inside(part):
+                continue  # all of it went after all
+            if fate is not _Fate.GOES:
+                self.first = self.first or part
+                return False
+            self._surplus -= live_bytes
+            self.start_offset = max(self.start_offset, part.last_offset + 1)
+        return True
+
+    def _inside(self, part: P) -> bool:
+        """Walk on over what the page `part` lists; False where some of it stays."""
+        assert isinstance(part, PageRef)
+        try:
+            listed = self._children(part)
+        except (StorageError, CorruptionError) as e:
+            self.problem = e
+            return False
+        return self.over(listed)
+
+    def _fate(self, part: P, live_bytes: int) -> _Fate:
+        if part.last_offset < self._log_start or self._surplus >= live_bytes or self._is_too_old(part):
+            return _Fate.GOES
+        return _Fate.PARTLY if isinstance(part, PageRef) and self._may_partly_go(part) else _Fate.STAYS
+
+    def _may_partly_go(self, page: PageRef) -> bool:
+        is_cut = page.base_offset < self._log_start
+        return is_cut or self._surplus > 0 or self._is_beyond(page.min_timestamp)
+
+    def _is_beyond(self, timestamp: int) -> bool:
+        return self._retention.ms != UNLIMITED and self._now_ms - timestamp > self._retention.ms
+
+    def _is_too_old(self, part: P) -> bool:
+        """Whether all of `part` is, as far as it can be told without reading a page."""
+        if self._retention.ms == UNLIMITED:
+            return False
+        if isinstance(part, PageRef):
+            return part.min_timestamp >= 0 and self._is_beyond(part.max_timestamp)
+        if part.max_timestamp >= 0:
+            return self._is_beyond(part.max_timestamp)
+        try:
+            return self._uploaded_at_ms is not None and self._is_beyond(self._uploaded_at_ms(part))
+        except (StorageError, CorruptionError) as e:
+            self.problem = e
+            return False

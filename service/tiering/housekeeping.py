@@ -1,15 +1,15 @@
 """What one broker of a cluster does for the bucket that all share.
 
 The keeper (`office`) deletes topics, sweeps, and writes `topics.json` and the metadata's copy. Each deletes
-what it knows to be dead itself. One task, woken when something has changed or is due; what fails is tried
-again later.
+what it knows to be dead itself. One asyncio task, woken when something has changed or is due. Each of its
+tasks (`tasks.Task`) that fails is tried again by itself, and keeps no other from its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -21,6 +21,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import ClusterFile
 from service.tiering.chain import SeenHead, verdict_on
 from service.tiering.copier import Progress
+from service.tiering.deleting import FailureRun
 from service.tiering.fence import Displaced, NotNamed
 from service.tiering.judgement import MAY_GO_ON
 from service.tiering.metadata_copy import MetadataCopies
@@ -34,6 +35,7 @@ from service.tiering.shared_objects import (
     write_topics,
 )
 from service.tiering.sweeper import Sweeper
+from service.tiering.tasks import OF_THE_KEEPER, Retries, Task
 from service.tiering.units import Tools
 
 log = logging.getLogger(__name__)
@@ -86,7 +88,8 @@ class Housekeeping:
         """topics in it, since this process has written it as the keeper"""
         self._sweep_due_ms = now_ms + tools.settings.sweep_interval_ms
         self._told: dict[str, str] = {}
-        self._failures = self._not_before_ms = 0
+        self._retries = Retries()
+        self._was_keeper = False
         self.office = Office(
             tools.store, tools.fence, house, tools.pool, tools.clock, own, tools.metrics,
             self._take_over, self._office_changed,
@@ -99,7 +102,6 @@ class Housekeeping:
 
     def _office_changed(self) -> None:
         """This process may write now, or may not any more."""
-        self._not_before_ms = 0
         self._host.wake()
         self._news.set()
 
@@ -122,8 +124,7 @@ class Housekeeping:
             self._news.clear()
             await self.round()
             now_ms = self._tools.clock.monotonic_ms()
-            not_before_ms = max(self._not_before_ms, now_ms + self._host.store_pause_ms(now_ms))
-            until_ms = max(self._due_ms(now_ms), not_before_ms)
+            until_ms = max(self._due_ms(now_ms), now_ms + self._host.store_pause_ms(now_ms))
             try:
                 async with asyncio.timeout(max(0, until_ms - now_ms) / 1000):
                     await self._news.wait()
@@ -133,62 +134,100 @@ class Housekeeping:
     def _due_ms(self, now_ms: int) -> int:
         """When there is something to do although nothing happens."""
         fence, eraser = self._fence, self._tools.eraser
-        due: list[int | None] = [now_ms + self._tools.settings.heads_interval_ms]
+        due = [now_ms + self._tools.settings.heads_interval_ms]
+
+        def add(task: Task, due_ms: int | None) -> None:
+            if due_ms is not None:
+                due.append(max(due_ms, self._retries.waits_until(task, now_ms) or due_ms))
+
         if fence.may_write:
-            due.append(eraser.next_due_ms)
+            add(Task.DELETE, eraser.next_due_ms)
         if fence.is_ours:
-            due += [self._sweep_due_ms, self._topics_due_ms, self._topics_look_due_ms]
-            due.append(None if self._listed is None else eraser.next_topic_due_ms(self._listed))
-            due.append(self._metadata.due_ms)
-        return min(at for at in due if at is not None)
+            add(Task.SWEEP, self._sweep_due_ms)
+            add(Task.WRITE_TOPICS, self._topics_due_ms)
+            add(Task.COMPARE_TOPICS, self._topics_look_due_ms)
+            if self._listed is not None:
+                add(Task.DELETE_TOPICS, eraser.next_topic_due_ms(self._listed))
+            add(Task.COPY_METADATA, self._metadata.due_ms)
+        return min(due)
 
     async def round(self) -> None:
         """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
         now_ms = self._tools.clock.monotonic_ms()
-        if now_ms < self._not_before_ms or self._host.store_pause_ms(now_ms):
+        if self._host.store_pause_ms(now_ms):
             return
-        failures: list[FirnError] = []
+        failures: dict[Task, FirnError] = {}
         if not self._fence.is_ours:
             self._topics_etag, self._listed = "", None
+            if self._was_keeper:
+                self._forget(OF_THE_KEEPER)
+        self._was_keeper = self._fence.is_ours
         if self._fence.may_write:
-            await self._attempt(partial(self._tools.eraser.run_due, now_ms), failures)
+            await self._attempt(Task.DELETE, partial(self._tools.eraser.run_due, now_ms), failures)
         if self._fence.is_ours:
             await self._keep(now_ms, failures)
-        self._note(failures, now_ms)
+        self._tell(failures)
 
-    async def _keep(self, now_ms: int, failures: list[FirnError]) -> None:
+    def _forget(self, tasks: Iterable[Task]) -> None:
+        """These are for others to do now."""
+        for task in tasks:
+            self._retries.succeeded(task)
+            self._tools.metrics.forget(task)
+
+    async def _keep(self, now_ms: int, failures: dict[Task, FirnError]) -> None:
         """What the keeper alone does."""
+        eraser = self._tools.eraser
         if now_ms >= self._topics_look_due_ms:
-            await self._attempt(partial(self._look_at_topics, now_ms), failures)
+            await self._attempt(Task.COMPARE_TOPICS, partial(self._look_at_topics, now_ms), failures)
         if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
-            await self._attempt(self._write_topics, failures)
-        await self._attempt(partial(self._metadata.run_due, now_ms), failures)
-        if self._listed is not None:
-            await self._attempt(partial(self._tools.eraser.delete_topics, now_ms, self._listed), failures)
+            await self._attempt(Task.WRITE_TOPICS, self._write_topics, failures)
+        await self._attempt(Task.COPY_METADATA, partial(self._metadata.run_due, now_ms), failures)
+        if (listed := self._listed) is not None:
+            await self._attempt(Task.DELETE_TOPICS, partial(eraser.delete_topics, now_ms, listed), failures)
         if now_ms >= self._sweep_due_ms:
-            await self._attempt(self.sweep, failures)
+            await self._attempt(Task.SWEEP, self.sweep, failures)
 
-    def _note(self, failures: list[FirnError], now_ms: int) -> None:
-        if not failures:
-            self._failures = 0
+    async def _attempt(
+        self, task: Task, work: Callable[[], Awaitable[object]], failures: dict[Task, FirnError]
+    ) -> None:
+        """Do `task`, unless it waits after a failure."""
+        clock = self._tools.clock
+        if self._retries.waits_until(task, clock.monotonic_ms()) is not None:
             return
-        self._failures += 1
-        self._not_before_ms = now_ms + self._host.backoff_ms(self._failures)
-        failures = [one for one in failures if not isinstance(one, NotNamed)]  # that is no failure: it waits
-        if not failures:
-            return
-        self._tools.metrics.delete_errors += 1
-        if self._failures & (self._failures - 1) == 0:
-            for error in failures:
-                log.warning("housekeeping of the bucket failed, %d in a row: %s", self._failures, error)
-
-    async def _attempt(self, step: Callable[[], Awaitable[object]], failures: list[FirnError]) -> None:
         try:
-            await step()
+            await work()
         except Displaced as e:
             self.office.displaced(e)
         except (StorageError, CorruptionError, RequestError) as e:
-            failures.append(e)
+            self._retries.failed(
+                task,
+                str(e),
+                now_ms=clock.monotonic_ms(),
+                wait_ms=self._host.backoff_ms(self._retries.count(task) + 1),
+                wall_ms=clock.now_ms(),
+            )
+            if not isinstance(e, NotNamed):  # that is no failure: it waits
+                failures[task] = e
+        else:
+            self._retries.succeeded(task)
+            self._tools.metrics.failing.pop((task, None), None)
+
+    def _tell(self, failures: dict[Task, FirnError]) -> None:
+        """Count the failures of a round, and log the first one and every doubling: one line for each error,
+        as several tasks meet the same one."""
+        metrics = self._tools.metrics
+        by_error: dict[str, list[Task]] = {}
+        for task, error in failures.items():
+            metrics.task_errors[task] += 1
+            metrics.failing[task, None] = str(error)
+            by_error.setdefault(str(error), []).append(task)
+        for why, tasks in by_error.items():
+            in_a_row = min(map(self._retries.count, tasks))
+            if in_a_row & (in_a_row - 1) == 0:
+                names = ", ".join(task.value for task in tasks)
+                log.warning(
+                    "tiering cannot %s, failed %d times in a row, is tried again: %s", names, in_a_row, why
+                )
 
     # -- who writes ------------------------------------------------------------------------------------------
 
@@ -271,15 +310,21 @@ class Housekeeping:
     def _look(
         self, some: list[tuple[TopicIdPartition, CatalogEntry | None]], progress: Progress
     ) -> list[tuple[TopicIdPartition, SeenHead]]:
-        """On an offload thread: those of `some` whose HEAD is not what their entry lets one expect."""
+        """On an offload thread: those of `some` whose HEAD is not what their entry lets one expect.
+
+        One that cannot be read holds up no other. Raises what a store raises that does not answer.
+        """
         doubtful = []
+        failures = FailureRun()
         for tip, entry in some:
             progress.advance(1)
             try:
                 seen = self._tools.chains.look(tip)
-            except CorruptionError as e:
+            except (CorruptionError, StorageError) as e:
                 log.warning("HEAD of %s cannot be looked at: %s", tip, e)
+                failures.note(e)
                 continue
+            failures.note(None)
             if verdict_on(entry, seen) not in MAY_GO_ON:
                 doubtful.append((tip, seen))
         return doubtful
@@ -328,7 +373,11 @@ class Housekeeping:
         """Look for orphans now; how many were deleted."""
         now_ms = self._tools.clock.monotonic_ms()
         self._sweep_due_ms = now_ms + self._tools.settings.sweep_interval_ms
-        return await self._sweeper.sweep(now_ms)
+        try:
+            return await self._sweeper.sweep(now_ms)
+        except (StorageError, CorruptionError, RequestError):
+            self._sweep_due_ms = now_ms
+            raise
 
     async def _look_at_topics(self, now_ms: int) -> None:
         """Have `topics.json` written again where it is not the one that this process wrote: somebody damaged

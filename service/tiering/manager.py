@@ -2,9 +2,10 @@
 
 One asyncio task, woken by events: a segment was sealed, a partition came or went, its settings or its entry
 changed, its time has come (`agenda`). It assesses those partitions and no others, a slice at a time, and
-starts a task for each unit of work: at most `copier_threads` at a time, the one that has waited longest
-first; looks at HEAD, which appends wait for after a start, wait for no upload. A partition whose work fails
-backs off alone. When the store fails it is left alone by all (`Breaker`): then one partition at a time tries.
+starts an asyncio task for each task of a partition: at most `copier_threads` at a time, the one that has
+waited longest first, those that have failed after the others; looks at HEAD, which appends wait for after a
+start, wait for no upload. A task that fails backs off alone (`tasks`). When the store fails it is left alone
+by all (`Breaker`): then one partition at a time tries.
 Beside them `housekeeping` sees to what the brokers of a cluster share. An error that is neither the store's
 nor the data's is a bug and ends `run`, and so the node.
 """
@@ -45,6 +46,7 @@ from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
 from service.tiering.sweeper import Standing, Sweeper
+from service.tiering.tasks import Task
 from service.tiering.units import CommitRefused, Deposed, Tools
 
 log = logging.getLogger(__name__)
@@ -122,8 +124,9 @@ class TieringManager:
             is_conditional=is_conditional,
         )  # fmt: skip
         self._eraser = Eraser(
-            store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
-        )
+            store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms,
+            self._backoff,
+        )  # fmt: skip
         self._tools = self._tools_of_partitions(world, probe, copy_limit, hurries)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
@@ -356,17 +359,19 @@ class TieringManager:
             self._unlooked.add(key)
         if key in self._busy:
             return
+        now_ms = self._clock.monotonic_ms()
+        if (until_ms := work.retries.waits_until(Task.PLAN, now_ms)) is not None:
+            self._agenda.due(key, until_ms)
+            return
         try:
             priority = work.assess()
+            self._succeeded(work, Task.PLAN)
         except (StorageError, CorruptionError) as e:
-            self._failed(work, e)
-            priority, work.due_ms = None, work.not_before_ms
-        if work.was_looked_at or work.failures:
+            priority, work.due_ms = None, now_ms + self._failed(work, Task.PLAN, e)
+        if work.was_looked_at or work.retries.count(Task.COMPARE_HEAD) or work.retries.count(Task.PLAN):
             self._unlooked.discard(key)
         if priority is None:
             self._agenda.due(key, work.due_ms)
-        elif work.not_before_ms > self._clock.monotonic_ms():
-            self._agenda.due(key, work.not_before_ms)
         else:
             self._agenda.ready(key, _LOOKS if work.is_to_be_looked_at else _WORK, priority)
 
@@ -397,7 +402,7 @@ class TieringManager:
                 tasks.create_task(self._turn(key, work, lane), name=f"tiering-{work.partition.tip}")
 
     async def _turn(self, key: Key, work: PartitionWork, lane: int) -> None:
-        """One unit of work of one partition."""
+        """One task of one partition."""
         began_ms = self._clock.monotonic_ms()
         try:
             await work.turn()
@@ -409,10 +414,10 @@ class TieringManager:
             self._housekeeping.go_on()
         except (StorageError, CorruptionError, RequestError) as e:
             if not work.is_gone:
-                self._failed(work, e)
+                self._note_turn(work, e)
             self._judge_store(key, e, began_ms)
         else:
-            work.succeeded()
+            self._note_turn(work, None)
             self._judge_store(key, None, began_ms)
             self._housekeeping.go_on()
         finally:
@@ -442,18 +447,38 @@ class TieringManager:
             if self._breaker.pauses & (self._breaker.pauses - 1) == 0:
                 log.warning("the store is left alone, %d times in a row: %s", self._breaker.pauses, error)
 
-    def _failed(self, work: PartitionWork, error: FirnError) -> None:
-        wait_ms = self._backoff(work.failures + 1)
-        work.failed(str(error), self._clock.monotonic_ms() + wait_ms)
+    def _note_turn(self, work: PartitionWork, error: FirnError | None) -> None:
+        """Note how each task of a turn ended, the last one with `error`."""
+        *done, last = work.begun
+        for task in done:
+            self._succeeded(work, task)
+        if error is None:
+            self._succeeded(work, last)
+        else:
+            self._failed(work, last, error)
+
+    def _failed(self, work: PartitionWork, task: Task, error: FirnError) -> int:
+        """Count the failure, and log the first one and every doubling: an outage must not fill the disk with
+        log lines. How long the task waits."""
+        tip, count = work.partition.tip, work.retries.count(task) + 1
+        wait_ms = self._backoff(count)
+        work.retries.failed(
+            task, str(error), now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms, wall_ms=self._clock.now_ms()
+        )
+        self.metrics.failing[task, tip] = str(error)
         if not isinstance(error, CommitRefused):
-            self.metrics.errors += 1
-        # One line for the first failure and for every doubling: an outage must not fill the disk with log
-        # lines.
-        if work.failures & (work.failures - 1) == 0 or isinstance(error, CorruptionError):
+            self.metrics.task_errors[task] += 1
+        if count & (count - 1) == 0 or isinstance(error, CorruptionError):
             log.warning(
-                "%s: offload failed %d times in a row, next try in %d ms: %s",
-                work.partition.tip, work.failures, wait_ms, error,
+                "%s: tiering cannot %s, failed %d times in a row, next try in %d ms: %s",
+                tip, task.value, count, wait_ms, error,
             )  # fmt: skip
+        return wait_ms
+
+    def _succeeded(self, work: PartitionWork, task: Task) -> None:
+        if work.retries.succeeded(task):
+            self.metrics.failing.pop((task, work.partition.tip), None)
+            log.info("%s: tiering can %s again", work.partition.tip, task.value)
 
     def _backoff(self, failures: int) -> int:
         settings = self.settings

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from service.base.types import TopicIdPartition
+from service.tiering.tasks import Task
 
 T = TypeVar("T")
 
@@ -20,17 +23,15 @@ class TieringMetrics:
     bytes_dropped: int = 0
     objects_deleted: int = 0
     orphans_swept: int = 0
-    errors: int = 0
-    """Failed units of a partition's work; each is tried again."""
-    delete_errors: int = 0
+    task_errors: Counter[Task] = field(default_factory=Counter)
+    """Failures of tasks; each is tried again."""
+    failing: dict[tuple[Task, Hashable], str] = field(default_factory=dict)
+    """Why tasks fail that failed last, by what they fail at: a partition, a deleted topic, an object or a
+    batch of them; None: the whole prefix."""
     uploads_aborted: int = 0
-    upload_abort_errors: int = 0
-    """Looks for abandoned uploads that failed; the next sweep looks again."""
     fenced_commits: int = 0
     heads_repaired: int = 0
     stalled_calls: int = 0
-    sweep_errors: int = 0
-    """Partitions that a sweep could not judge: their manifest, or a page of it, cannot be read."""
     clock_skew_ms: int = 0
     """How far this node's clock was ahead of the store's when it was last compared."""
     displaced: str | None = None
@@ -66,6 +67,11 @@ class TieringMetrics:
     def oldest_sealed_ms(self) -> int | None:
         """When the oldest segment that waits to be copied was sealed (wall clock); None where none waits."""
         return min(self.waiting.values(), default=None)
+
+    def forget(self, task: Task) -> None:
+        """Have `failing` say nothing of `task`: it begins anew."""
+        for key in [key for key in self.failing if key[0] is task]:
+            del self.failing[key]
 
     def why(self, tip: TopicIdPartition) -> str | None:
         """Why `tip` does not tier now; None where it does, or has nothing to do."""

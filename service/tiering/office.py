@@ -32,6 +32,7 @@ from service.tiering.fence import Displaced, Fence, NotNamed, incarnation_of
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import House
+from service.tiering.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -151,12 +152,15 @@ class Office:
         except (StorageError, CorruptionError, RequestError) as e:
             failure = e
             self._failures += 1
+            self._metrics.task_errors[Task.OFFICE] += 1
+            self._metrics.failing[Task.OFFICE, None] = str(e)
             if not self._fence.may_write:
                 self._wait(f"{e}")
             if self._failures & (self._failures - 1) == 0:
                 log.warning("the office of the prefix's keeper: %d failures in a row: %s", self._failures, e)
         else:
             self._failures = 0
+            self._metrics.failing.pop((Task.OFFICE, None), None)
         if self._fence.may_write:
             self._is_in()
         self._due_ms = self._clock.monotonic_ms() + self._pause_ms()

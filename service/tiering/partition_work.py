@@ -1,9 +1,12 @@
-"""The tiering work of one partition: one unit at a time, each safe to be cut off anywhere.
+"""The tiering work of one partition: one task at a time (`tasks.Task`), each safe to be cut off anywhere.
 
-    look      at start, now and then, and after a change by others: HEAD must name the committed manifest
-    settle    a proposal that is not answered yet: ask again, then HEAD, then tell the partition
-    expire    drop what total retention no longer keeps: manifest, commit, HEAD; objects go after a grace
-    copy      objects, manifest, commit, HEAD; only then does the partition hear that its bytes are remote
+    COMPARE_HEAD  at start, now and then, and after a change by others: HEAD must name the committed manifest
+    PUBLISH       a proposal that is not answered yet: ask again, then HEAD, then tell the partition
+    EXPIRE        drop what total retention no longer keeps: manifest, commit, HEAD; objects go after a grace
+    COPY          objects, manifest, commit, HEAD; only then does the partition hear that its bytes are remote
+
+Each is tried again by itself after a failure: expiry that fails leaves copies their turn, and the other way
+round. The first two come before anything else, because whatever is committed replaces what HEAD names.
 
 Where several segments wait, their objects are uploaded one after the other and go with one manifest: up to
 `TieringSettings.commit_segments`, and no further upload is begun once `commit_bytes` are there. If one fails,
@@ -19,31 +22,34 @@ the event loop; whatever blocks runs on the offload pool.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
-from service.remote.format.manifest import ManifestDrop, SegmentEntry
+from service.remote.format.manifest import SegmentEntry
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.agenda import Priority
-from service.tiering.aging import Aging, look_for_expired
+from service.tiering.aging import look_for_expired
 from service.tiering.chain import HeadMoved, SeenHead, verdict_on
 from service.tiering.copier import Progress, copy_segment
-from service.tiering.expiry import GIVE_UP, UNLIMITED, ChainSpan, Expiry, Retention, plan_expiry
+from service.tiering.expiry import EVERYTHING
+from service.tiering.expiry_watch import ExpiryWatch
 from service.tiering.judgement import MAY_GO_ON, Verdict, problem
 from service.tiering.lifecycle import SegmentState, move
 from service.tiering.metrics import note
-from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority
+from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority, priority_after_failure
 from service.tiering.ports import TieredPartition
 from service.tiering.steps import Step
+from service.tiering.tasks import Failure, Retries, Task
 from service.tiering.units import (
+    NOTHING,
     Attempt,
     CommitRefused,
     Deposed,
-    Oldest,
     Proposal,
+    Sum,
     Tools,
     catalog_entry,
     commit_of,
@@ -52,20 +58,33 @@ from service.tiering.units import (
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 MAINTENANCE: Priority = (0, 0, 0)
 """Settling, publishing and expiry are short and go before any upload."""
 
 
+class _Ready(NamedTuple):
+    """A task that has something to do, and how pressing it is."""
+
+    priority: Priority
+    task: Task
+
+    def after(self, failure: Failure) -> _Ready:
+        """The task as pressing as it is after it failed."""
+        return _Ready(priority_after_failure(self.priority, failure.wall_ms), self.task)
+
+
+def _pressing(one: _Ready) -> Priority:
+    return one.priority
+
+
 class PartitionWork:
-    """State between two units of work. Nothing here survives a restart, and nothing here must."""
+    """State between two tasks. Nothing here survives a restart, and nothing here must."""
 
     def __init__(self, partition: TieredPartition, tools: Tools) -> None:
         self.partition = partition
-        self.failures = 0
-        self.failure: str | None = None
-        self.not_before_ms = 0
+        self.retries = Retries()
+        self.begun: list[Task] = []
+        """the tasks of the last turn in order: all but the last one came to their end"""
         self.published: CatalogEntry | None = None
         self.stopped: str | None = None
         """why nothing of this partition is written or deleted: HEAD and our metadata are of two pasts"""
@@ -79,7 +98,7 @@ class PartitionWork:
         self._upload_progress: Progress | None = None
         self._known: CatalogEntry | None = None
         self._proposal: Proposal | None = None
-        self._oldest: Oldest | None = None
+        self._expiry = ExpiryWatch(partition, tools)
         self._lag = (0, 0)
         self._is_head_doubtful = True
         self._look_due_ms = 0
@@ -93,59 +112,78 @@ class PartitionWork:
         """
         entry = self._entry()
         plan = self._plan(entry)
-        sealed_at_ms = self._count(plan)
-        self.due_ms = self._look_due_ms if self._is_watched(entry) else None
-        if self._must_look(entry):
-            return MAINTENANCE
-        if self.stopped is not None or not self._tools.fence.may_write:
-            return None
-        if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
-            return MAINTENANCE
-        if sealed_at_ms is not None:
-            if not (wait_ms := self._copies_wait_ms()):
-                is_hurried = self._tools.hurries(self.partition.tip)
-                return priority(plan, sealed_at_ms, is_hurried=is_hurried)
-            due_ms = self._tools.clock.monotonic_ms() + wait_ms
-            self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
-            return None
-        self._note_due(entry, plan)
-        return None
+        self._count(plan)
+        must_look = self._must_look(entry)
+        self.due_ms = self._look_due_ms if self._is_watched(entry) and not must_look else None
+        ready = self._ready(entry, plan)
+        if not ready and not must_look and self.stopped is None and self._tools.fence.may_write:
+            self._note_due(entry, plan)
+        return min(map(_pressing, ready), default=None)
 
-    def _count(self, plan: CopyPlan[SegmentSpan]) -> int | None:
-        """Tell the metrics; when the oldest segment that can be copied was sealed, None for none."""
+    def _ready(self, entry: CatalogEntry | None, plan: CopyPlan[SegmentSpan]) -> list[_Ready]:
+        """The tasks that may be done now; `due_ms` is no later than when one that waits may be."""
+        ready: list[_Ready] = []
+        now_ms = self._tools.clock.monotonic_ms()
+        for one in self._open(entry, plan):
+            failure = self.retries.get(one.task)
+            if failure is None:
+                ready.append(one)
+            elif failure.not_before_ms <= now_ms:
+                ready.append(one.after(failure))
+            else:
+                self.due_ms = min(failure.not_before_ms, self.due_ms or failure.not_before_ms)
+        return ready
+
+    def _open(self, entry: CatalogEntry | None, plan: CopyPlan[SegmentSpan]) -> Iterator[_Ready]:
+        """The tasks that have something to do, those alone that others wait for where there are such."""
+        if self._must_look(entry):
+            yield _Ready(MAINTENANCE, Task.COMPARE_HEAD)
+            return
+        if self.stopped is not None or not self._tools.fence.may_write:
+            return
+        if self._proposal is not None or self._is_unpublished(entry):
+            yield _Ready(MAINTENANCE, Task.PUBLISH)
+            return
+        if self._expiry.may_expire(entry):
+            yield _Ready(MAINTENANCE, Task.EXPIRE)
+        sealed_at_ms = self._sealed_at_ms(plan)
+        if sealed_at_ms is not None and not self._copies_wait_ms():
+            is_hurried = self._tools.hurries(self.partition.tip)
+            yield _Ready(priority(plan, sealed_at_ms, is_hurried=is_hurried), Task.COPY)
+
+    def _sealed_at_ms(self, plan: CopyPlan[SegmentSpan]) -> int | None:
+        """When the oldest segment that can be copied was sealed, None for none."""
+        if not plan.copies:
+            return None
+        return self.partition.log.sealed.sealed_at_ms(plan.copies[0].segment.base_offset)
+
+    def _count(self, plan: CopyPlan[SegmentSpan]) -> None:
+        """Tell the metrics."""
         metrics, tip = self._tools.metrics, self.partition.tip
         metrics.lag_segments += plan.lag_segments - self._lag[0]
         metrics.lag_bytes += plan.lag_bytes - self._lag[1]
         self._lag = plan.lag_segments, plan.lag_bytes
         note(metrics.blocked, tip, plan.blocked)
         note(metrics.stopped, tip, self.stopped)
-        reason = self.stopped or plan.blocked or self.failure
+        reason = self.stopped or plan.blocked or self.retries.reason
         if reason is None and plan.copies and not self._tools.fence.may_write:
             reason = self._tools.fence.displaced or "the prefix was not taken over yet"
         elif reason is None and plan.copies and self._copies_wait_ms():
             reason = "remote.log.manager.copy.max.bytes.per.second is reached"
         note(metrics.reasons, tip, reason)
-        sealed_at_ms = None
-        if plan.copies:
-            sealed_at_ms = self.partition.log.sealed.sealed_at_ms(plan.copies[0].segment.base_offset)
-        note(metrics.waiting, tip, sealed_at_ms)
-        return sealed_at_ms
+        note(metrics.waiting, tip, self._sealed_at_ms(plan))
 
     def _note_due(self, entry: CatalogEntry | None, plan: CopyPlan[SegmentSpan]) -> None:
-        """There is nothing to do now: `due_ms` is when that may change without anybody telling."""
-        tools, oldest = self._tools, self._oldest
+        """There is nothing to do now: `due_ms` is when that may change without anybody telling, at the latest
+        when it was before."""
+        tools = self._tools
         now_ms = tools.clock.monotonic_ms()
         due = [] if self.due_ms is None else [self.due_ms]
+        if plan.copies and (wait_ms := self._copies_wait_ms()):
+            due.append(now_ms + wait_ms)
         if plan.blocked is not None or self._is_held_back(entry):
             due.append(now_ms + tools.settings.interval_ms)
-        if entry is not None and oldest is not None:
-            retention, wall_ms = self._retention(), tools.clock.now_ms()
-            if retention.ms != UNLIMITED:
-                due.append(now_ms + max(0, oldest.ages_from_ms(wall_ms) + retention.ms + 1 - wall_ms))
-            if retention.bytes != UNLIMITED:
-                room = retention.bytes + oldest.segment.size - self._total_bytes(entry)
-                if room <= self.partition.config.segment_bytes:  # otherwise a segment is sealed before
-                    due.append(now_ms + tools.settings.interval_ms)
+        due += self._expiry.due_ms(entry)
         self.due_ms = min(due, default=None)
 
     def _is_held_back(self, entry: CatalogEntry | None) -> bool:
@@ -157,26 +195,33 @@ class PartitionWork:
         return bool(partition.log.sealed.spans(max(end_offset, self._limit), 1))
 
     async def turn(self) -> None:
-        """Do one unit of work.
+        """Do the most pressing task of those that do not wait after a failure.
 
         Raises `StorageError` or `CorruptionError` when it failed, `Deposed` when this node does not lead any
-        more; the state then says what is left to do.
+        more; the last one `begun` is the one that failed, and the state says what is left to do.
         """
+        self.begun = [Task.PLAN]
         entry, self._epoch = self._entry(), self.partition.leader_epoch
         self._check_led()
-        if self._must_look(entry):
+        plan = self._plan(entry)
+        ready = self._ready(entry, plan)
+        if not ready:
+            return
+        task = min(ready, key=_pressing).task
+        self.begun.append(task)
+        if task is Task.COMPARE_HEAD:
             await self._look(entry)
             return
         await self._tools.fence.check(self._tools.settings.fence_age_ms)
         self._check_led()
         if self._proposal is not None:
             await self._settle(self._proposal)
-        elif entry is not None and self._is_unpublished(entry):
+        elif entry is not None and task is Task.PUBLISH:
             await self._publish(entry, None)
-        elif entry is None or not self._may_expire(entry) or not await self._expire(entry):
-            plan = self._plan(entry)
-            if plan.copies and not self._copies_wait_ms():
-                await self._copy(entry, plan.copies)
+        elif entry is not None and task is Task.EXPIRE:
+            await self._expire(entry)
+        else:
+            await self._copy(entry, plan.copies)
 
     def depose(self) -> None:
         """This node does not lead the partition any more: what is under way ends before its next effect."""
@@ -189,17 +234,6 @@ class PartitionWork:
         if self.is_gone or self.partition.leader_epoch != self._epoch:
             raise Deposed(f"{self.partition.tip} is led by another, or in another epoch than {self._epoch}")
 
-    def failed(self, why: str, not_before_ms: int) -> None:
-        """A unit of work did not come to its end, for `why`; the next one is for then."""
-        self.failures += 1
-        self.failure = why
-        self.not_before_ms = not_before_ms
-
-    def succeeded(self) -> None:
-        """A unit of work came to its end."""
-        self.failures = self.not_before_ms = 0
-        self.failure = None
-
     def abandon(self) -> None:
         """This node leads the partition no more. What was proposed is for the next leader's chain to tell."""
         metrics, tip = self._tools.metrics, self.partition.tip
@@ -208,6 +242,8 @@ class PartitionWork:
         self._lag = (0, 0)
         for notes in (metrics.blocked, metrics.stopped, metrics.reasons, metrics.waiting):
             notes.pop(tip, None)
+        for task in Task:
+            metrics.failing.pop((task, tip), None)
         if self._proposal is not None:
             self._tools.eraser.release(self._proposal.written)
             self._proposal = None
@@ -306,10 +342,11 @@ class PartitionWork:
             raise
         retired = (entry.manifest_key,) if entry is not None else ()
         state = move(SegmentState.UPLOADED, SegmentState.PROPOSED)
-        self._proposal = Proposal(commit, chain, tuple(uploaded), (), retired, attempt.keys, state)
+        self._proposal = Proposal(commit, chain, tuple(uploaded), NOTHING, retired, attempt.keys, state)
         tools.probe(Step.PROPOSED, tip)
         await self._settle(self._proposal)
         if failure is not None:
+            self.begun.append(Task.COPY)
             raise failure
 
     def _is_enough(self, uploaded: Sequence[SegmentEntry]) -> bool:
@@ -384,6 +421,8 @@ class PartitionWork:
 
     async def _settle(self, proposal: Proposal) -> None:
         tools, tip = self._tools, self.partition.tip
+        if self.begun[-1] is not Task.PUBLISH:
+            self.begun.append(Task.PUBLISH)
         self._check_led()
         if proposal.state is SegmentState.PROPOSED:
             result = await tools.commits.commit(proposal.commit)
@@ -409,6 +448,8 @@ class PartitionWork:
         proposal.state = move(proposal.state, SegmentState.ABANDONED)
         self._proposal = None
         self._tools.eraser.release(proposal.written)
+        if self.begun[-2] is not Task.PLAN:
+            self.begun.pop()  # there is nothing to publish: the task that proposed it waits
         if result is CatalogResult.FENCED:
             self._tools.metrics.fenced_commits += 1
         raise CommitRefused(f"commit of {proposal.commit.entry.manifest_key}: {result.value}")
@@ -421,8 +462,8 @@ class PartitionWork:
         metrics.manifests_written += 1
         metrics.segments_copied += len(proposal.copied)
         metrics.bytes_copied += sum(segment.size for segment in proposal.copied)
-        metrics.segments_dropped += len(proposal.dropped)
-        metrics.bytes_dropped += sum(segment.size for segment in proposal.dropped)
+        metrics.segments_dropped += proposal.dropped.segments
+        metrics.bytes_dropped += proposal.dropped.bytes
 
     def _tell(self, entry: CatalogEntry) -> None:
         if self._known is not None and entry.version < self._known.version:
@@ -505,84 +546,48 @@ class PartitionWork:
 
     # -- expire ----------------------------------------------------------------------------------------------
 
-    def _may_expire(self, entry: CatalogEntry | None) -> bool:
-        """False only when the oldest segment surely stays, and so all do."""
-        if entry is None or not entry.segments:
-            return False
-        oldest = self._oldest
-        is_new = oldest is None or oldest.start_offset != entry.start_offset
-        if oldest is None or is_new or self.partition.config.gives_up_archive:
-            return True
-        return (
-            plan_expiry(
-                [oldest.segment],
-                ChainSpan(entry.start_offset, entry.end_offset),
-                self._retention(),
-                now_ms=self._tools.clock.now_ms(),
-                log_start_offset=self.partition.log.log_start_offset,
-                total_bytes=self._total_bytes(entry),
-                uploaded_at_ms=lambda _: oldest.uploaded_at_ms,
-            )
-            is not None
-        )
-
-    def _retention(self) -> Retention:
-        config = self.partition.config
-        return Retention(config.retention_ms, config.retention_bytes)
-
-    def _total_bytes(self, entry: CatalogEntry) -> int:
-        """Bytes of the whole log: the remote chain, and the local segments that end beyond it."""
-        if self.partition.config.retention_bytes == UNLIMITED:
-            return entry.size_bytes
-        return entry.size_bytes + self.partition.log.sealed.bytes_beyond(entry.end_offset)
-
-    async def _expire(self, entry: CatalogEntry) -> bool:
-        """Drop what has expired; False when nothing has, which makes the oldest segment known."""
+    async def _expire(self, entry: CatalogEntry) -> None:
+        """Drop what has expired; where nothing has, the oldest segment is known from now on."""
         tools, tip = self._tools, self.partition.tip
         leader_epoch = self._epoch
-        total_bytes, log_start = self._total_bytes(entry), self.partition.log.log_start_offset
-        now_ms, retention = tools.clock.now_ms(), self._retention()
+        aging = self._expiry.aging(entry)
         if self.partition.config.gives_up_archive:
-            expiry: Expiry | None = GIVE_UP
+            start: int | None = EVERYTHING
         else:
-            expiry, self._oldest = await tools.pool.run(
-                lambda: look_for_expired(
-                    tools, tip, entry, self._load(entry), Aging(retention, now_ms, log_start, total_bytes)
-                )
+            start, self._expiry.oldest = await tools.pool.run(
+                lambda: look_for_expired(tools, tip, entry, self._load(entry), aging)
             )
-        if expiry is None:
-            return False
+        if start is None:
+            return
         attempt = Attempt(tools.eraser, self._check_led)
         try:
             self._check_led()
-            chain, commit, drop = await tools.pool.run(
-                self._drop, entry, expiry.start_offset, leader_epoch, attempt.writes
-            )
+            chain, commit, gone = await tools.pool.run(self._drop, entry, start, leader_epoch, attempt.writes)
         except (StorageError, CorruptionError):
             attempt.failed(tip, self._grace_over())
             raise
-        self._oldest = None
+        self._expiry.oldest = None
+        left = commit.entry
         self._proposal = Proposal(
             commit=commit,
             chain=chain,
             copied=(),
-            dropped=drop.segments,
-            retired=(entry.manifest_key, *drop.keys),
+            dropped=Sum(entry.segments - left.segments, entry.size_bytes - left.size_bytes),
+            retired=(entry.manifest_key, *gone),
             written=attempt.keys,
             state=SegmentState.PROPOSED,
         )
         tools.probe(Step.PROPOSED, tip)
         await self._settle(self._proposal)
-        return True
 
     def _drop(
         self, entry: CatalogEntry, offset: int, leader_epoch: int, writes: Callable[[str], None]
-    ) -> tuple[Chain, CatalogCommit, ManifestDrop]:
+    ) -> tuple[Chain, CatalogCommit, tuple[str, ...]]:
         """On an offload thread: the next manifest, without what lies below `offset`, written."""
         self._check_head(entry)
         parent = self._load(entry).manifest
-        chain, drop = self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
-        return chain, commit_of(self.partition.tip, entry, chain), drop
+        chain, gone = self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
+        return chain, commit_of(self.partition.tip, entry, chain), gone
 
     def _grace_over(self) -> int:
         return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms

@@ -21,7 +21,11 @@ a batch border).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+_HURRIED: Final = 1
+_COPY: Final = 2
+YIELDS_MS: Final = 600_000
 
 
 class SegmentSpan(Protocol):
@@ -100,4 +104,16 @@ def priority(plan: CopyPlan[S], sealed_at_ms: int, *, is_hurried: bool = False) 
     `sealed_at_ms` is of its oldest segment. Those whose disk fills up (`is_hurried`) go before all others;
     0 in front leaves room before them for what is short and should not wait for uploads.
     """
-    return (1 if is_hurried else 2, sealed_at_ms, -plan.lag_bytes)
+    return (_HURRIED if is_hurried else _COPY, sealed_at_ms, -plan.lag_bytes)
+
+
+def priority_after_failure(before: tuple[int, int, int], failed_at_ms: int) -> tuple[int, int, int]:
+    """Sort key of what has failed, and had `before` otherwise.
+
+    It stands among the copies as if its segment were sealed `YIELDS_MS` after it failed: behind all that
+    has not failed and waits by then, so that what a store refuses again and again never comes before the
+    turn of others; and yet it has its turn while others come without end. Where a disk fills up it stands as
+    if its segment were sealed when it failed.
+    """
+    is_hurried = before[0] == _HURRIED
+    return (_COPY, failed_at_ms + (0 if is_hurried else YIELDS_MS), before[2])

@@ -40,7 +40,7 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, Catalog, CatalogEntry
@@ -56,15 +56,16 @@ from service.remote.format.keys import (
     parse_segment_key,
 )
 from service.remote.format.manifest import Child, Manifest, PageRef
-from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore, HeadMoved
-from service.tiering.eraser import DELETE_BATCH, Eraser
-from service.tiering.fence import Fence, NotNamed
+from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
+from service.tiering.eraser import Eraser
+from service.tiering.fence import Displaced, Fence, NotNamed
 from service.tiering.judgement import Verdict, judge
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import AbandonedUploads
+from service.tiering.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,14 @@ LiveTopics = Callable[[], Collection[UUID] | None]
 """Topics of the committed image; None while it is not known."""
 
 
+class _Judged(NamedTuple):
+    """A partition's keys as judged by its chain, and why some of them could not be."""
+
+    verdict: Verdict
+    orphans: list[Orphan]
+    problem: FirnError | None = None
+
+
 class Listed(NamedTuple):
     """One key of the layout, and whose it is."""
 
@@ -156,21 +165,25 @@ class Sweeper:
     async def sweep(self, now_ms: int) -> int:
         """One walk over the bucket at monotonic `now_ms`; how many orphans were deleted.
 
-        None are while this process is not the prefix's writer. Raises what the store raises, and `Displaced`.
+        None are while this process is not the prefix's writer. A partition that cannot be judged, and an
+        object that is refused, keep no other from it. Raises what listing raises, what a store raises that
+        does not answer, and `Displaced`.
         """
         if not self._fence.is_ours:
             return 0
         await self._fence.before_housekeeping()
+        self._metrics.forget(Task.SWEEP)
         await self._abort_uploads()
         listing = iter(self._store.list(DATA_PREFIX))
         seen: dict[str, _Seen] = {}
         unknown: set[UUID] = set()
         deleted = 0
+        failures = FailureRun()
         while chunk := await self._pool.run(_next_chunk, listing):
             if not self._fence.is_ours:
                 raise NotNamed("this broker does not keep the prefix any more")
             overdue = []
-            for orphan in await self._orphans(chunk, unknown):
+            for orphan in await self._orphans(chunk, unknown, failures):
                 before = self._first_seen.get(orphan.key)
                 if before is not None and self._is_overdue(orphan, before, now_ms):
                     overdue.append(orphan.key)
@@ -178,12 +191,26 @@ class Sweeper:
                     seen[orphan.key] = _remembered(orphan, before, now_ms)
             if overdue:
                 await self._fence.check_keeper()
-                await self._pool.run(self._store.delete, overdue)
-                deleted += len(overdue)
+                done = await self._pool.run(delete_each, self._store, overdue)
+                deleted += done.number
+                self._note_left(done)
+                failures.note(done.error)
         self._first_seen = seen
         await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
         return deleted
+
+    def _note_left(self, done: Deleted) -> None:
+        """Count and log orphans that could not be deleted; the next sweep finds them again."""
+        if done.error is not None:
+            self._failed(done.left[0], done.error)
+            log.warning(
+                "%d orphans cannot be deleted, the first is %s: %s", len(done.left), done.left[0], done.error
+            )
+
+    def _failed(self, at: TopicIdPartition | str, error: FirnError) -> None:
+        self._metrics.task_errors[Task.SWEEP] += 1
+        self._metrics.failing[Task.SWEEP, at] = str(error)
 
     def _is_overdue(self, orphan: Orphan, before: _Seen, now_ms: int) -> bool:
         if now_ms - before.first_ms < self._grace_ms:
@@ -197,9 +224,11 @@ class Sweeper:
         try:
             aborted = await self._abandoned_uploads(self._grace_ms, self._dead_uploads)
         except StorageError as e:
-            self._metrics.upload_abort_errors += 1
+            self._metrics.task_errors[Task.ABORT_UPLOADS] += 1
+            self._metrics.failing[Task.ABORT_UPLOADS, None] = str(e)
             log.warning("unfinished multipart uploads are left where they are until the next sweep: %s", e)
             return
+        self._metrics.failing.pop((Task.ABORT_UPLOADS, None), None)
         self._metrics.uploads_aborted += aborted
         if aborted:
             log.info("%d abandoned multipart uploads aborted", aborted)
@@ -242,7 +271,7 @@ class Sweeper:
             )
         self._unknown = unknown
 
-    async def _orphans(self, chunk: list[Listed], unknown: set[UUID]) -> list[Orphan]:
+    async def _orphans(self, chunk: list[Listed], unknown: set[UUID], failures: FailureRun) -> list[Orphan]:
         orphans: list[Orphan] = []
         piece = Slice()
         for (topic_id, partition), listed in groupby(chunk, lambda one: one.parsed[:2]):
@@ -259,15 +288,22 @@ class Sweeper:
                 continue
             entry = self._catalog.entry(topic_id, partition)
             tip = TopicIdPartition(topic_id, "", partition)
+            error: FirnError | None = None
             try:
-                verdict, found = await self._pool.run(self._unnamed, tip, entry, standing, group)
-                orphans += found
-                if verdict is Verdict.OURS_NEWER and entry is not None and not standing.is_ours:
+                judged = await self._pool.run(self._unnamed, tip, entry, standing, group)
+                orphans += judged.orphans
+                error = judged.problem
+                if judged.verdict is Verdict.OURS_NEWER and entry is not None and not standing.is_ours:
                     await self._write_late_head(tip, entry)
-            except (CorruptionError, ObjectNotFound) as e:
+            except (Displaced, NotNamed):
+                raise
+            except (CorruptionError, StorageError) as e:
+                error = e
+            if error is not None:
                 # What this chain names is not known; the others are not worse off for it.
-                self._metrics.sweep_errors += 1
-                log.error("%s/%d cannot be swept (firn fsck, firn repair): %s", topic_id, partition, e)
+                self._failed(tip, error)
+                log.error("%s/%d cannot be swept (firn fsck, firn repair): %s", topic_id, partition, error)
+            failures.note(error)
         return orphans
 
     async def _write_late_head(self, tip: TopicIdPartition, entry: CatalogEntry) -> None:
@@ -290,42 +326,44 @@ class Sweeper:
 
     def _unnamed(
         self, tip: TopicIdPartition, entry: CatalogEntry | None, standing: Standing, listed: list[Listed]
-    ) -> tuple[Verdict, list[Orphan]]:
+    ) -> _Judged:
         """On an offload thread: how HEAD stands to our entry, and the keys that the committed chain does not
-        name."""
+        name. What lies where a page cannot be read is taken for named."""
         seen = self._chains.look(tip)
         verdict = judge(entry, seen.head) if seen.damage is None else Verdict.UNREADABLE
         if verdict is not Verdict.EQUAL:
-            return verdict, []  # ours is not the chain to judge by; the partition's own work says so
+            return _Judged(verdict, [])  # ours is not the chain to judge by; the partition's own work says so
         manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
-        epoch, chain = standing.leader_epoch, entry or _NO_CHAIN
-        unnamed = []
+        chain = entry or _NO_CHAIN
+        unnamed: list[Orphan] = []
+        problem: FirnError | None = None
+        unread: dict[str, FirnError] = {}
+
+        def child_at(offset: int, level: int) -> Child | None:
+            return self._child_at(tip, manifest, offset, level, unread)
+
         for key, parsed in listed:
-            is_passed_by = False
-            if isinstance(parsed, HeadKey):
-                named = entry is not None or not standing.is_ours
-            elif isinstance(parsed, PageKey):
-                child = self._child_at(tip, manifest, parsed.base_offset, parsed.level)
-                named = child is not None and child.key == key
-                is_passed_by = _is_paged(child, parsed, chain)
-            else:
-                named = parsed.leader_epoch > epoch
-                if isinstance(parsed, SegmentKey) and not named:
-                    child = self._child_at(tip, manifest, parsed.base_offset, _SEGMENTS)
-                    named = child is not None and child.key == key
-                named = named or key == chain.manifest_key
-                is_passed_by = _is_passed_by(parsed, epoch, chain)
-            if not named:
-                is_dead = standing.is_ours or is_passed_by
-                unnamed.append(Orphan(key, None if is_dead else Mark(epoch, chain.version)))
-        return verdict, unnamed
+            try:
+                orphan = _orphan(key, parsed, standing, chain, child_at)
+            except (CorruptionError, StorageError) as e:
+                problem = e
+                continue
+            if orphan is not None:
+                unnamed.append(orphan)
+        return _Judged(verdict, unnamed, problem)
 
     def _child_at(
-        self, tip: TopicIdPartition, manifest: Manifest | None, offset: int, level: int
+        self,
+        tip: TopicIdPartition,
+        manifest: Manifest | None,
+        offset: int,
+        level: int,
+        unread: dict[str, FirnError],
     ) -> Child | None:
         """What the chain has at `offset`: its page of `level`, or what is not in one of those yet.
 
-        What lies wholly below the start offset is not named, even if an immutable page still lists it.
+        What lies wholly below the start offset is not named, even if an immutable page still lists it. Raises
+        what reading a page raises, and remembers it in `unread`, so that none is tried for each key.
         """
         children: tuple[Child, ...] = manifest.children if manifest is not None else ()
         while True:
@@ -334,7 +372,45 @@ class Sweeper:
                 return None  # pages below the start may be gone already: they are not even looked into
             if not isinstance(child, PageRef) or child.level <= level:
                 return child
-            children = self._chains.page(tip, child).children
+            if child.key in unread:
+                raise unread[child.key]
+            try:
+                children = self._chains.page(tip, child).children
+            except (CorruptionError, StorageError) as e:
+                unread[child.key] = e
+                raise
+
+
+ChildAt = Callable[[int, int], Child | None]
+"""What the chain has at an offset: `Sweeper._child_at`."""
+
+
+def _orphan(
+    key: str,
+    parsed: SegmentKey | ManifestKey | PageKey | HeadKey,
+    standing: Standing,
+    chain: CatalogEntry,
+    child_at: ChildAt,
+) -> Orphan | None:
+    """What `key` is if the committed `chain` does not name it; None where it does. Raises what reading the
+    chain raises."""
+    epoch, is_passed_by = standing.leader_epoch, False
+    if isinstance(parsed, HeadKey):
+        named = chain is not _NO_CHAIN or not standing.is_ours
+    elif isinstance(parsed, PageKey):
+        child = child_at(parsed.base_offset, parsed.level)
+        named = child is not None and child.key == key
+        is_passed_by = _is_paged(child, parsed, chain)
+    else:
+        named = parsed.leader_epoch > epoch
+        if isinstance(parsed, SegmentKey) and not named:
+            child = child_at(parsed.base_offset, _SEGMENTS)
+            named = child is not None and child.key == key
+        named = named or key == chain.manifest_key
+        is_passed_by = _is_passed_by(parsed, epoch, chain)
+    if named:
+        return None
+    return Orphan(key, None if standing.is_ours or is_passed_by else Mark(epoch, chain.version))
 
 
 def _is_passed_by(parsed: SegmentKey | ManifestKey, leader_epoch: int, chain: CatalogEntry) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
@@ -12,7 +12,7 @@ from service.base.errors import StorageError
 from service.base.rate import Rate
 from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry
-from service.remote.format.manifest import SegmentEntry
+from service.remote.format.manifest import Child, PageRef, SegmentEntry
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import Chain
@@ -54,6 +54,16 @@ class Tools:
     """whether the disk of a partition fills up, so that it is copied before others"""
 
 
+class Sum(NamedTuple):
+    """A number of segments, and the bytes of their objects."""
+
+    segments: int
+    bytes: int
+
+
+NOTHING: Final = Sum(0, 0)
+
+
 @dataclass(slots=True)
 class Proposal:
     """A manifest that is written and whose commit is not settled yet.
@@ -65,24 +75,31 @@ class Proposal:
     commit: CatalogCommit
     chain: Chain
     copied: tuple[SegmentEntry, ...]
-    dropped: tuple[SegmentEntry, ...]
+    dropped: Sum
     retired: tuple[str, ...]
     written: tuple[str, ...]
     state: SegmentState
 
 
 class Oldest(NamedTuple):
-    """The first segment of the chain at some start offset, and when it was uploaded if that decides its
-    age."""
+    """The first segment of the chain at some start offset, or the page that it is in while none of that can
+    go; and when it was uploaded if that decides its age."""
 
     start_offset: int
-    segment: SegmentEntry
+    part: Child
     uploaded_at_ms: int
 
-    def ages_from_ms(self, wall_ms: int) -> int:
-        """From when on the segment grows old, as `expiry` has it."""
-        timestamp = self.segment.max_timestamp
-        return timestamp if 0 <= timestamp <= wall_ms else self.uploaded_at_ms
+    @property
+    def ages_from_ms(self) -> int:
+        """From when on it grows old, as `expiry` has it."""
+        part = self.part
+        timestamp = part.min_timestamp if isinstance(part, PageRef) else part.max_timestamp
+        return timestamp if timestamp >= 0 else self.uploaded_at_ms
+
+    @property
+    def goes_at_bytes(self) -> int:
+        """By so much the log must exceed `retention.bytes` before any of it goes."""
+        return 1 if isinstance(self.part, PageRef) else self.part.size_bytes
 
 
 class ClockDoubted(StorageError):

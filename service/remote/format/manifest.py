@@ -25,7 +25,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_TIMESTAMP
 from service.remote.format.fields import saturated
 from service.remote.format.keys import ManifestKey, PageKey, manifest_key, page_key
@@ -141,11 +141,15 @@ class ManifestChange(NamedTuple):
 
 
 class ManifestDrop(NamedTuple):
-    """The next version, and what it no longer names."""
+    """The next version, and what it no longer names.
+
+    Of `pages`, `unread` could not be read: what they list is dropped as well, and known by its keys alone.
+    """
 
     manifest: Manifest
     segments: tuple[SegmentEntry, ...]
     pages: tuple[PageRef, ...]
+    unread: tuple[PageRef, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -269,17 +273,18 @@ class Manifest:
         """The next version with the log starting at `offset`: segments wholly below it are no longer live.
 
         An `offset` below `start_offset` changes nothing but the version; one beyond the end drops everything.
+        A page that `load` cannot read does not hinder it where the whole of the page goes. Where the log
+        would start inside of one, it starts at the page's first offset, or does not move.
         """
         start = min(max(offset, self.start_offset), self.end_offset)
-        gone: list[SegmentEntry] = []
-        for entry in live_segments(self, load):
-            if entry.last_offset >= start:
-                break
-            gone.append(entry)
-        gone_pages = tuple(_pages_below(self.pages, self.start_offset, start, load))
+        start = max(_readable_start(self.children, start, load), self.start_offset)
+        gone = _Gone()
         pages = tuple(ref for ref in self.pages if ref.last_offset >= start)
         entries = tuple(entry for entry in self.entries if entry.last_offset >= start)
-        masked = _masked(pages[0], start, load) if pages and pages[0].base_offset < start else (0, 0)
+        masked = self.dropped_segments, self.dropped_bytes
+        if start != self.start_offset:
+            gone.take(self.children, self.start_offset, start, load)
+            masked = _masked(pages[0], start, load) if pages and pages[0].base_offset < start else (0, 0)
         manifest = replace(
             self._next(leader_epoch, stamp),
             start_offset=start,
@@ -288,7 +293,7 @@ class Manifest:
             dropped_segments=masked[0],
             dropped_bytes=masked[1],
         )
-        return ManifestDrop(manifest, tuple(gone), gone_pages)
+        return ManifestDrop(manifest, tuple(gone.segments), tuple(gone.pages), tuple(gone.unread))
 
     def give_up(self, *, leader_epoch: int, load: Load, stamp: Stamp | None = None) -> ManifestDrop:
         """The next version with no segments at all, not even an end: a chain may begin anywhere after it."""
@@ -424,15 +429,46 @@ def _newest(children: Sequence[Child], start_offset: int, load: Load) -> int:
     return newest
 
 
-def _pages_below(refs: Sequence[Child], old_start: int, start: int, load: Load) -> Iterator[PageRef]:
-    """Pages wholly below `start` that `old_start` had not left behind yet, with the pages inside them."""
-    for ref in refs:
-        if not isinstance(ref, PageRef) or ref.last_offset < old_start or ref.base_offset >= start:
-            continue
-        if ref.level > 0:
-            yield from _pages_below(load(ref).children, old_start, start, load)
-        if ref.last_offset < start:
-            yield ref
+def _readable_start(children: Sequence[Child], start: int, load: Load) -> int:
+    """`start`, or the first offset of the page that it lies in, if that cannot be read."""
+    child = _child_at(children, start)
+    while isinstance(child, PageRef) and child.base_offset < start:
+        try:
+            children = load(child).children
+        except (StorageError, CorruptionError):
+            return child.base_offset
+        child = _child_at(children, start)
+    return start
+
+
+class _Gone:
+    """What a chain no longer names once its start has moved, pages after what they list."""
+
+    def __init__(self) -> None:
+        self.segments: list[SegmentEntry] = []
+        self.pages: list[PageRef] = []
+        self.unread: list[PageRef] = []
+
+    def take(self, children: Sequence[Child], old_start: int, start: int, load: Load) -> None:
+        """Note what of `children` lies wholly below `start`, and did not lie below `old_start`."""
+        for child in children:
+            if child.last_offset < old_start or child.base_offset >= start:
+                continue
+            is_gone = child.last_offset < start
+            if isinstance(child, PageRef):
+                self._take_page(child, old_start, start, load, is_gone=is_gone)
+            elif is_gone:
+                self.segments.append(child)
+
+    def _take_page(self, page: PageRef, old_start: int, start: int, load: Load, *, is_gone: bool) -> None:
+        try:
+            self.take(load(page).children, old_start, start, load)
+        except (StorageError, CorruptionError):
+            if not is_gone:
+                raise
+            self.unread.append(page)
+        if is_gone:
+            self.pages.append(page)
 
 
 def _masked(ref: PageRef, start: int, load: Load) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def test_a_write_that_fails_or_only_seems_to_is_tried_again(world: World, what: 
     world.store.decide = once("put_stream" if what == ".seg" else "put", fault, what)
     assert world.run()
     # What was written over HEAD is read back, so there a lost answer is no failure.
-    assert world.manager.metrics.errors == (0 if (what, fault) == ("HEAD", Fault.LIE) else 1)
+    assert world.manager.metrics.task_errors.total() == (0 if (what, fault) == ("HEAD", Fault.LIE) else 1)
     world.check()
     world.settle()
     assert world.entry(world.replicas[0]).segments == 2
@@ -297,7 +297,7 @@ def test_failures_in_a_row_back_off_and_success_resets_them(world: World) -> Non
         world.clock.advance(world.settings.backoff_max_ms)
         world.run()
     assert calls.count("put_stream") == 6
-    assert world.manager.metrics.errors == 6
+    assert world.manager.metrics.task_errors.total() == 6
     world.settle()
     world.check()
 
@@ -311,7 +311,7 @@ def test_a_local_segment_with_a_flipped_bit_is_never_uploaded(world: World) -> N
     path.write_bytes(data)
     world.run()
     assert world.entry(replica).segments == 1
-    assert world.manager.metrics.errors == 1
+    assert world.manager.metrics.task_errors.total() == 1
     assert sum(key.endswith(".seg") for key in world.stored_keys()) == 1
     world.check()
 

@@ -117,12 +117,20 @@ def test_the_unfenced_broker_of_lowest_id_keeps_the_prefix_and_names_all_that_ma
         member.check()
 
 
+def test_a_head_that_is_refused_to_the_keeper_keeps_it_from_nothing_else(cluster: Cluster) -> None:
+    key = f"data/{TOPIC}/1/HEAD"
+    cluster[1].store.decide = lambda operation, asked: Fault.REFUSE if asked == key else Fault.PASS
+    cluster.fill(1)
+    cluster.run()
+    assert all(cluster.ends())
+
+
 def test_one_that_the_keeper_has_not_named_writes_nothing_and_waits(cluster: Cluster) -> None:
     cluster.fill(1)
     cluster.run(3, 1, pause_ms=5_000)
     assert not archive(cluster)
     assert all(one.manager.metrics.displaced is None for one in cluster.members)
-    assert cluster[2].manager.metrics.delete_errors == 0  # to wait is no failure
+    assert cluster[2].manager.metrics.task_errors.total() == 0  # to wait is no failure
     cluster.run()
     assert all(cluster.ends())
 
@@ -264,7 +272,7 @@ def test_what_is_under_way_ends_with_the_change_that_deposes_it(cluster: Cluster
     leader.run()
     assert not [call for call in calls if call.startswith("put")], calls
     assert len(cluster.quorum.history) == before
-    assert leader.manager.metrics.errors == 0
+    assert leader.manager.metrics.task_errors.total() == 0
     cluster.run()
     assert cluster[3].lag(cluster.replica(1)) == 0
     cluster.be_swept()

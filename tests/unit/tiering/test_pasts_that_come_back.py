@@ -34,6 +34,7 @@ from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.recovery import read_archive
 from service.tiering.store_clock import MAX_SKEW_MS
+from service.tiering.tasks import Task
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, MemoryCatalog, World
 
 MANY_SWEEPS = 4
@@ -272,7 +273,7 @@ def test_one_manifest_that_cannot_be_read_stops_the_sweep_of_its_partition_alone
     world.sweep()
     left = set(orphans) & world.stored_keys()
     assert left == {orphans[1]}
-    assert world.manager.metrics.sweep_errors >= 1
+    assert world.manager.metrics.task_errors[Task.SWEEP] >= 1
 
 
 def test_a_damaged_topics_json_is_written_again_and_holds_up_nothing(world: World) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from service.base.backoff import backoff
-from service.base.errors import InvariantError
+from service.base.errors import InvariantError, StorageError
 from service.remote.catalog import CatalogEntry, CatalogResult, decide_commit, malformed
-from service.tiering.expiry import ChainSpan, Expiry, Retention, plan_expiry
+from service.remote.format.manifest import PageRef
+from service.tiering.expiry import ChainSpan, ExpiryPlan, Retention, plan_expiry
 from service.tiering.lifecycle import MOVES, SegmentState, move
-from service.tiering.planner import CopyPlan, plan_copies, priority
+from service.tiering.planner import CopyPlan, plan_copies, priority, priority_after_failure
 
 ENTRY = CatalogEntry(
     version=3, manifest_key="m3", leader_epoch=2, start_offset=10, end_offset=50, segments=4, size_bytes=400
@@ -77,71 +78,143 @@ def test_who_has_waited_longest_goes_first_and_then_who_has_most() -> None:
     assert priority(small, 90, is_hurried=True) < priority(large, 10), "its disk fills up"
 
 
+def test_what_has_failed_goes_behind_all_that_has_not_for_ten_minutes() -> None:
+    failed_at = 1_000_000
+    failed = priority_after_failure(priority(plan(Segment(0, 9)), 10), failed_at)
+    for sealed_at in (20, failed_at, failed_at + 599_999):
+        assert priority(plan(Segment(0, 9)), sealed_at) < failed
+    assert failed < priority(plan(Segment(0, 9)), failed_at + 600_001), "it has its turn in the end"
+    short = priority_after_failure((0, 0, 0), failed_at)
+    assert priority(plan(Segment(0, 9)), failed_at) < short, "settling and expiry, too"
+    pressing = priority_after_failure(priority(plan(Segment(0, 9)), 10, is_hurried=True), failed_at)
+    assert priority(plan(Segment(0, 9)), failed_at - 1) < pressing < failed
+
+
 class Remote(NamedTuple):
+    base_offset: int
     last_offset: int
-    size: int
+    size_bytes: int
     max_timestamp: int
+    min_timestamp: int = -1
 
 
 SPAN = ChainSpan(0, 30)
+UNLIMITED = Retention(-1, -1)
+
+
+def start_of(
+    chain: Iterable[Remote | PageRef],
+    retention: Retention,
+    now_ms: int = 0,
+    log_start: int = 0,
+    total: int = 0,
+) -> int | None:
+    found: ExpiryPlan[Remote | PageRef] = plan_expiry(
+        chain, SPAN, retention, now_ms=now_ms, log_start_offset=log_start, total_bytes=total
+    )
+    return found.start
 
 
 @pytest.mark.parametrize(
-    ("log_start", "expected"),
-    [
-        (0, None),
-        (5, Expiry(0, 5, 0)),
-        (10, Expiry(1, 10, 100)),
-        (25, Expiry(2, 25, 200)),
-        (30, Expiry(3, 30, 300)),
-        (99, Expiry(3, 30, 300)),
-    ],
+    ("log_start", "expected"), [(0, None), (5, 5), (10, 10), (25, 25), (30, 30), (99, 30)]
 )
-def test_the_chain_begins_where_the_log_does(log_start: int, expected: Expiry | None) -> None:
-    chain = [Remote(last, 100, 0) for last in (9, 19, 29)]
-    unlimited = Retention(-1, -1)
-    assert (
-        plan_expiry(chain, SPAN, unlimited, now_ms=0, log_start_offset=log_start, total_bytes=300) == expected
-    )
+def test_the_chain_begins_where_the_log_does(log_start: int, expected: int | None) -> None:
+    chain = [Remote(base, base + 9, 100, 0) for base in (0, 10, 20)]
+    assert start_of(chain, UNLIMITED, log_start=log_start, total=300) == expected
 
 
 def test_only_a_prefix_of_the_chain_expires() -> None:
-    chain = [Remote(9, 100, 10), Remote(19, 100, 900), Remote(29, 100, 20)]
-    found = plan_expiry(chain, SPAN, Retention(500, -1), now_ms=1000, log_start_offset=0, total_bytes=300)
-    assert found is not None
-    assert (found.segments, found.start_offset) == (1, 10)
+    chain = [Remote(0, 9, 100, 10), Remote(10, 19, 100, 900), Remote(20, 29, 100, 20)]
+    assert start_of(chain, Retention(500, -1), now_ms=1000, total=300) == 10
 
 
-@pytest.mark.parametrize(("total", "segments"), [(299, 0), (300, 1), (399, 1), (400, 2)])
-def test_size_expires_only_what_leaves_the_full_retention_behind(total: int, segments: int) -> None:
-    chain = [Remote(9, 100, 0), Remote(19, 100, 0)]
-    found = plan_expiry(chain, SPAN, Retention(-1, 200), now_ms=0, log_start_offset=0, total_bytes=total)
-    assert (found.segments if found else 0) == segments
+@pytest.mark.parametrize(("total", "expected"), [(299, None), (300, 10), (399, 10), (400, 20)])
+def test_size_expires_only_what_leaves_the_full_retention_behind(total: int, expected: int | None) -> None:
+    chain = [Remote(0, 9, 100, 0), Remote(10, 19, 100, 0)]
+    assert start_of(chain, Retention(-1, 200), total=total) == expected
 
 
 def test_the_chain_is_read_no_further_than_needed() -> None:
     def chain() -> Iterator[Remote]:
-        yield Remote(9, 100, 900)
+        yield Remote(0, 9, 100, 900)
         raise AssertionError("read on")
 
-    assert (
-        plan_expiry(chain(), SPAN, Retention(500, -1), now_ms=1000, log_start_offset=0, total_bytes=0) is None
+    assert start_of(chain(), Retention(500, -1), now_ms=1000) is None
+
+
+@pytest.mark.parametrize(("uploaded", "expires"), [(400, True), (600, False)])
+def test_a_segment_without_timestamps_ages_from_its_upload(uploaded: int, expires: bool) -> None:
+    found = plan_expiry(
+        [Remote(0, 9, 100, -1)],
+        SPAN,
+        Retention(500, -1),
+        now_ms=1000,
+        log_start_offset=0,
+        total_bytes=0,
+        uploaded_at_ms=lambda _: uploaded,
     )
+    assert (found.start is not None) is expires
 
 
-def test_a_segment_without_usable_times_ages_from_its_upload() -> None:
-    for timestamp in (-1, 5000):
-        for uploaded, expired in ((400, True), (600, False)):
-            found = plan_expiry(
-                [Remote(9, 100, timestamp)],
-                SPAN,
-                Retention(500, -1),
-                now_ms=1000,
-                log_start_offset=0,
-                total_bytes=0,
-                uploaded_at_ms=lambda _, at=uploaded: at,  # type: ignore[misc]
-            )
-            assert (found is not None) is expired
+def test_a_timestamp_in_the_future_keeps_a_segment_as_in_kafka() -> None:
+    """RLMExpirationTask: `maxTimestampMs < now - retention.ms` alone; when it was copied does not count."""
+    found = plan_expiry(
+        [Remote(0, 9, 100, 5000)],
+        SPAN,
+        Retention(500, -1),
+        now_ms=1000,
+        log_start_offset=0,
+        total_bytes=0,
+        uploaded_at_ms=lambda _: 0,
+    )
+    assert (found.start, found.problem) == (None, None)
+    assert start_of([Remote(0, 9, 100, 5000)], Retention(500, -1), now_ms=5501) == 10
+
+
+def page(base: int, last: int, size: int, oldest: int, newest: int) -> PageRef:
+    return PageRef(base, last, 0, 2, size, newest, 0, 0, f"page {base}", 10, 0, oldest)
+
+
+@pytest.mark.parametrize(
+    ("retention", "now_ms", "log_start", "total", "expected"),
+    [
+        (UNLIMITED, 0, 20, 0, 20),
+        (Retention(500, -1), 1600, 0, 0, 20),
+        (Retention(-1, 100), 0, 0, 300, 20),
+        (UNLIMITED, 0, 0, 0, None),
+        (Retention(500, -1), 1000, 0, 0, None),
+        (Retention(-1, 300), 0, 0, 300, None),
+    ],
+)
+def test_a_page_is_not_read_where_all_of_it_goes_or_all_of_it_stays(
+    retention: Retention, now_ms: int, log_start: int, total: int, expected: int | None
+) -> None:
+    chain: list[Remote | PageRef] = [page(0, 19, 200, 900, 1000), Remote(20, 29, 100, 1500)]
+    found = plan_expiry(chain, SPAN, retention, now_ms=now_ms, log_start_offset=log_start, total_bytes=total)
+    assert (found.start, found.problem) == (expected, None)
+
+
+@pytest.mark.parametrize(
+    ("retention", "now_ms", "log_start", "total", "expected"),
+    [
+        (UNLIMITED, 0, 5, 0, 5),
+        (Retention(500, -1), 1450, 0, 0, None),
+        (Retention(-1, 250), 0, 0, 300, None),
+    ],
+)
+def test_a_page_that_cannot_be_read_keeps_what_it_lists_and_is_told(
+    retention: Retention, now_ms: int, log_start: int, total: int, expected: int | None
+) -> None:
+    chain: list[Remote | PageRef] = [page(0, 19, 200, 900, 1000), Remote(20, 29, 100, 1500)]
+
+    def gone(ref: PageRef) -> list[Remote | PageRef]:
+        raise StorageError(f"{ref.key} is gone")
+
+    found = plan_expiry(
+        chain, SPAN, retention, now_ms=now_ms, log_start_offset=log_start, total_bytes=total, children=gone
+    )
+    assert found.start == expected
+    assert str(found.problem) == "page 0 is gone"
 
 
 @pytest.mark.parametrize("state", list(SegmentState))

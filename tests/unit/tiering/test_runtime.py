@@ -62,7 +62,7 @@ def test_an_outage_of_the_store_is_outlived(world: World) -> None:
         world.store.decide = lambda operation, key: Fault.FAIL
         world.fill(2)
         world.manager.start()
-        await until(lambda: world.manager.metrics.errors > 10)
+        await until(lambda: world.manager.metrics.task_errors.total() > 10)
         world.store.decide = lambda operation, key: Fault.PASS
         await until(lambda: all(world.lag(one) == 0 for one in world.replicas))
 

@@ -26,7 +26,7 @@ from service.remote.format.manifest import Limits, Manifest, Page, PageRef, Segm
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
 from service.remote.format.stamp import Writer
 from service.remote.reading.object_reader import open_chain, open_footer_of, open_head, open_page
-from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
+from service.remote.stores.errors import ObjectNotFound, StoreRefused, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 from service.tiering.fence import claim_prefix
@@ -62,6 +62,7 @@ class Crash(BaseException):
 class Fault(Enum):
     PASS = "pass"
     FAIL = "fail, with nothing done"
+    REFUSE = "say no: 403"
     LIE = "do it, then say that it failed"
     CRASH_BEFORE = "crash, with nothing done"
     CRASH_AFTER = "do it, then crash"
@@ -79,6 +80,8 @@ def no_faults(operation: str, key: str) -> Fault:
 def faulty(fault: Fault, what: str) -> Iterator[None]:
     if fault is Fault.FAIL:
         raise StoreUnavailable(f"{what}: refused")
+    if fault is Fault.REFUSE:
+        raise StoreRefused(f"{what}: the store said no")
     if fault is Fault.CRASH_BEFORE:
         raise Crash(f"before {what}")
     yield
@@ -130,7 +133,10 @@ class FaultyStore:
             return self.inner.list(prefix)
 
     def delete(self, keys: Sequence[str]) -> None:
-        with self._fault("delete", next(iter(keys), "")):
+        """The worst that is decided for any of the keys happens to the call: S3 deletes the others then."""
+        decided = {key: self.decide("delete", key) for key in keys}
+        worst = next((fault for fault in decided.values() if fault is not Fault.PASS), Fault.PASS)
+        with faulty(worst, f"delete {next(iter(keys), '')}"):
             self.inner.delete(keys)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:

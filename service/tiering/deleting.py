@@ -1,0 +1,68 @@
+"""Deletes many objects so that one that is refused keeps no other, and says when to stop asking.
+
+`delete_each` is called on `offload` threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.base.errors import FirnError, StorageError
+from service.remote.stores.errors import OF_THE_STORE, StoreUnavailable
+from service.remote.stores.store import ObjectStore
+from service.tiering.offload import Stalled
+
+DELETE_BATCH: Final = 1000
+MOST_IN_A_ROW: Final = 3
+NO_ANSWER: Final = (StoreUnavailable, *OF_THE_STORE, Stalled)
+"""What says nothing of the object that was asked for: the others would meet the same."""
+
+
+class Deleted(NamedTuple):
+    """How many keys were deleted, which were not, and the last error of those."""
+
+    number: int
+    left: tuple[str, ...] = ()
+    error: FirnError | None = None
+
+
+def delete_each(store: ObjectStore, keys: Sequence[str]) -> Deleted:
+    """Delete `keys` in one call, and in ever smaller ones where the store refuses some of them.
+
+    A store that does not answer is not asked again: all of that call's keys are left.
+    """
+    if not keys:
+        return Deleted(0)
+    try:
+        store.delete(keys)
+    except NO_ANSWER as e:
+        return Deleted(0, tuple(keys), e)
+    except StorageError as e:
+        if len(keys) == 1:
+            return Deleted(0, tuple(keys), e)
+    else:
+        return Deleted(len(keys))
+    half = len(keys) // 2
+    first, second = delete_each(store, keys[:half]), delete_each(store, keys[half:])
+    return Deleted(first.number + second.number, (*first.left, *second.left), second.error or first.error)
+
+
+class FailureRun:
+    """The failures of a loop over partitions or keys, which goes on beyond each of them.
+
+    Only a store that does not answer `MOST_IN_A_ROW` times in a row ends the loop: it would not answer the
+    others either, and each call may take long to fail.
+    """
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def note(self, error: FirnError | None) -> None:
+        """Note how a turn of the loop ended. Raises `error` where the loop is to end by it."""
+        if not isinstance(error, NO_ANSWER):
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        if self._in_a_row >= MOST_IN_A_ROW:
+            raise error

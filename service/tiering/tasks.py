@@ -1,0 +1,107 @@
+"""The tasks of tiering: each of them fails, waits and is tried again by itself. [P]
+
+Kafka copies and expires in two tasks of a partition (`RLMCopyTask`, `RLMExpirationTask`), so that one that
+fails does not stop the other. Here as well, though one task of a partition runs at a time; and so with what
+one broker does for the whole prefix. A task waits for another one only where it needs its result: nothing is
+copied or expired before HEAD was compared with the metadata and names what was committed last.
+
+>>> retries = Retries()
+>>> retries.failed(Task.EXPIRE, "page gone", now_ms=100, wait_ms=50, wall_ms=7)
+1
+>>> retries.waits_until(Task.EXPIRE, 120), retries.waits_until(Task.EXPIRE, 150)
+(150, None)
+>>> retries.waits_until(Task.COPY, 120) is None, retries.reason
+(True, 'expire: page gone')
+>>> retries.succeeded(Task.EXPIRE), retries.reason is None
+(True, True)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Task(Enum):
+    """One kind of work, by its name in metrics, log lines and `firn tiers`."""
+
+    PLAN = "plan"
+    """find out what a partition has to do; fails where its log is offline"""
+    COMPARE_HEAD = "compare HEAD"
+    PUBLISH = "publish"
+    """settle a commit whose outcome is not known, and write HEAD"""
+    EXPIRE = "expire"
+    """drop what retention, DeleteRecords or the end of tiering took out of the log"""
+    COPY = "copy"
+    OFFICE = "keep the prefix"
+    """have the keeper's office, or be named by whoever has it"""
+    DELETE = "delete"
+    """delete objects that this broker's own commits dropped"""
+    DELETE_TOPICS = "delete topics"
+    WRITE_TOPICS = "write topics.json"
+    COMPARE_TOPICS = "compare topics.json"
+    COPY_METADATA = "copy metadata"
+    SWEEP = "sweep"
+    ABORT_UPLOADS = "abort uploads"
+
+
+OF_THE_KEEPER: Final = (
+    Task.DELETE_TOPICS,
+    Task.WRITE_TOPICS,
+    Task.COMPARE_TOPICS,
+    Task.COPY_METADATA,
+    Task.SWEEP,
+    Task.ABORT_UPLOADS,
+)
+
+
+class Failure(NamedTuple):
+    """The last of `in_a_row` failures of a task; it is not tried before `not_before_ms`."""
+
+    in_a_row: int
+    why: str
+    not_before_ms: int
+    wall_ms: int
+    """when it failed, by the wall clock"""
+
+
+class Retries:
+    """Failing tasks of one partition, or of the prefix. Times are monotonic, `wall_ms` alone is not."""
+
+    def __init__(self) -> None:
+        self._failures: dict[Task, Failure] = {}
+
+    def failed(self, task: Task, why: str, *, now_ms: int, wait_ms: int, wall_ms: int) -> int:
+        """Note that `task` failed and waits; how often it has failed in a row."""
+        count = self.count(task) + 1
+        self._failures[task] = Failure(count, why, now_ms + wait_ms, wall_ms)
+        return count
+
+    def succeeded(self, task: Task) -> bool:
+        """Note that `task` came to its end; True when it had failed before."""
+        return self._failures.pop(task, None) is not None
+
+    def get(self, task: Task) -> Failure | None:
+        """The last failure of `task`, None where it did not fail last."""
+        return self._failures.get(task)
+
+    def count(self, task: Task) -> int:
+        """How often `task` has failed in a row."""
+        failure = self._failures.get(task)
+        return failure.in_a_row if failure is not None else 0
+
+    def waits_until(self, task: Task, now_ms: int) -> int | None:
+        """When `task` may be tried again; None where it may be now."""
+        failure = self._failures.get(task)
+        return failure.not_before_ms if failure is not None and failure.not_before_ms > now_ms else None
+
+    def hurry(self, task: Task) -> None:
+        """Let `task` be tried at once: what it failed at has changed."""
+        failure = self._failures.get(task)
+        if failure is not None:
+            self._failures[task] = failure._replace(not_before_ms=0)
+
+    @property
+    def reason(self) -> str | None:
+        """Each failing task with its last error, in a line; None where none fails."""
+        return "; ".join(f"{task.value}: {one.why}" for task, one in self._failures.items()) or None
