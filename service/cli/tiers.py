@@ -2,6 +2,8 @@
 
 Offsets come from the partition's leader (ListOffsets), cold bytes and objects from the manifest in the
 bucket, hot bytes from the leader's log directory where that is on this machine. What cannot be had is `-`.
+Why a partition does not tier comes from the HTTP listeners of the leaders (`/tiering`), where they have one
+that can be reached from here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
     from service.remote.stores.store import ObjectStore
 
 WATCH_INTERVAL_S = 1.0
+MOST_TOLD_BYTES = 4 << 20
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
-DIRS_KEY = "log.dirs"
+DIRS_KEY, HTTP_KEY = "log.dirs", "firn.http.listener"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,9 @@ class TopicTiers:
     """What the store refuses to tell of single partitions."""
     settings_unknown: bool = False
     """Whether nothing expires, as a recovery has brought the topic back and its settings are not known."""
+
+    failing: tuple[str, ...] = ()
+    """What fails or waits, by partition, or by node and step, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,7 @@ def collect(
         (info,) = cluster.topics([topic])
         leaders = {p.partition: p.leader for p in info.partitions}
         settings = {
-            leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY))
+            leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY, HTTP_KEY))
             for leader in set(leaders.values())
         }
         start = cluster.offsets(topic, leaders, EARLIEST)
@@ -185,9 +192,33 @@ def collect(
             )
         )
     asleep = tuple(Asleep(p, *found.asleep) for p, found in cold.items() if found.asleep is not None)
-    return TopicTiers(
-        topic, info.topic_id, url, problem, tuple(rows), writer, ahead, asleep, refused, is_unknown
+    failing = tuple(
+        line
+        for leader, found in settings.items()
+        for line in _failing(leader, found.get(HTTP_KEY), info.topic_id)
     )
+    return TopicTiers(
+        topic, info.topic_id, url, problem, tuple(rows), writer, ahead, asleep, refused, is_unknown, failing
+    )
+
+
+def _failing(leader: int, listener: str | None, topic_id: UUID) -> list[str]:
+    """What `leader` says of the topic's partitions and of the prefix; nothing where it cannot be asked."""
+    from urllib.request import urlopen
+
+    if not listener:
+        return []
+    host, _, port = listener.rpartition(":")
+    url = f"http://{host or '127.0.0.1'}:{port}/tiering?topic={topic_id}"
+    try:
+        with urlopen(url, timeout=3) as answer:
+            told = json.loads(answer.read(MOST_TOLD_BYTES))
+        return [
+            *(f"partition {one['partition']}: {one['why']}" for one in told["partitions"]),
+            *(f"node {leader}: {one['step']}: {one['why']}" for one in told["prefix"]),
+        ]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return []  # another machine's loopback, or an older node
 
 
 def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> Cold:
@@ -349,7 +380,7 @@ def table(tiers: TopicTiers) -> list[str]:
             "nothing expires, as a recovery brought the topic back and its settings are not known: set "
             f"retention.ms, or run firn topic settings-known {tiers.topic}"
         )
-    return lines
+    return [*lines, *tiers.failing]
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

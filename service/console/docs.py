@@ -24,6 +24,8 @@ switches it on.
   they are. A store that is away is `degraded`, with the reason: hot data is served all the same.
 - `/turns`: the longest and the latest long turns of the event loop and who held it: API, client and
   partition, or task and line.
+- `/tiering`: which partitions do not tier and which steps for the whole bucket fail, each with its reason;
+  `?topic=ID` for one topic. `firn tiers TOPIC` shows it.
 - `/version`: the version, and the commit that it was built of.
 
 `firn top` shows a node's figures as a table that renews itself, `firn top --json` once for programs.

@@ -1,4 +1,4 @@
-"""The HTTP listener of a node: `/metrics`, `/healthz`, `/readyz`, `/version`, `/turns`.
+"""The HTTP listener of a node: `/metrics`, `/healthz`, `/readyz`, `/version`, `/turns`, `/tiering`.
 
 It runs on the node's loop and is made so that nobody on it can cost the node anything: at most
 `MOST_CONNECTIONS`, each for at most `CONNECTION_S`, with small heads, bodies unread, answers written as
@@ -11,8 +11,9 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Final
 
 from aiohttp import web_exceptions
@@ -24,6 +25,7 @@ from service.base.errors import ConfigError
 from service.base.health import Check, State
 from service.base.release import release
 from service.base.turns import LongTurn
+from service.base.types import TopicIdPartition
 from service.console.connections import Connections
 from service.console.ports import Watched
 from service.console.process import memory_limit, of_process
@@ -38,6 +40,8 @@ CONNECTION_S: Final = 30.0
 _LINE_BYTES: Final = 2048
 _FIELD_BYTES: Final = 4096
 _PIECE_BYTES: Final = 64 << 10
+_MOST_TOLD: Final = 1000
+"""So many entries of each list `/tiering` has at most."""
 _AGE_S: Final = 1.0
 """So old may be what somebody gets of `/metrics` and `/readyz`."""
 _KEY: Final = "firn.http.listener"
@@ -105,7 +109,9 @@ class Console:
                 return _json(self._release._asdict())
             case "/turns":
                 return self._turns()
-        return Response(status=404, text="/metrics, /healthz, /readyz, /version or /turns\n")
+            case "/tiering":
+                return self._tiering(request.query.get("topic"))
+        return Response(status=404, text="/metrics, /healthz, /readyz, /version, /turns or /tiering\n")
 
     async def _metrics(self, request: BaseRequest) -> StreamResponse:
         text = await self._scraped()
@@ -154,6 +160,30 @@ class Console:
         now_s, turns = self._loop.time(), self._node.turns
         longest = [_turn(one, now_s) for one in turns.longest]
         return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
+
+    def _tiering(self, topic: str | None) -> Response:
+        """Which partitions do not tier, and which steps for the whole prefix fail, each with its reason.
+
+        `topic` is the id of the only topic that is asked for, if so.
+        """
+        cold = self._node.cold
+        metrics = cold.tiering if cold is not None else None
+        partitions: list[dict[str, object]] = []
+        prefix: list[dict[str, object]] = []
+        if metrics is not None:
+            stopped = (
+                {"topic_id": str(tip.topic_id), "topic": tip.topic, "partition": tip.partition, "why": why}
+                for tip, why in metrics.reasons.items()
+                if topic in (None, str(tip.topic_id))
+            )
+            partitions = list(islice(stopped, _MOST_TOLD))
+            failing: Iterator[dict[str, object]] = (
+                {"step": task.value, "why": why}
+                for (task, at), why in metrics.failing.items()
+                if not isinstance(at, TopicIdPartition)
+            )
+            prefix = list(islice(failing, _MOST_TOLD))
+        return _json({"partitions": partitions, "prefix": prefix})
 
 
 def _turn(one: LongTurn, now_s: float) -> dict[str, object]:

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,55 @@ def test_firn_top_shows_what_the_node_tells(watched: tuple[Node, Http]) -> None:
     assert nobody.returncode == 1
     assert "firn.http.listener" in nobody.stderr
     assert "Traceback" not in nobody.stderr
+
+
+def test_a_topic_that_the_store_refuses_is_told_by_name_and_others_tier(
+    start_node: NodeFactory, moto_store: Store
+) -> None:
+    """PUT of one topic's objects answers 403, for twelve partitions: `firn tiers` and `/tiering` say so."""
+    http = Http(free_port())
+    with fault_proxy(moto_store.endpoint or "") as proxy:
+        node = start_node(
+            moto_store.through(proxy.endpoint), **{"firn.http.listener": f"127.0.0.1:{http.port}"}
+        )
+        for topic, partitions in (("denied", 12), ("fine", 2)):
+            Admin(node.bootstrap).create(
+                topic, partitions, remote_storage_enable="true", internal_segment_bytes="200"
+            )
+        topic_id = json.loads(tiers_of(node, "denied"))["topic_id"]
+        proxy.plan = lambda seen: (
+            Fault.DENIED if seen.method == "PUT" and topic_id in seen.path else Fault.PASS
+        )
+        with RawConnection(node.bootstrap) as connection:
+            for topic, partitions in (("denied", 12), ("fine", 2)):
+                for partition in range(partitions):
+                    for _ in range(3):
+                        assert produce(connection, topic, partition, batch([bytes(60)])).error_code == 0
+        wait_until("denied partitions to fail", lambda: http.one("firn_tiering_failing", step="copy") == 12)
+        for partition in range(2):
+            wait_until(
+                "the others to tier",
+                partial(_is_tiered, node, "fine", partition),
+            )
+        assert http.one("firn_tiering_store_pauses_total") == 0
+        told = http.json(f"/tiering?topic={topic_id}")
+        assert {one["partition"] for one in told["partitions"]} == set(range(12))
+        assert all(
+            one["why"].startswith("copy: ") and "AccessDenied" in one["why"] for one in told["partitions"]
+        )
+        assert json.loads(tiers_of(node, "fine"))["failing"] == []
+        failing = json.loads(tiers_of(node, "denied"))["failing"]
+        assert len(failing) == 12
+        assert failing[3].startswith("partition ")
+        proxy.plan = None
+        wait_until("the refused to catch up", lambda: http.one("firn_tiering_failing", step="copy") == 0)
+        assert json.loads(tiers_of(node, "denied"))["failing"] == []
+
+
+def tiers_of(node: Node, topic: str) -> str:
+    command = [str(FIRN), "tiers", topic, "--json", "--bootstrap-server", node.bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def _is_tiered(node: Node, topic: str, partition: int) -> bool:
+    return offset(node.bootstrap, topic, partition, LATEST_TIERED) == 1
