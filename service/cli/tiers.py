@@ -66,7 +66,6 @@ class TopicTiers:
     """What the store refuses to tell of single partitions."""
     settings_unknown: bool = False
     """Whether nothing expires, as a recovery has brought the topic back and its settings are not known."""
-
     failing: tuple[str, ...] = ()
     """What fails or waits, by partition, or by node and step, with the reason."""
 
