@@ -344,7 +344,7 @@ def dropped_objects_go_before_the_commit() -> None:
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
-            if proposal.dropped:
+            if proposal.dropped.segments:
                 await self._tools.pool.run(self._tools.store.delete, proposal.retired)
             await settle(self, proposal)
 
