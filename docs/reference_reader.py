@@ -71,8 +71,8 @@ class Place:
                 check(answer.status == 206 or start == 0, f"{key}: the server knows no ranges")
                 return answer.read(most)
         except error.HTTPError as e:
-            # S3 says 403 of what is not there to whoever may not list.
-            raise FileNotFoundError(key) if e.code in (403, 404) else e from e
+            kind = {403: PermissionError, 404: FileNotFoundError}.get(e.code)  # 403: it may well be there
+            raise (kind(f"{key}: HTTP {e.code}") if kind else e) from e
 
 
 def document(data, kind):

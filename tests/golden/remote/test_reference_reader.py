@@ -168,8 +168,11 @@ class Ranges(SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = Path(self.translate_path(self.path))
-        if not path.is_file() or "sig=x%2F" not in self.path:
+        if "sig=x%2F" not in self.path or ("only-topics" in self.path and path.name != "topics.json"):
             self.send_error(403)
+            return
+        if not path.is_file():
+            self.send_error(404)
             return
         data, wanted = path.read_bytes(), self.headers.get("Range")
         if wanted:
@@ -199,6 +202,14 @@ def served(bucket: Bucket, tmp_path: Path) -> Iterator[str]:
 def test_it_reads_over_http_with_a_signature_in_the_query(bucket: Bucket, served: str) -> None:
     assert read(served, "events", 0) == by_firn(bucket.store, "events", 0)
     assert read(served, "events")[1]["end_offset"] == 0
+
+
+def test_what_it_may_not_read_is_not_taken_for_empty(served: str) -> None:
+    for arguments in (("events",), ("events", 1)):
+        done = run(f"{served}&only-topics", *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("PermissionError: data/")
+        assert "403" in done.stderr
 
 
 def test_damage_is_noticed_wherever_it_is(bucket: Bucket, tmp_path: Path) -> None:
