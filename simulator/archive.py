@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.clock import ManualClock
 from service.base.errors import FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
-from service.inspect.repair import HeadRepair, Hopeless, carry_out, find_repairs
+from service.inspect.head_repair import HeadRepair, Hopeless
+from service.inspect.repair import carry_out, find_repairs
 from service.remote.format.keys import (
     CLUSTER_KEY,
     TOPICS_KEY,
@@ -158,9 +160,11 @@ class Archive:
         return said
 
     def _store(self, prefix: str) -> MemoryStore:
-        store = MemoryStore(SystemThreads())
-        for key, found in self._bucket.objects.items():
+        clock = ManualClock(0)
+        store = MemoryStore(SystemThreads(), clock)
+        for key, found in sorted(self._bucket.objects.items(), key=lambda one: one[1].modified_ms):
             if key.startswith(prefix):
+                clock.advance(found.modified_ms - clock.now_ms())
                 store.put(key, found.data)
         return store
 

@@ -17,7 +17,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "fsck",
         help="check a bucket offline",
         description="Read a whole prefix and check it: offsets contiguous, every checksum right, every object"
-        " there. Lists orphans. Exit code 1 when anything is wrong (orphans are not).",
+        " there, HEADs and topics as the newest copy of the metadata in the bucket has them, or newer. Lists"
+        " orphans. May run beside nodes. Exit code 1 when anything is wrong (orphans are not).",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--topic", metavar="NAME|ID", help="this topic only")

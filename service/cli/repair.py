@@ -1,4 +1,4 @@
-"""`firn repair`: re-point HEAD, topics.json and cluster.json to what is there, where damaged or gone."""
+"""`firn repair`: make pages, manifests, HEAD, topics.json and cluster.json again, where damaged or gone."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 
 from service.cli.stores import add_store_options, endpoint_of
 
+_FOLLOW = ": no node follows that by itself; start it once with firn.remote.recover=true"
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "repair",
-        help="repair HEADs, topics.json and cluster.json of a bucket",
-        description="Say which HEADs, and whether topics.json and cluster.json, are damaged or gone, and from"
-        " what they can be made again, or do it (--write). Stop the node first; start it once with"
-        " firn.remote.recover=true afterwards. Nothing is deleted. Exit code 1 when something is wrong and"
-        " was not repaired.",
+        help="repair manifests, HEADs, topics.json and cluster.json of a bucket",
+        description="Say which pages of manifests, manifests and HEADs, and whether topics.json and"
+        " cluster.json, are damaged, gone or older than the newest copy of the metadata, and from what they"
+        " can be made again, or do it (--write). Stop the node first; start it once with"
+        " firn.remote.recover=true afterwards where a manifest is published anew. Nothing is deleted. Exit"
+        " code 1 when something is wrong and was not repaired.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument(
@@ -28,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.config.tables import store_url_problem
-    from service.inspect.repair import Hopeless, carry_out, find_repairs
+    from service.inspect.head_repair import HeadRepair, Hopeless
+    from service.inspect.repair import carry_out, find_repairs
     from service.remote.stores.obstore_store import open_store
     from service.remote.stores.proven_uploads import ProvenUploads
 
@@ -42,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
         wrong += 1
         if args.write and not isinstance(repair, Hopeless):
             if carry_out(ProvenUploads(store, store.verifies_uploads), repair, world.new_uuid):
-                print("  repaired")
+                is_published = isinstance(repair, HeadRepair) and not repair.is_as_committed
+                print("  repaired" + (_FOLLOW if is_published else ""))
                 wrong -= 1
             else:
                 print("  not repaired: somebody else has written there meanwhile; is a node running?")

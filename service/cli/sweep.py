@@ -14,8 +14,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "sweep",
         help="list orphans in a bucket, or delete them",
         description="List the objects that no published manifest names, or delete them (--delete). A running"
-        " node sweeps by itself; this is for prefixes that no node writes to any more. Partitions that"
-        " cannot be judged for sure are passed over, and it is said why.",
+        " node sweeps by itself; this is for prefixes that no node writes to any more. What is live is taken"
+        " from HEADs and the newest copy of the metadata in the bucket; where no copy can be read nothing is"
+        " swept. Partitions that cannot be judged for sure are passed over, and it is said why.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--delete", action="store_true", help="delete them; otherwise they are only listed")
@@ -23,7 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--older-than-hours", type=int, default=_DAY_H, metavar="H", help="leave younger ones (default: 24)"
     )
     parser.add_argument(
-        "--topic", metavar="ID", help="this topic, whole, that topics.json does not name: it is given up"
+        "--topic",
+        metavar="ID",
+        help="this topic, whole, that was deleted or nobody knows: it is given up",
     )
     add_store_options(parser)
     parser.set_defaults(run=run)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from service.base.errors import CorruptionError
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
 from service.remote.format import manifest_codec as codec
 from service.remote.format.documents import MAX_STORED_BYTES, unpack
-from service.remote.format.fields import int_field, objects_field, parse_json_object, uuid_field
-from service.remote.format.manifest import MAX_LEVELS, MAX_MANIFEST_ENTRIES, PageRef
+from service.remote.format.fields import int_field, parse_json_object, uuid_field
 from service.remote.format.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
 from service.remote.format.stamp import stamp_fields
+from service.remote.reading.lost_page import reference_of
 
 PACKED: Final = (".json.gz", ".json.zst")
 """How names of manifests and pages end: version 2 writes the first, version 1 wrote the second."""
@@ -82,7 +81,7 @@ def dump_page(source: Source) -> Dump:
     document = _inflated_json(data, source.name)
     topic_id = uuid_field(document, "topic_id")
     partition = int_field(document, "partition", 0, 2**31 - 1)
-    page = codec.decode_page(data, _reference(document, data), topic_id, partition)
+    page = codec.decode_page(data, reference_of(data, "page"), topic_id, partition)
     head = {"topic_id": topic_id, "partition": partition, "level": page.level, **stamp_fields(page.stamp)}
     return Dump("manifest page", head, (("children", _rows(page.children)),))
 
@@ -126,27 +125,3 @@ def _stamped(head: dict[str, Any]) -> Row:
 
 def _inflated_json(data: bytes, name: str) -> dict[str, Any]:
     return parse_json_object(unpack(data, name), name)
-
-
-def _reference(document: dict[str, Any], data: bytes) -> PageRef:
-    """What a manifest would have to say of this page; `decode_page` holds the page against it."""
-    from crc32c import crc32c
-
-    rows = objects_field(document, "children", MAX_MANIFEST_ENTRIES)
-    if not rows:
-        raise CorruptionError("a page without children")
-    level = int_field(document, "level", 0, MAX_LEVELS)
-    limit = 2**63 - 1
-    return PageRef(
-        base_offset=int_field(rows[0], "base_offset", 0, limit),
-        last_offset=int_field(rows[-1], "last_offset", 0, limit),
-        level=level,
-        segments=sum(int_field(row, "segments", 1, limit) for row in rows) if level else len(rows),
-        size_bytes=sum(int_field(row, "size_bytes" if level else "size", 1, limit) for row in rows),
-        max_timestamp=max(int_field(row, "max_timestamp", -1, limit) for row in rows),
-        first_epoch=0,
-        last_epoch=0,
-        key="page",
-        stored_size=len(data),
-        crc32c=crc32c(data),
-    )

@@ -91,6 +91,12 @@ class FsckReport:
         if len(self.errors) < MAX_LISTED:
             self.errors.append(Finding(where, what))
 
+    def no_errors_below(self, prefix: str) -> None:
+        """Take back the errors of objects below `prefix`: they are being deleted."""
+        left = [one for one in self.errors if not one.where.startswith(prefix)]
+        self.error_count -= len(self.errors) - len(left)
+        self.errors = left
+
     def note(self, where: str, what: str) -> None:
         if len(self.notes) < MAX_LISTED:
             self.notes.append(Finding(where, what))
@@ -100,6 +106,12 @@ class FsckReport:
         self.orphan_bytes += size_bytes
         if len(self.orphans) < MAX_LISTED:
             self.orphans.append(Orphan(key, size_bytes))
+
+    def no_orphan(self, orphan: Orphan) -> None:
+        """Take back that it is one."""
+        self.orphans.remove(orphan)
+        self.orphan_count -= 1
+        self.orphan_bytes -= orphan.size_bytes
 
     def unknown(self, topic_id: str, size_bytes: int) -> None:
         found = self.unknown_topics.setdefault(topic_id, UnknownTopic(topic_id))

@@ -1,21 +1,26 @@
-"""Objects that no published manifest names, found and deleted from the bucket alone: `firn sweep`.
+"""Objects that nothing committed names, found and deleted from the bucket alone: `firn sweep`.
 
-A node sweeps by itself what it can judge; this is for what is left where no node runs any more. Without the
-metadata HEAD is all there is, and HEAD may lag behind a commit: so a partition is passed over as soon as it
-has a manifest newer than HEAD, as are partitions with errors, young objects, and topics that `topics.json`
-does not name, unless one is asked for by its id. HEAD is looked at again before anything of its partition
-is deleted.
+A node sweeps by itself what it can judge; this is for what is left where no node runs any more. What is
+live is told by the newest copy of the metadata and by HEAD, never by `topics.json` alone; without a copy
+nothing is swept. The copy may be older than the bucket and HEAD may lag behind a commit: so a partition is
+passed over as soon as it has a manifest newer than HEAD or the copy is ahead of HEAD, as are partitions
+with errors, young objects, and topics that are not known to live, unless one is asked for by its id. Such a
+topic goes where its deletion was committed, or where the copy does not know it and is newer than all of its
+objects. HEAD is looked at again before anything of its partition is deleted. What a store was probed with
+and was not removed goes, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby, islice
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.inspect.fsck import check_partition
+from service.inspect.committed import Committed, Standing, read_committed
+from service.inspect.partition_check import Subject, check_partition
 from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
@@ -23,23 +28,28 @@ from service.remote.format.keys import (
     PageKey,
     ParsedKey,
     SegmentKey,
+    manifest_prefix,
     parse_key,
     partition_prefix,
     topic_prefix,
 )
+from service.remote.format.manifest import Manifest, Page, PageRef, live_segments
 from service.remote.format.manifest_codec import Head
-from service.remote.reading.object_reader import open_head
+from service.remote.reading.object_reader import Chain, open_head, open_named, open_page
+from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
-from service.tiering.shared_objects import read_topics
 
-DELETE_BATCH = 1000
+DELETE_BATCH: Final = 1000
+PIECE: Final = 10_000
+"""PartitionOrphans that are held in memory at a time."""
 
 
 class PartitionOrphans(NamedTuple):
-    """What may go of one partition; `head` is what was judged by, None for a topic that is given up whole."""
+    """Objects that may go; `head` is what they were judged by, None where no HEAD can name them any more."""
 
-    key: HeadKey
+    where: str
+    key: HeadKey | None
     head: Head | None
     orphans: tuple[ObjectInfo, ...]
 
@@ -51,69 +61,154 @@ class Skipped(NamedTuple):
     why: str
 
 
+class Age(NamedTuple):
+    """How old an object has to be, by the store's clock."""
+
+    older_than_ms: int
+    now_ms: int
+
+    def has(self, info: ObjectInfo) -> bool:
+        """Whether the object is that old."""
+        return self.now_ms - info.last_modified_ms >= self.older_than_ms
+
+
 def find_orphans(
     store: ObjectStore, *, older_than_ms: int, now_ms: int, forsaken: UUID | None = None
 ) -> Iterator[PartitionOrphans | Skipped]:
     """Walk the bucket at `now_ms` by the store's clock; `forsaken` is a topic that is given up whole.
 
-    Raises `CorruptionError` when `topics.json` is damaged or gone, for then nobody knows what is live.
+    A partition's orphans come in pieces of bounded size. Raises `CorruptionError` when no copy of the
+    metadata can be read, for then nobody knows what is live.
     """
-    topics = read_topics(store)
-    if topics is None:
-        raise CorruptionError("topics.json is not there: nobody knows what is live (firn repair)")
-    names = {row.topic_id: row.name for row in topics.topics}
-    listing = store.list(DATA_PREFIX if forsaken is None else topic_prefix(forsaken))
+    committed = read_committed(store)
+    if committed.copy is None:
+        why = "; ".join(committed.copy_problems) or "there is none"
+        raise CorruptionError(f"no copy of the metadata can be read: nobody knows what is live: {why}")
+    age = Age(older_than_ms, now_ms)
+    if forsaken is not None:
+        yield from _forsaken(store, committed, forsaken, age)
+        return
+    names = committed.ever_live()
     told: set[UUID] = set()
-    for owner, infos in groupby(listing, lambda info: _owner(parse_key(info.key))):
+    for owner, _ in groupby(store.list(DATA_PREFIX), lambda info: _owner(parse_key(info.key))):
         if owner is None:
             continue
-        old = (info for info in infos if now_ms - info.last_modified_ms >= older_than_ms)
         if owner.topic_id in names:
-            if forsaken is None:
-                yield _partition(store, owner, names[owner.topic_id], older_than_ms, now_ms)
-            else:
-                yield Skipped(str(owner.topic_id), f"topics.json names it: {names[owner.topic_id]}")
-        elif forsaken is not None:
-            yield PartitionOrphans(owner, None, tuple(old))
+            subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner))
+            yield from _partition(store, subject, age)
         elif owner.topic_id not in told:
             told.add(owner.topic_id)
-            yield Skipped(str(owner.topic_id), "topics.json does not name it (--topic ID deletes it whole)")
+            is_deleted = owner.topic_id in committed.copy.image.tombstones
+            what = "it was deleted" if is_deleted else "it is not known to live"
+            yield Skipped(str(owner.topic_id), f"{what} (--topic ID deletes it whole)")
+    yield from _pieces(PROBE_PREFIX, None, None, filter(age.has, store.list(PROBE_PREFIX)))
 
 
-def _partition(
-    store: ObjectStore, key: HeadKey, name: str, older_than_ms: int, now_ms: int
-) -> PartitionOrphans | Skipped:
-    where = partition_prefix(*key)
-    report = check_partition(store, key, name, cluster_id=None, deep=False)
+def _forsaken(
+    store: ObjectStore, committed: Committed, topic_id: UUID, age: Age
+) -> Iterator[PartitionOrphans | Skipped]:
+    """All of a topic that is known not to live; else why not."""
+    prefix = topic_prefix(topic_id)
+    newest_ms = max((info.last_modified_ms for info in store.list(prefix)), default=-1)
+    standing = committed.standing(topic_id, newest_ms)
+    if standing is Standing.LIVE:
+        yield Skipped(str(topic_id), f"it is live: {committed.ever_live()[topic_id]}")
+    elif standing is Standing.MADE_SINCE:
+        yield Skipped(
+            str(topic_id),
+            "it has objects that are newer than the newest copy of the metadata, so it may have been made "
+            "since: ask again once there is a newer copy",
+        )
+    else:
+        old = (info for info in store.list(prefix) if _owner(parse_key(info.key)) and age.has(info))
+        yield from _pieces(prefix, None, None, old)
+
+
+def _partition(store: ObjectStore, subject: Subject, age: Age) -> Iterator[PartitionOrphans | Skipped]:
+    where = subject.where
+    report = check_partition(store, subject, deep=False)
     if not report.is_clean:
-        return Skipped(where, f"it has errors (firn fsck, firn repair): {report.errors[0].what}")
+        yield Skipped(where, f"it has errors (firn fsck, firn repair): {report.errors[0].what}")
+        return
+    if report.orphan_count == 0:
+        return
     try:
-        head = open_head(store, key)
+        head = open_head(store, subject.key)
+        chain = Chain(open_named(store, head), head)
     except (ObjectNotFound, CorruptionError) as e:
-        return Skipped(where, f"there is no HEAD to judge by: {e}")
-    if report.orphan_count > len(report.orphans):
-        return Skipped(where, "it has more orphans than can be judged at once")
-    dead: list[ObjectInfo] = []
-    for orphan in report.orphans:
-        parsed = parse_key(orphan.key)
+        yield Skipped(where, f"there is no HEAD to judge by: {e}")
+        return
+    if subject.entry is not None and subject.entry.version > head.version:
+        yield Skipped(where, f"HEAD names version {head.version}, and {subject.entry.version} was committed")
+        return
+    newer = _newer_manifest(store, subject.key, head)
+    if newer is not None:
+        yield Skipped(where, f"it has a manifest newer than HEAD, which may be committed: {newer}")
+        return
+    try:
+        yield from _pieces(where, subject.key, head, filter(age.has, _unnamed(store, subject.key, chain)))
+    except (ObjectNotFound, CorruptionError) as e:
+        yield Skipped(where, f"it changed while it was looked at: {e}")
+
+
+def _newer_manifest(store: ObjectStore, key: HeadKey, head: Head) -> str | None:
+    """A manifest of a later version than HEAD's."""
+    for info in store.list(manifest_prefix(*key)):
+        parsed = parse_key(info.key)
         if isinstance(parsed, ManifestKey) and parsed.version > head.version:
-            return Skipped(where, f"it has a manifest newer than HEAD, which may be committed: {orphan.key}")
-        try:
-            info = store.head(orphan.key)
-        except ObjectNotFound:
-            continue
-        if now_ms - info.last_modified_ms >= older_than_ms:
-            dead.append(info)
-    return PartitionOrphans(key, head, tuple(dead))
+            return info.key
+    return None
+
+
+def _unnamed(store: ObjectStore, key: HeadKey, chain: Chain) -> Iterator[ObjectInfo]:
+    """Objects of a partition that its chain does not name, in the listing's order."""
+    pages: set[str] = set()
+    load = partial(_load, store, chain.manifest, pages)
+    live = (entry for entry in live_segments(chain.manifest, load) if entry.owner is None)
+    entry = next(live, None)
+    for info in store.list(partition_prefix(*key)):
+        parsed = parse_key(info.key)
+        if isinstance(parsed, SegmentKey):
+            while entry is not None and entry.key < info.key:
+                entry = next(live, None)
+            if entry is None or entry.key != info.key:
+                yield info
+        elif isinstance(parsed, PageKey):
+            for _ in live:  # pages behind the last segment in the listing are still to be read
+                pass
+            if info.key not in pages:
+                yield info
+        elif isinstance(parsed, ManifestKey) and info.key != chain.key:
+            yield info
+
+
+def _load(store: ObjectStore, manifest: Manifest, pages: set[str], ref: PageRef) -> Page:
+    pages.add(ref.key)
+    return open_page(store, ref, manifest)
+
+
+def _pieces(
+    where: str, key: HeadKey | None, head: Head | None, infos: Iterable[ObjectInfo]
+) -> Iterator[PartitionOrphans]:
+    found = iter(infos)
+    while piece := tuple(islice(found, PIECE)):
+        yield PartitionOrphans(where, key, head, piece)
 
 
 def delete_orphans(store: ObjectStore, found: PartitionOrphans) -> int:
     """Delete what was found, if HEAD is still the one it was judged by; how many."""
     for start in range(0, len(found.orphans), DELETE_BATCH):
-        if found.head is not None and open_head(store, found.key) != found.head:
+        if found.key is not None and not _stands(store, found.key, found.head):
             return start  # somebody writes there: what was an orphan may be live now
         store.delete([info.key for info in found.orphans[start : start + DELETE_BATCH]])
     return len(found.orphans)
+
+
+def _stands(store: ObjectStore, key: HeadKey, head: Head | None) -> bool:
+    try:
+        return open_head(store, key) == head
+    except (ObjectNotFound, CorruptionError):
+        return False
 
 
 def _owner(parsed: ParsedKey | None) -> HeadKey | None:

@@ -1,108 +1,79 @@
-"""Re-points HEAD, `topics.json` and `cluster.json` to what is there, where damaged or gone: `firn repair`.
+"""Repair of what can be made again from what is there: `firn repair`.
 
-HEAD that cannot be read, or names a manifest that cannot: the newest manifest whose pages and objects are
-all there becomes the chain again, under a version above all that were ever written, so that no catalog
-takes it for its own past. The node does not follow that by itself: it is started once with
-``firn.remote.recover=true``. `topics.json` that cannot be read, or is gone: names, ids and numbers of
-partitions come from the manifests, settings are lost. `cluster.json` that cannot be read, or is gone: the
-cluster's id comes from the manifests and `topics.json`, which must agree, and the newest snapshot of the
-metadata that is whole is named again; it names no writer, as the next node that starts takes the prefix over.
-What is of a later version of the format is sound, and left alone. Nothing is deleted.
+Pages that cannot be read come from the keys and footers of their segments (`lost_page`): where the very
+bytes come out again they are put back, and nothing else changes. HEAD that cannot be read, is gone, is
+behind the newest copy of the metadata, or names a manifest that cannot be read: it names the committed
+manifest again where the copy tells which that is. Otherwise the newest manifest whose pages and objects are
+all there becomes the chain, and segments that lie behind its end go on with it, as what is uploaded was
+acknowledged; without any manifest the segments alone make one. That is published under a version above all
+that were ever written, so that no catalog takes it for its own past; a node does not follow it by itself
+and is started once with ``firn.remote.recover=true``.
+
+`topics.json` that cannot be read, or says otherwise than newer metadata: topics, numbers of partitions and
+settings come from the newest copy of the metadata, and what was made since from manifests. Without a copy
+everything comes from the manifests, and settings are lost. `cluster.json` that cannot be read, is gone, or
+names a copy that cannot be read: the cluster's id comes from the manifests and `topics.json`, which must
+agree, and the newest copy is named again; it names no writer where it was lost, as the next node that
+starts takes the prefix over. What is of a later version of the format is sound, and left alone. Nothing is
+deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from crc32c import crc32c
-
 from service.base.errors import CorruptionError, UnknownVersion
-from service.metadata.snapshot_codec import decode_snapshot
+from service.inspect.committed import Committed, Standing, read_committed
+from service.inspect.head_repair import HeadRepair, Hopeless, PageRepair, repairs_of_partition
 from service.remote.format.keys import (
     CLUSTER_KEY,
     DATA_PREFIX,
-    METADATA_PREFIX,
     TOPICS_KEY,
     HeadKey,
     ManifestKey,
-    MetadataKey,
     PageKey,
     SegmentKey,
     head_key,
-    manifest_prefix,
     parse_key,
-    partition_prefix,
+    topic_prefix,
 )
-from service.remote.format.manifest import Manifest, Page, PageRef
+from service.remote.format.manifest import Manifest
 from service.remote.format.manifest_codec import (
-    MAX_METADATA_BYTES,
     MAX_SMALL_BYTES,
     MAX_TOPICS_BYTES,
     ClusterFile,
-    MetadataRef,
     TopicRow,
     encode_cluster,
     encode_head,
-    encode_manifest,
     encode_topics,
-    head_of,
 )
-from service.remote.reading.chain_proof import proved_footer, proved_segments
-from service.remote.reading.object_reader import Chain, open_chain, open_cluster, open_page, open_published
+from service.remote.reading.object_reader import open_cluster, open_cluster_file, open_metadata, open_topics
 from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore, Tagged
-from service.tiering.shared_objects import read_topics
 
 NewUuid = Callable[[], UUID]
 _ABSENT: Final = "it is not there"
 
 
-class HeadRepair(NamedTuple):
-    """HEAD of one partition as it can be made again; `chain` is the one that is to be published anew."""
-
-    key: HeadKey
-    wrong: str
-    chain: Chain
-    version: int
-    seen: Tagged | None
-
-    def __str__(self) -> str:
-        manifest = self.chain.manifest
-        return (
-            f"{partition_prefix(*self.key)}: {self.wrong}; to be published anew as version {self.version}: "
-            f"{self.chain.key}, offsets {manifest.start_offset} to {manifest.end_offset - 1}"
-        )
-
-
 class TopicsRepair(NamedTuple):
-    """`topics.json` as it can be made again."""
+    """`topics.json` as it can be made again; `source` is what it is made from."""
 
     wrong: str
     cluster_id: str
     rows: tuple[TopicRow, ...]
+    source: str
     seen: Tagged | None
 
     def __str__(self) -> str:
         named = (
             ", ".join(f"{row.name} ({row.partitions})" for row in self.rows) or "none, nothing is archived"
         )
-        return f"{TOPICS_KEY}: {self.wrong}; to be made from the manifests, without settings: {named}"
-
-
-class Hopeless(NamedTuple):
-    """What is wrong and cannot be repaired from what is there."""
-
-    where: str
-    wrong: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: cannot be repaired: {self.wrong}"
+        return f"{TOPICS_KEY}: {self.wrong}; to be made from {self.source}: {named}"
 
 
 class ClusterRepair(NamedTuple):
@@ -121,29 +92,39 @@ class ClusterRepair(NamedTuple):
         )
 
 
-Repair = HeadRepair | TopicsRepair | ClusterRepair | Hopeless
+Repair = PageRepair | HeadRepair | TopicsRepair | ClusterRepair | Hopeless
+
+
+class _Found(NamedTuple):
+    """A partition whose chain is whole, or can be made so; `head_ms` is when the store got its HEAD."""
+
+    manifest: Manifest
+    head_ms: int
 
 
 def find_repairs(store: ObjectStore) -> Iterator[Repair]:
-    """What is wrong with HEADs, `topics.json` and `cluster.json`, and how each can be made again.
+    """What is wrong with pages, HEADs, `topics.json` and `cluster.json`, and how each can be made again.
 
     Changes nothing. To be carried out in this order.
     """
-    partitions: dict[UUID, list[Manifest]] = {}
-    is_empty = True
+    committed = read_committed(store)
+    partitions: dict[UUID, list[_Found]] = {}
+    met: set[HeadKey] = set()
     for key in _partitions(store):
-        is_empty = False
-        found = _head_repair(store, key)
-        if isinstance(found, Manifest):
-            partitions.setdefault(key.topic_id, []).append(found)
-        elif found is not None:
-            yield found
-            if isinstance(found, HeadRepair):
-                partitions.setdefault(key.topic_id, []).append(found.chain.manifest)
-    topics = _topics_repair(store, partitions, is_empty)
+        met.add(key)
+        if _is_deleted(committed, key):
+            continue
+        manifest, repairs = repairs_of_partition(store, key, committed.entry(key))
+        yield from repairs
+        if manifest is not None:
+            partitions.setdefault(key.topic_id, []).append(_Found(manifest, _head_ms(store, key)))
+    for key, entry in committed.archived():
+        if key not in met and entry.segments:
+            yield Hopeless(f"{topic_prefix(key.topic_id)}/{key.partition}", "nothing of it is there")
+    topics = _topics_repair(store, committed, partitions, is_empty=not met)
     if topics is not None:
         yield topics
-    cluster = _cluster_repair(store, partitions)
+    cluster = _cluster_repair(store, committed, partitions)
     if cluster is not None:
         yield cluster
 
@@ -160,111 +141,118 @@ def _partitions(store: ObjectStore) -> Iterator[HeadKey]:
             yield key
 
 
-def _head_repair(store: ObjectStore, key: HeadKey) -> HeadRepair | Hopeless | Manifest | None:
-    """The manifest where nothing is wrong; None where nothing was ever published."""
-    where = partition_prefix(*key)
-    wrong = "there is no HEAD"
+def _is_deleted(committed: Committed, key: HeadKey) -> bool:
+    """Whether the objects of the partition are being deleted, or are to be: nothing of it is repaired."""
+    return committed.copy is not None and key.topic_id in committed.copy.image.tombstones
+
+
+def _head_ms(store: ObjectStore, key: HeadKey) -> int:
     try:
-        chain = open_published(store, key)
-        if chain is not None:
-            return chain.manifest
-    except UnknownVersion as e:
-        return Hopeless(where, str(e))
-    except (CorruptionError, ObjectNotFound) as e:
-        wrong = str(e)
-    manifests = sorted(
-        (
-            (parsed.version, info.key)
-            for info in store.list(manifest_prefix(*key))
-            if isinstance(parsed := parse_key(info.key), ManifestKey)
-        ),
-        reverse=True,
-    )
-    if not manifests:
-        return None if wrong == "there is no HEAD" else Hopeless(where, f"{wrong}; there is no manifest")
-    try:
-        seen = conditional.tagged_or_none(store, head_key(*key), max_size=MAX_SMALL_BYTES)
-    except CorruptionError as e:
-        return Hopeless(where, f"{e}; delete it first")
-    for version, group in groupby(manifests, lambda one: one[0]):
-        whole = [chain for _, name in group if (chain := _whole(store, key, name)) is not None]
-        if len(whole) > 1:
-            return Hopeless(
-                where, f"{wrong}; two manifests of version {version} are whole, one was committed"
-            )
-        if whole:
-            return HeadRepair(key, wrong, whole[0], manifests[0][0] + 1, seen)
-    return Hopeless(where, f"{wrong}; none of {len(manifests)} manifests is whole")
-
-
-def _whole(store: ObjectStore, key: HeadKey, name: str) -> Chain | None:
-    """The chain under `name`, when every page and every object of it is there and agrees."""
-    wrong: list[str] = []
-
-    def load(ref: PageRef) -> Page:
-        return open_page(store, ref, chain.manifest)
-
-    try:
-        chain = open_chain(store, name)
-        if (chain.manifest.topic_id, chain.manifest.partition) != key:
-            return None
-        for entry in proved_segments(chain, load, lambda where, what: wrong.append(what)):
-            size = store.head(entry.key).size
-            proved_footer(
-                store, entry, size, cluster_id=chain.manifest.cluster_id, topic=chain.manifest.topic
-            )
-    except (CorruptionError, ObjectNotFound):
-        return None
-    return None if wrong else chain
+        return store.head(head_key(*key)).last_modified_ms
+    except ObjectNotFound:
+        return -1
 
 
 def _topics_repair(
-    store: ObjectStore, partitions: dict[UUID, list[Manifest]], is_empty: bool
+    store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]], is_empty: bool
 ) -> TopicsRepair | Hopeless | None:
-    wrong = _ABSENT
-    try:
-        if read_topics(store) is not None:
-            return None
-    except UnknownVersion as e:
-        return Hopeless(TOPICS_KEY, str(e))
-    except CorruptionError as e:
-        wrong = str(e)
-    rows = tuple(
-        TopicRow(found[-1].topic, topic_id, max(one.partition for one in found) + 1, {})
-        for topic_id, found in partitions.items()
-    )
+    wrong = committed.topics_wrong or "; ".join(committed.topics_problems())
+    if not wrong:
+        return None
+    if committed.topics is None and _is_of_later_version(store):
+        return Hopeless(TOPICS_KEY, wrong)
+    if committed.later is not None:
+        return Hopeless(TOPICS_KEY, f"{wrong}; {committed.later}")
+    rows = _rows(store, committed, partitions)
     if not rows and wrong == _ABSENT:
         return None
-    ids = {one.cluster_id for found in partitions.values() for one in found}
-    if is_empty:
+    ids = {one.manifest.cluster_id for found in partitions.values() for one in found}
+    if not ids:
         with suppress(CorruptionError, ObjectNotFound):
-            ids.add(open_cluster(store))  # it names whatever is made next
+            if is_empty or committed.copy is not None:
+                ids.add(open_cluster(store))  # it names whatever is made next
     if not ids:
         return Hopeless(TOPICS_KEY, f"{wrong}; nothing that can be read says which topics there are")
     [cluster_id, *others] = ids
     if others:
         return Hopeless(TOPICS_KEY, f"{wrong}; the manifests are of {len(others) + 1} clusters")
-    seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
-    return TopicsRepair(wrong, cluster_id, rows, seen)
+    try:
+        seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+    except CorruptionError as e:
+        return Hopeless(TOPICS_KEY, f"{e}; delete it first")
+    source = (
+        f"{committed.copy.ref.key} and newer manifests"
+        if committed.copy is not None
+        else "the manifests, without settings"
+    )
+    return TopicsRepair(wrong, cluster_id, rows, source, seen)
+
+
+def _is_of_later_version(store: ObjectStore) -> bool:
+    try:
+        open_topics(store)
+    except UnknownVersion:
+        return True
+    except (CorruptionError, ObjectNotFound):
+        return False
+    return False
+
+
+def _rows(
+    store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]]
+) -> tuple[TopicRow, ...]:
+    """All topics that live: those of the copy, and those that were made since.
+
+    A name is one topic's. Who has it by the newest HEAD got it last, as a topic that was deleted takes no
+    commits.
+    """
+    rows = {row.topic_id: row for row in committed.rows()}
+    for topic_id, found in partitions.items():
+        count = max(one.manifest.partition for one in found) + 1
+        before = rows.get(topic_id)
+        if before is not None:
+            rows[topic_id] = before._replace(partitions=max(count, before.partitions))
+        elif committed.copy is None or _is_made_since(store, committed, topic_id):
+            rows[topic_id] = TopicRow(found[-1].manifest.topic, topic_id, count, {})
+    by_name: dict[str, TopicRow] = {}
+    for row in rows.values():
+        other = by_name.get(row.name)
+        if other is None or _newest_head(partitions, row) > _newest_head(partitions, other):
+            by_name[row.name] = row
+    return tuple(by_name[name] for name in sorted(by_name))
+
+
+def _is_made_since(store: ObjectStore, committed: Committed, topic_id: UUID) -> bool:
+    newest_ms = max((info.last_modified_ms for info in store.list(topic_prefix(topic_id))), default=-1)
+    return committed.standing(topic_id, newest_ms) in (Standing.LIVE, Standing.MADE_SINCE)
+
+
+def _newest_head(partitions: dict[UUID, list[_Found]], row: TopicRow) -> int:
+    return max((one.head_ms for one in partitions.get(row.topic_id, ())), default=-1)
 
 
 def _cluster_repair(
-    store: ObjectStore, partitions: dict[UUID, list[Manifest]]
+    store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]]
 ) -> ClusterRepair | Hopeless | None:
+    metadata = committed.copy.ref if committed.copy is not None else None
     wrong = _ABSENT
+    cluster: ClusterFile | None = None
     try:
-        open_cluster(store)
+        cluster = open_cluster_file(store)
+        open_metadata(store)
         return None
     except UnknownVersion as e:
         return Hopeless(CLUSTER_KEY, str(e))
-    except ObjectNotFound:
-        pass
+    except ObjectNotFound as e:
+        wrong = _ABSENT if cluster is None else str(e)
     except CorruptionError as e:
         wrong = str(e)
-    ids = {manifest.cluster_id for found in partitions.values() for manifest in found}
-    with suppress(CorruptionError):
-        topics = read_topics(store)
-        ids.update([topics.cluster_id] if topics is not None else ())
+    if cluster is not None:
+        # It is whole and names a copy that is not: whoever writes to the prefix stays named.
+        seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+        return ClusterRepair(wrong, cluster._replace(metadata=metadata), seen)
+    ids = {one.manifest.cluster_id for found in partitions.values() for one in found}
+    ids.update([committed.topics.cluster_id] if committed.topics is not None else ())
     if len(ids) != 1:
         if wrong == _ABSENT and not ids:
             return None  # nothing is archived: the next start makes the prefix its cluster's
@@ -274,26 +262,11 @@ def _cluster_repair(
         seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
     except CorruptionError as e:
         return Hopeless(CLUSTER_KEY, f"{e}; delete it first")
-    return ClusterRepair(wrong, ClusterFile(ids.pop(), None, _newest_metadata(store)), seen)
-
-
-def _newest_metadata(store: ObjectStore) -> MetadataRef | None:
-    """The newest snapshot of the metadata that is whole."""
-    found = (
-        (parsed, info)
-        for info in store.list(METADATA_PREFIX)
-        if isinstance(parsed := parse_key(info.key), MetadataKey)
-    )
-    for parsed, info in sorted(found, key=lambda one: one[0].offset, reverse=True):
-        with suppress(CorruptionError, ObjectNotFound):
-            data = store.get(info.key, max_size=MAX_METADATA_BYTES)
-            decode_snapshot([data], end_offset=parsed.offset, epoch=parsed.epoch)
-            return MetadataRef(info.key, parsed.offset, parsed.epoch, len(data), crc32c(data))
-    return None
+    return ClusterRepair(wrong, ClusterFile(ids.pop(), None, metadata), seen)
 
 
 def carry_out(
-    store: ObjectStore, repair: HeadRepair | TopicsRepair | ClusterRepair, new_uuid: NewUuid
+    store: ObjectStore, repair: PageRepair | HeadRepair | TopicsRepair | ClusterRepair, new_uuid: NewUuid
 ) -> bool:
     """Write it; False when somebody else has written there since it was looked at."""
     if isinstance(repair, TopicsRepair):
@@ -301,16 +274,10 @@ def carry_out(
         return conditional.write(store, TOPICS_KEY, data, repair.seen)
     if isinstance(repair, ClusterRepair):
         return conditional.write(store, CLUSTER_KEY, encode_cluster(repair.cluster), repair.seen)
-    old = repair.chain.manifest
-    manifest = replace(
-        old,
-        version=repair.version,
-        parent_version=old.version,
-        parent_key=repair.chain.key,
-        stored_key=None,
-    )
-    key, data = manifest.key(new_uuid()), encode_manifest(manifest)
-    if not conditional.create(store, key, data):
-        return False
-    head = encode_head(head_of(manifest, key, data))
-    return conditional.write(store, head_key(*repair.key), head, repair.seen)
+    if isinstance(repair, PageRepair):
+        return conditional.write(store, repair.ref.key, repair.data, repair.seen)
+    objects, head = repair.publication(new_uuid)
+    for key, data in objects:
+        if not conditional.create(store, key, data):
+            return False
+    return conditional.write(store, head_key(*repair.key), encode_head(head), repair.seen)

@@ -21,6 +21,7 @@ from service.records.columns import ColumnDecoder
 from service.remote.format.keys import HeadKey, partition_prefix
 from service.remote.format.manifest import SegmentEntry
 from service.remote.reading.chain_proof import proved_footer, proved_segments, published_chain
+from service.remote.reading.lost_page import recovering
 from service.remote.reading.object_reader import open_page
 from service.remote.reading.segment_proof import prove_segment
 from service.remote.stores.errors import ObjectNotFound, naming
@@ -92,7 +93,8 @@ class Chains:
         if chain is None:
             return
         manifest = chain.manifest
-        for entry in proved_segments(chain, lambda ref: open_page(store, ref, manifest), error):
+        load = partial(open_page, store, owner=manifest)
+        for entry in proved_segments(chain, load, error, recovering(store, manifest)):
             yield Segment(chosen, manifest.cluster_id, manifest.topic, entry)
 
 

@@ -249,7 +249,8 @@ class Manifest:
         written: list[tuple[Page, PageRef, bytes]] = []
 
         def spill(level: int, children: Sequence[Child]) -> PageRef:
-            page = Page(self.topic_id, self.partition, level, tuple(children), stamp)
+            # Without a stamp: so the same segments make the same bytes, should the page ever be lost.
+            page = Page(self.topic_id, self.partition, level, tuple(children))
             data = encode_page(page)
             ref = page_ref(page, page.key(new_uuid()), data)
             written.append((page, ref, data))

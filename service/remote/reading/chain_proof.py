@@ -6,11 +6,11 @@ for both. The records of a segment are segment_proof.py's part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from service.base.errors import CorruptionError
-from service.remote.format.keys import HeadKey, partition_prefix
-from service.remote.format.manifest import Load, Manifest, SegmentEntry, live_segments
+from service.remote.format.keys import HeadKey, ManifestKey, manifest_prefix, parse_key, partition_prefix
+from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.object_reader import Chain, check_entry, open_footer_of, open_published
 from service.remote.stores.errors import ObjectNotFound
@@ -18,6 +18,12 @@ from service.remote.stores.store import ObjectStore
 
 Tell = Callable[[str, str], None]
 """(where, what)"""
+Recover = Callable[[PageRef, tuple[int, int]], Iterable[SegmentEntry] | None]
+"""(a page that cannot be read, segments and bytes of it that are not live) -> the live ones, where known"""
+
+
+def nothing_recovered(ref: PageRef, masked: tuple[int, int]) -> None:
+    """For those who only prove what they can read."""
 
 
 def published_chain(
@@ -27,9 +33,8 @@ def published_chain(
     cluster_id: str | None,
     topic: str | None,
     error: Tell,
-    note: Tell | None = None,
 ) -> Chain | None:
-    """What HEAD names; None where it cannot be read, an error, or where nothing was published, a note.
+    """What HEAD names; None where it cannot be read or is gone, an error, or where nothing was published.
 
     `cluster_id` and `topic` are what the manifest must say, None where that is not known.
     """
@@ -40,47 +45,102 @@ def published_chain(
         error(where, f"HEAD, or the manifest that it names, cannot be read: {e}")
         return None
     if chain is None:
-        if note is not None:
-            note(where, "no HEAD: nothing of it was ever published")
+        keys = (parse_key(info.key) for info in store.list(manifest_prefix(*key)))
+        newest = max((one.version for one in keys if isinstance(one, ManifestKey)), default=0)
+        if newest > 1:
+            error(where, head_is_gone(newest))
         return None
-    manifest = chain.manifest
+    check_identity(chain, key, cluster_id=cluster_id, topic=topic, error=error)
+    return chain
+
+
+def head_is_gone(newest_version: int) -> str:
+    """What is wrong where there is no HEAD and a manifest that is not the first: HEAD was there before."""
+    return f"HEAD is gone: there is a manifest of version {newest_version}"
+
+
+def check_identity(
+    chain: Chain, key: HeadKey, *, cluster_id: str | None, topic: str | None, error: Tell
+) -> None:
+    """Whether the manifest says of its cluster and topic what is known of them."""
+    manifest, where = chain.manifest, partition_prefix(key.topic_id, key.partition)
     if cluster_id is not None and manifest.cluster_id != cluster_id:
         error(where, f"the manifest is of cluster {manifest.cluster_id}, not {cluster_id}")
     if topic is not None and manifest.topic != topic:
         error(where, f"the manifest is of topic {manifest.topic!r}, not {topic!r}")
-    return chain
 
 
-def proved_segments(chain: Chain, load: Load, error: Tell) -> Iterator[SegmentEntry]:
+def proved_segments(
+    chain: Chain, load: Load, error: Tell, recover: Recover = nothing_recovered
+) -> Iterator[SegmentEntry]:
     """The live segments, oldest first, while it is proved that they are one chain and add up.
 
-    A page that cannot be read is an error and the end; nothing is said then of what lies behind it.
+    A page that cannot be read is an error, and `recover` may know the segments that it listed. The walk goes
+    on behind it in any case; where it is not known what a page listed, sums are not compared.
     """
+    walk = _Walk(chain.manifest, load, error, recover)
     manifest = chain.manifest
-    expected: int | None = None
-    segments = size_bytes = 0
-    try:
-        for entry in live_segments(manifest, load):
-            if (wrong := _out_of_line(manifest, entry, expected)) is not None:
-                error(entry.key, wrong)
-            expected = entry.last_offset + 1
-            segments, size_bytes = segments + 1, size_bytes + entry.size
-            yield entry
-    except (ObjectNotFound, CorruptionError) as e:
-        error(chain.key, f"a page of the manifest cannot be read: {e}")
-        return
-    end = manifest.start_offset if expected is None else expected
+    yield from walk.children(manifest.children, (manifest.dropped_segments, manifest.dropped_bytes))
+    end = manifest.start_offset if walk.expected is None else walk.expected
     if end != manifest.end_offset:
         error(chain.key, f"the chain ends before {end}, not before {manifest.end_offset}")
-    if (segments, size_bytes) != (manifest.segments, manifest.size_bytes):
+    if walk.is_whole and (walk.segments, walk.size_bytes) != (manifest.segments, manifest.size_bytes):
         error(
             chain.key,
-            f"{segments} segments of {size_bytes} bytes, "
+            f"{walk.segments} segments of {walk.size_bytes} bytes, "
             f"the manifest sums up {manifest.segments} of {manifest.size_bytes}",
         )
 
 
-def _out_of_line(manifest: Manifest, entry: SegmentEntry, expected: int | None) -> str | None:
+class _Walk:
+    """A walk over live segments: where the next one has to begin, and sums of those before."""
+
+    def __init__(self, manifest: Manifest, load: Load, error: Tell, recover: Recover) -> None:
+        self._manifest = manifest
+        self._load = load
+        self._error = error
+        self._recover = recover
+        self.expected: int | None = None
+        self.segments = self.size_bytes = 0
+        self.is_whole = True
+
+    def children(self, children: Iterable[Child], masked: tuple[int, int]) -> Iterator[SegmentEntry]:
+        """Live segments below `children`, of which `masked` segments and bytes are not live any more."""
+        for child in children:
+            if child.last_offset < self._manifest.start_offset:
+                masked = masked[0] - child.segments, masked[1] - child.size_bytes
+            elif isinstance(child, SegmentEntry):
+                yield self._next(child)
+            else:
+                yield from self._page(child, masked)
+                masked = (0, 0)
+
+    def _page(self, ref: PageRef, masked: tuple[int, int]) -> Iterator[SegmentEntry]:
+        try:
+            page = self._load(ref)
+        except (ObjectNotFound, CorruptionError) as e:
+            self._error(ref.key, f"a page of the manifest cannot be read: {e}")
+        else:
+            yield from self.children(page.children, masked)
+            return
+        found = self._recover(ref, masked)
+        if found is not None:
+            yield from map(self._next, found)
+            return
+        if (wrong := _out_of_line(self._manifest, ref, self.expected)) is not None:
+            self._error(ref.key, wrong)
+        self.expected = ref.last_offset + 1
+        self.is_whole = False
+
+    def _next(self, entry: SegmentEntry) -> SegmentEntry:
+        if (wrong := _out_of_line(self._manifest, entry, self.expected)) is not None:
+            self._error(entry.key, wrong)
+        self.expected = entry.last_offset + 1
+        self.segments, self.size_bytes = self.segments + 1, self.size_bytes + entry.size
+        return entry
+
+
+def _out_of_line(manifest: Manifest, entry: Child, expected: int | None) -> str | None:
     """Why `entry` does not go on at `expected`; the first must hold the log's start."""
     if expected is not None:
         return None if entry.base_offset == expected else f"does not follow offset {expected - 1}"

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from service.records.batch import iter_headers
 from service.remote.format.block_table import BatchFacts, build_block_table
 from service.remote.format.keys import MetadataKey, head_key, metadata_key
-from service.remote.format.manifest import Limits, Manifest
+from service.remote.format.manifest import Limits, Manifest, Page
 from service.remote.format.manifest_codec import (
     ClusterFile,
     MetadataRef,
@@ -84,6 +84,11 @@ def segment(number: int) -> PlannedObject:
     )
 
 
+def _stamped_page(page: Page) -> bytes:
+    """The page with a stamp: as they were written before a page had to be a function of its segments."""
+    return encode_page(replace(page, stamp=STAMP))
+
+
 def content() -> dict[str, bytes]:
     """Key -> bytes of every object of the golden bucket, in version 2."""
     snapshot = (KAFKA / "00000000000000000064-0000000003.checkpoint").read_bytes()
@@ -105,7 +110,7 @@ def content() -> dict[str, bytes]:
             [entry_of(plan.footer)],
             leader_epoch=2,
             new_uuid=lambda number=number: UUID(int=100 + number),  # type: ignore[misc]
-            encode_page=encode_page,
+            encode_page=_stamped_page,
             limits=Limits(entries=3, page_refs=2),
             stamp=STAMP,
         )

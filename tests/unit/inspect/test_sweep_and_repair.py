@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -11,17 +12,23 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
+from service.base.types import TopicIdPartition
 from service.inspect.fsck import fsck
+from service.inspect.head_repair import HeadRepair, Hopeless, PageRepair
 from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
-from service.inspect.repair import ClusterRepair, HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
+from service.inspect.repair import ClusterRepair, TopicsRepair, carry_out, find_repairs
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
 from service.remote.format.documents import seal
 from service.remote.format.keys import MetadataKey, SegmentKey, head_key, metadata_key, segment_key
+from service.remote.format.manifest import Limits
+from service.remote.format.manifest_codec import TopicRow, encode_topics
+from service.remote.format.segment_object import decode_footer, encode_footer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.recovery import read_archive
 from service.tiering.steps import Step
+from tests.unit.inspect.archives import copy_metadata
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, World, crash_at
 
 
@@ -49,18 +56,20 @@ def skipped(world: World) -> list[Skipped]:
 
 
 def test_orphans_are_found_and_deleted_and_nothing_live_is(world: World) -> None:
-    live = world.live_keys()
+    copy_metadata(world)
+    live = {*world.stored_keys()}
     orphan = segment_key(SegmentKey(world.topic_ids["events"], 0, 0, 9, 0, UUID(int=1)))
     world.bucket.put(orphan, b"?")
     assert orphans_of(world) == {orphan}
     assert orphans_of(world, older_than_ms=1) == set(), "it may be an upload that runs"
     for one in find_orphans(world.bucket, older_than_ms=0, now_ms=world.clock.now_ms()):
         assert isinstance(one, PartitionOrphans)
-        delete_orphans(world.bucket, one)
+        assert delete_orphans(world.bucket, one) == 1
     assert world.stored_keys() == live
 
 
 def test_a_commit_that_head_does_not_name_yet_is_never_swept(world: World) -> None:
+    copy_metadata(world)
     world.probe = crash_at(Step.COMMITTED)
     world.fill(1)
     assert not world.run()
@@ -73,19 +82,61 @@ def test_a_topic_that_nobody_knows_goes_only_when_it_is_asked_for(world: World) 
     lost = UUID(int=99)
     key = segment_key(SegmentKey(lost, 0, 0, 9, 0, UUID(int=1)))
     world.bucket.put(key, b"?")
+    world.clock.advance(1)
+    copy_metadata(world)
     assert [one.where for one in skipped(world)] == [str(lost)]
     assert orphans_of(world) == set()
     assert orphans_of(world, forsaken=lost) == {key}
-    assert orphans_of(world, forsaken=world.topic_ids["events"]) == set(), "topics.json names it"
+    assert orphans_of(world, forsaken=world.topic_ids["events"]) == set(), "it is live"
+    world.bucket.put(key, b"!")
+    assert orphans_of(world, forsaken=lost) == set(), "it may have been made since the copy"
 
 
-def test_nothing_is_swept_where_nobody_knows_the_topics(world: World) -> None:
-    world.bucket.delete(["topics.json"])
+def test_a_live_topic_is_not_given_up_where_topics_json_forgets_it(world: World) -> None:
+    copy_metadata(world)
+    world.bucket.put("topics.json", encode_topics(CLUSTER, 0, []))
+    assert orphans_of(world, forsaken=world.topic_ids["events"]) == set()
+    errors = fsck(world.bucket).errors
+    assert [one.where for one in errors] == ["topics.json"]
+    assert "does not name events" in errors[0].what
+
+
+def test_nothing_is_swept_where_no_copy_of_the_metadata_can_be_read(world: World) -> None:
     with pytest.raises(CorruptionError, match="nobody knows what is live"):
         orphans_of(world)
+    world.bucket.put(copy_metadata(world), b"?")
+    with pytest.raises(CorruptionError, match="nobody knows what is live"):
+        orphans_of(world, forsaken=UUID(int=99))
+
+
+def test_a_partition_with_more_orphans_than_fit_is_swept_in_pieces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.inspect.fsck_report.MAX_LISTED", 10)
+    monkeypatch.setattr("service.inspect.orphans.PIECE", 7)
+    copy_metadata(world)
+    before = world.stored_keys()
+    for number in range(40):
+        world.bucket.put(segment_key(SegmentKey(UUID(int=7), 0, 0, 9, 0, UUID(int=1 + number))), b"?")
+    found = list(find_orphans(world.bucket, older_than_ms=0, now_ms=world.clock.now_ms()))
+    sizes = [len(one.orphans) for one in found if isinstance(one, PartitionOrphans)]
+    assert sizes == [7, 7, 7, 7, 7, 5]
+    for one in find_orphans(world.bucket, older_than_ms=0, now_ms=world.clock.now_ms()):
+        assert isinstance(one, PartitionOrphans)
+        delete_orphans(world.bucket, one)
+    assert world.stored_keys() == before
+
+
+def test_what_a_store_was_probed_with_is_swept(world: World) -> None:
+    copy_metadata(world)
+    key = f"probe/{UUID(int=3)}"
+    world.bucket.put(key, b"one")
+    assert orphans_of(world, older_than_ms=1) == set(), "a node may be probing"
+    assert orphans_of(world) == {key}
 
 
 def test_orphans_stay_when_head_moved_since_they_were_judged(world: World) -> None:
+    copy_metadata(world)
     orphan = segment_key(SegmentKey(world.topic_ids["events"], 0, 0, 9, 0, UUID(int=1)))
     world.bucket.put(orphan, b"?")
     [found] = [
@@ -111,7 +162,8 @@ def test_a_lost_head_is_made_from_the_newest_whole_manifest(world: World, damage
         world.bucket.put(key, b"{")
     [repair] = find_repairs(world.bucket)
     assert isinstance(repair, HeadRepair)
-    assert repair.chain.key == entry.manifest_key
+    assert repair.base is not None
+    assert repair.base.key == entry.manifest_key
     assert carry_out(world.bucket, repair, lambda: UUID(int=5))
     assert list(find_repairs(world.bucket)) == []
     report = fsck(world.bucket)
@@ -123,7 +175,7 @@ def test_a_lost_head_is_made_from_the_newest_whole_manifest(world: World, damage
     assert not archive.problems
 
 
-def test_a_head_that_names_a_damaged_manifest_goes_back_to_one_that_is_whole(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_made_from_the_one_before_and_what_was_uploaded_since(tmp_path: Path) -> None:
     world = World(tmp_path / "disk")
     world.fill(3)
     world.run()
@@ -131,20 +183,32 @@ def test_a_head_that_names_a_damaged_manifest_goes_back_to_one_that_is_whole(tmp
     [replica] = world.replicas
     entry = world.entry(replica)
     assert entry is not None
+    live = world.live(replica)
     world.bucket.put(entry.manifest_key, b"?")
     [repair] = find_repairs(world.bucket)
     assert isinstance(repair, HeadRepair)
-    assert (repair.chain.manifest.version, repair.version) == (entry.version - 1, entry.version + 1)
+    assert (repair.parent.version, repair.version) == (entry.version - 1, entry.version + 1)
+    assert repair.added == (live[-1],)
     assert carry_out(world.bucket, repair, lambda: UUID(int=5))
     assert not carry_out(world.bucket, repair, lambda: UUID(int=6)), "HEAD is another by now"
-    assert fsck(world.bucket).is_clean
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert report.partitions[0].end_offset == entry.end_offset
 
 
-def test_an_archive_without_a_whole_manifest_is_said_to_be_lost(world: World) -> None:
+def test_an_archive_without_a_manifest_is_made_from_its_segments_or_said_to_be_lost(world: World) -> None:
     for key in world.stored_keys():
         if "/0/manifest/" in key:
             world.bucket.put(key, b"?")
-    assert [type(one) for one in find_repairs(world.bucket)] == [Hopeless]
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, HeadRepair)
+    assert repair.base is None
+    middle = world.live(world.replicas[1])[1]
+    segments = sorted(key for key in world.stored_keys() if "/0/" in key and key.endswith(".seg"))
+    world.bucket.delete([segments[1]])
+    [hopeless] = find_repairs(world.bucket)
+    assert isinstance(hopeless, Hopeless)
+    assert f"do not go on at offset {middle.base_offset}" in hopeless.wrong
 
 
 @pytest.mark.parametrize("damage", ["gone", "torn"])
@@ -196,6 +260,59 @@ def test_cluster_json_is_made_from_the_archive(world: World, damage: str) -> Non
     world.settle()
     assert world.lag(world.replicas[0]) == 0, "the next start takes the prefix over"
     assert open_cluster_file(world.bucket).stamp is not None
+
+
+def test_cluster_json_names_the_copy_of_the_last_life_not_of_the_greatest_offset(world: World) -> None:
+    copy_metadata(world, offset=626)
+    newest = copy_metadata(world, offset=21, life=1)
+    world.bucket.put("cluster.json", b"{")
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, ClusterRepair)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    named = open_cluster_file(world.bucket).metadata
+    assert named is not None
+    assert (named.key, named.end_offset) == (newest, 21)
+    assert fsck(world.bucket).is_clean
+
+
+def test_two_topics_of_one_name_or_id_are_damage(world: World) -> None:
+    world.topic_configs = {"events": {"retention.ms": "-1"}}
+    copy_metadata(world)
+    events = TopicRow("events", world.topic_ids["events"], 2, {})
+    for other in (TopicRow("events", UUID(int=98), 1, {}), TopicRow("e", events.topic_id, 2, {})):
+        world.bucket.put("topics.json", encode_topics(CLUSTER, 1, [events, other]))
+        [error] = fsck(world.bucket).errors
+        assert (error.where, "two topics are" in error.what) == ("topics.json", True)
+        [repair] = find_repairs(world.bucket)
+        assert isinstance(repair, TopicsRepair)
+        assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+        assert open_topics(world.bucket).topics == (events._replace(configs={"retention.ms": "-1"}),)
+        assert fsck(world.bucket).is_clean
+
+
+def test_a_page_is_made_of_the_upload_that_it_listed_where_one_was_made_twice(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", limits=Limits(entries=3))
+    world.fill(5)
+    world.run()
+    [replica] = world.replicas
+    manifest = world.manifest(replica)
+    assert manifest is not None
+    [ref] = manifest.pages
+    page = world.bucket.get(ref.key, max_size=1 << 20)
+    for number, entry in enumerate(world.live(replica)[:3]):
+        data = world.bucket.get(entry.key, max_size=1 << 20)
+        footer = decode_footer(data, len(data))
+        again = replace(footer, identity=footer.identity._replace(uuid=UUID(int=number)))
+        world.bucket.put(
+            again.identity.key, data[: entry.footer_position] + again.blocks.encoded + encode_footer(again)
+        )
+    world.bucket.delete([ref.key])
+    assert [one.where for one in fsck(world.bucket).errors] == [ref.key]
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, PageRepair)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    assert world.bucket.get(ref.key, max_size=1 << 20) == page
+    assert fsck(world.bucket).is_clean
 
 
 def _snapshot_key(end_offset: int) -> str:
@@ -266,6 +383,44 @@ def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path
     assert not bucket.armed
     assert report.is_clean, report.errors
     assert report.segments == 4
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_topic_that_is_deleted_while_fsck_walks_is_not_accused(tmp_path: Path, is_copied: bool) -> None:
+    class Deleting(MemoryStore):
+        """Its node deletes a topic, and half of its objects, as soon as somebody lists that."""
+
+        armed = False
+
+        def list(self, prefix: str):  # type: ignore[no-untyped-def]
+            if self.armed and prefix == f"data/{UUID(int=8)}/0":
+                self.armed = False
+                node.delete_topic("other")
+                node.clock.advance(node.settings.topics_debounce_ms)
+                node.run()
+                if is_copied:
+                    node.metadata_offset += 1
+                    copy_metadata(node)
+                self.delete(
+                    [head_key(UUID(int=8), 0), *[one for one in self._objects if "0008/0/000" in one]]
+                )
+            return super().list(prefix)
+
+    bucket = Deleting(SystemThreads())
+    node = World(tmp_path / "disk", bucket)
+    node.add(TopicIdPartition(UUID(int=8), "other", 0))
+    node.fill(3)
+    node.run()
+    node.manager.topics_changed()
+    node.clock.advance(node.settings.topics_debounce_ms)
+    node.run()
+    copy_metadata(node)
+    assert fsck(bucket).is_clean
+    bucket.armed = True
+    report = fsck(bucket)
+    assert not bucket.armed
+    assert report.errors == []
+    assert (report.exit_code, report.error_count) == (0, 0)
 
 
 def test_partitions_are_checked_side_by_side_and_told_in_order(tmp_path: Path) -> None:

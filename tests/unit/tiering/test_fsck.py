@@ -23,6 +23,7 @@ from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
 from tests.support.world import WORLD
+from tests.unit.inspect.archives import copy_metadata
 from tests.unit.tiering.world import Fault, World, crash_at
 
 
@@ -206,14 +207,26 @@ def test_damage_to_what_names_the_objects_is_found(world: World, name: str) -> N
     assert len(report.partitions) == (1 if name in keys else 2)
 
 
-def test_a_head_that_names_nothing_is_an_error_and_no_head_is_a_note(world: World) -> None:
+def test_a_head_that_names_nothing_is_an_error_and_so_is_none_where_it_was(world: World) -> None:
     [replica, _] = world.replicas
     world.bucket.delete([world.entry(replica).manifest_key])
     assert "cannot be read" in fsck(world.bucket).errors[0].what
-    world.bucket.delete([f"data/{replica.tip.topic_id}/0/HEAD"])
+    prefix = f"data/{replica.tip.topic_id}/0"
+    world.bucket.delete([f"{prefix}/HEAD"])
+    report = fsck(world.bucket)
+    [error] = report.errors
+    assert "HEAD is gone: there is a manifest of version 2" in error.what
+    assert not any(one.key.startswith(prefix) for one in report.orphans), "nobody knows which they are"
+    manifests = [info.key for info in world.bucket.list(f"{prefix}/manifest")]
+    world.bucket.delete(manifests[1:])
     report = fsck(world.bucket)
     assert report.is_clean
-    assert "no HEAD" in report.notes[0].what
+    assert any("a first manifest" in note.what for note in report.notes)
+    world.bucket.delete(manifests[:1])
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert any("nothing of it was ever published" in note.what for note in report.notes)
+    assert any(one.key.startswith(prefix) for one in report.orphans)
 
 
 def test_one_topic_may_be_asked_for_by_name_or_id(world: World) -> None:
@@ -231,9 +244,13 @@ def test_one_topic_may_be_asked_for_by_name_or_id(world: World) -> None:
 def test_without_topics_json_the_names_come_from_the_manifests(world: World) -> None:
     world.bucket.delete(["topics.json"])
     report = fsck(world.bucket)
-    assert report.is_clean
+    assert report.is_clean, "it may have to be written yet"
     assert {one.topic for one in report.partitions} == {"events"}
-    assert report.notes[0].where == "topics.json"
+    assert "topics.json" in {note.where for note in report.notes}
+    copy_metadata(world)
+    report = fsck(world.bucket)
+    assert [one.where for one in report.errors] == ["topics.json"], "it is written before any copy"
+    assert {one.topic for one in report.partitions} == {"events"}
 
 
 def test_what_is_left_of_a_deleted_topic_is_told_and_not_wrong(world: World) -> None:
@@ -253,7 +270,7 @@ def test_keys_of_no_layout_are_noted(world: World) -> None:
     world.bucket.put("data/readme.txt", b"hello")
     report = fsck(world.bucket)
     assert report.is_clean
-    assert report.notes[0].where == "data/readme.txt"
+    assert report.notes[-1].where == "data/readme.txt"
 
 
 def test_a_store_that_does_not_answer_is_no_finding(world: World) -> None:

@@ -302,6 +302,8 @@ class World:
         self.probe: Probe = no_probe
         self.abandoned_uploads: AbandonedUploads | None = None
         self.topic_ids = {"events": UUID(int=7)}
+        self.topic_configs: dict[str, dict[str, str]] = {}
+        """settings of topics, by name, as `topics.json` lists them"""
         self.config = LogConfig(
             **{"segment_bytes": 1000, "remote_storage_enable": True, "retention_ms": -1, **config}
         )
@@ -361,7 +363,12 @@ class World:
 
     def topics(self) -> TopicsSnapshot:
         rows = [
-            TopicRow(name, topic_id, max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)), {})
+            TopicRow(
+                name,
+                topic_id,
+                max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)),
+                self.topic_configs.get(name, {}),
+            )
             for name, topic_id in self.topic_ids.items()
         ]
         return TopicsSnapshot(self.metadata_offset, {row.topic_id for row in rows}, lambda: rows, self.life)
