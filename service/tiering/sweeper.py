@@ -29,6 +29,8 @@ An unfinished multipart upload is judged the same way, in stores that have such,
 not finished is not named. It goes once it is older than the grace. An upload of this node that runs is
 guarded, however long it takes, and one of another leader is left alone while it may be committed.
 
+What a store was probed with goes when two sweeps at least a grace apart have found it.
+
 A HEAD that lags, of a partition that this node does not lead, is written on the way: its leader may be gone.
 """
 
@@ -56,6 +58,7 @@ from service.remote.format.keys import (
     parse_segment_key,
 )
 from service.remote.format.manifest import Child, Manifest, PageRef
+from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore, HeadMoved
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
@@ -190,15 +193,20 @@ class Sweeper:
                 elif len(seen) < MAX_REMEMBERED:
                     seen[orphan.key] = _remembered(orphan, before, now_ms)
             if overdue:
-                await self._fence.check_keeper()
-                done = await self._pool.run(delete_each, self._store, overdue)
-                deleted += done.number
-                self._note_left(done)
-                failures.note(done.error)
+                deleted += await self._delete(overdue, failures)
+        deleted += await self._sweep_probes(seen, now_ms, failures)
         self._first_seen = seen
         await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
         return deleted
+
+    async def _delete(self, overdue: list[str], failures: FailureRun) -> int:
+        """Delete orphans, while this process keeps the prefix; how many went."""
+        await self._fence.check_keeper()
+        done = await self._pool.run(delete_each, self._store, overdue)
+        self._note_left(done)
+        failures.note(done.error)
+        return done.number
 
     def _note_left(self, done: Deleted) -> None:
         """Count and log orphans that could not be deleted; the next sweep finds them again."""
@@ -211,6 +219,17 @@ class Sweeper:
     def _failed(self, at: TopicIdPartition | str, error: FirnError) -> None:
         self._metrics.task_errors[Task.SWEEP] += 1
         self._metrics.failing[Task.SWEEP, at] = str(error)
+
+    async def _sweep_probes(self, seen: dict[str, _Seen], now_ms: int, failures: FailureRun) -> int:
+        """Delete what a process that ended left of asking what the store can do; how many."""
+        overdue = []
+        for key in await self._pool.run(_probes, self._store):
+            before = self._first_seen.get(key)
+            if before is not None and now_ms - before.first_ms >= self._grace_ms:
+                overdue.append(key)
+            else:
+                seen[key] = before or _Seen(now_ms, None)
+        return await self._delete(overdue, failures) if overdue else 0
 
     def _is_overdue(self, orphan: Orphan, before: _Seen, now_ms: int) -> bool:
         if now_ms - before.first_ms < self._grace_ms:
@@ -440,6 +459,11 @@ def _next_chunk(listing: Iterator[ObjectInfo]) -> list[Listed]:
         if chunk := [one for info in infos if (one := _listed(info.key)) is not None]:
             return chunk
     return []
+
+
+def _probes(store: ObjectStore) -> list[str]:
+    """On an offload thread: keys that the store was probed with, as many as are deleted at a time."""
+    return [info.key for info in islice(store.list(PROBE_PREFIX), DELETE_BATCH)]
 
 
 def _segments(keys: Sequence[str]) -> list[tuple[str, SegmentKey]]:

@@ -390,6 +390,18 @@ def test_a_node_that_forgot_its_topics_deletes_none_of_them(
     assert "topics.json is left as it is" in caplog.text
 
 
+def test_what_a_store_was_probed_with_is_swept_after_a_grace(world: World) -> None:
+    world.run()
+    key = f"probe/{uuid4()}"
+    world.bucket.put(key, b"one")
+    assert world.do(world.manager.sweep()) == 0
+    world.clock.advance(GRACE_MS - 1)
+    assert world.do(world.manager.sweep()) == 0, "a node may be probing"
+    world.clock.advance(1)
+    assert world.do(world.manager.sweep()) == 1
+    assert key not in world.stored_keys()
+
+
 def test_a_chain_that_spills_into_pages_grows_expires_and_sweeps_like_any_other(tmp_path: Path) -> None:
     world = World(tmp_path, limits=Limits(3, 3))
     [replica] = world.replicas
