@@ -90,6 +90,36 @@ def test_a_firn_broker_lives_under_kafkas_controller(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(240)
+def test_kafkas_controller_moves_no_leader_of_a_full_disk_and_the_broker_says_so(tmp_path: Path) -> None:
+    """It skips the fields of the heartbeat that it does not know."""
+
+    async def scenario() -> None:
+        async with mixed(tmp_path, controllers=1, brokers=2, firn=(OURS,)) as cluster:
+            ours, theirs = cluster.brokers[OURS], cluster.brokers[THEIRS]
+            create = ("--create", "--topic", "t", "--replica-assignment", f"{OURS}:{THEIRS}")
+            await kafka_tool("topics", *bootstrap(theirs), *create)
+            await cluster.has_topics({"t": [OURS]})
+            whole_disk = f"firn.disk.reserve.bytes={1 << 60}"
+            entity = (
+                "--entity-type",
+                "brokers",
+                "--entity-name",
+                str(OURS),
+                "--alter",
+                "--add-config",
+                whole_disk,
+            )
+            await kafka_tool("configs", *bootstrap(ours), *entity)
+            said = "are led here all the same: the active controller (Apache Kafka's, or an older one)"
+            await until(lambda: said in ours.log(200), seconds=60)
+            assert (await cluster.topics(theirs))["t"] == [OURS]
+            await cluster.reached(OURS, is_fenced=False)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_firn_and_kafka_share_partitions_while_kafkas_controllers_die(tmp_path: Path) -> None:
