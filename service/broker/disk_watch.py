@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -27,6 +28,7 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.printable import printable
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
+from service.broker.lifecycle import FullDirectories
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
 from service.hot.manager import LogManager
@@ -79,6 +81,14 @@ class _Directory:
         """since when its leaderships are to move; None: they are not"""
 
 
+class RoomTeller(Protocol):
+    """`ControlPlane`, as far as the room of disks goes."""
+
+    @property
+    def moves_leaders(self) -> bool: ...
+    def room_changed(self, directories: FullDirectories) -> None: ...
+
+
 class DiskWatch:
     """The ladder of each log directory of a node."""
 
@@ -104,8 +114,9 @@ class DiskWatch:
         self._is_hurried = False
         self._hurry_changed: Callable[[], None] = lambda: None
         self._give_back: Callable[[Path], Awaitable[int]] | None = None
-        self._room_changed: Callable[[], None] = lambda: None
-        self._moves_leaders: Callable[[], bool] = lambda: True
+        self._room_watcher: Callable[[], None] = lambda: None
+        self._directory_ids: Mapping[Path, UUID] = {}
+        self._teller: RoomTeller | None = None
         self._followed_bytes = 0
         """what replicas have appended here that follow"""
         self._changes = RateLimitedLog(_log, now=self._now_s)
@@ -125,11 +136,14 @@ class DiskWatch:
         `give_back` says how many were let go of."""
         self._give_back = give_back
 
-    def watch_room(self, room_changed: Callable[[], None], moves_leaders: Callable[[], bool]) -> None:
-        """Call `room_changed` when `full`, `resting` or `has_room` says another thing, from now on.
-        `moves_leaders`: whether the controller moves leaderships away from full directories."""
-        self._room_changed = room_changed
-        self._moves_leaders = moves_leaders
+    def tell_room(self, directory_ids: Mapping[Path, UUID], teller: RoomTeller) -> None:
+        """Tell the controller which directories are without room, from now on."""
+        self._directory_ids = directory_ids
+        self._teller = teller
+
+    def watch_room(self, room_changed: Callable[[], None]) -> None:
+        """Call `room_changed` when `has_room` says another thing, from now on."""
+        self._room_watcher = room_changed
 
     def full(self) -> list[Path]:
         """The directories that take no records for want of room: others are to lead what they hold."""
@@ -254,6 +268,14 @@ class DiskWatch:
         if before != (home.full_since_ms is not None, self._rests(home)):
             self._room_changed()
 
+    def _room_changed(self) -> None:
+        if self._teller is not None:
+            self._teller.room_changed(FullDirectories(self._ids(self.full()), self._ids(self.resting())))
+        self._room_watcher()
+
+    def _ids(self, paths: Sequence[Path]) -> tuple[UUID, ...]:
+        return tuple(sorted(self._directory_ids[path] for path in paths if path in self._directory_ids))
+
     # Looking
 
     async def run(self) -> None:
@@ -304,7 +326,7 @@ class DiskWatch:
         if not marks.is_on and not marks.reserve_bytes:
             home.alarm_at = home.most_at = NEVER_BYTES
         if home.full_since_ms is not None and self._clock.monotonic_ms() - home.full_since_ms > _MOVED_MS:
-            moves = self._moves_leaders()
+            moves = self._teller is None or self._teller.moves_leaders
             standing = standing._replace(led=await self._count_led(home), moves_leaders=moves)
         self._stand(home, standing)
         if home.tiered and is_due and standing.step >= Step.SHRINK:

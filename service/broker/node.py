@@ -37,7 +37,6 @@ from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
 from service.broker.internal_topics import InternalTopics
-from service.broker.lifecycle import FullDirectories
 from service.broker.metadata_check import check_metadata, note_metadata
 from service.broker.node_options import cleaner_settings, limits_of, partition_limit
 from service.broker.replicas import Replicas
@@ -314,7 +313,7 @@ class Node:
         if replication is not None:
             broker.leader_throttle = replication.leader_throttle
             replication.watch_room(broker.disks)
-        broker.disks.watch_room(self._room_changed, lambda: plane.moves_leaders)
+        broker.disks.tell_room(self._directory_ids, plane)
         broker.endpoints.update(self._places)
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
@@ -509,18 +508,6 @@ class Node:
             self._supervisor.fail(f"log directory {path}", error)
         elif self.plane is not None and path in self._directory_ids:
             self.plane.directory_failed(self._directory_ids[path])
-
-    def _room_changed(self) -> None:
-        """Other log directories are without room than before: others are to lead what lies there."""
-        assert self.plane is not None
-        assert self._broker is not None
-        full, resting = (
-            tuple(sorted(self._directory_ids[path] for path in paths if path in self._directory_ids))
-            for paths in (self._broker.disks.full(), self._broker.disks.resting())
-        )
-        self.plane.room_changed(FullDirectories(full, resting))
-        if self._replication is not None:
-            self._replication.room_changed()
 
     async def _bind(self, stack: AsyncExitStack) -> tuple[Endpoint, ...]:
         """Take the addresses of the broker's listeners; where they are reached."""

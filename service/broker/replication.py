@@ -122,11 +122,9 @@ class Replication:
     # -- room
 
     def watch_room(self, room: Room) -> None:
-        """Follow where there is room, from now on; `room_changed` when `room` says another thing."""
+        """Follow where there is room, from now on."""
         self._room = room
-        self._room_news.set()
-
-    def room_changed(self) -> None:
+        room.watch_room(self._room_news.set)
         self._room_news.set()
 
     async def _rest(self) -> None:

@@ -6,6 +6,7 @@ would look too late.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from service.base.disk import FULL, DiskError
@@ -17,6 +18,9 @@ from service.records.scan import BatchScan
 
 class Room(Protocol):
     """`DiskWatch`, as far as replication goes."""
+
+    def watch_room(self, room_changed: Callable[[], None]) -> None:
+        """Call `room_changed` when `has_room` says another thing, from now on."""
 
     def has_room(self, partition: Partition) -> bool:
         """Whether the partition's directory has room for what its leader sends."""
