@@ -218,12 +218,8 @@ class Node:
     def _claim(self, stack: AsyncExitStack, cluster_id: str) -> Home:
         """Note on every directory whose it is."""
         config = self._static_config
-        place, node_id = config.cluster.metadata_log_dir, config.node_id
-        known = (
-            {}
-            if self.logs is None
-            else self.logs.claim(cluster_id, node_id, keeps_ends=config.cluster.is_member)
-        )
+        place, node_id, keeps = config.cluster.metadata_log_dir, config.node_id, config.cluster.is_member
+        known = {} if self.logs is None else self.logs.claim(cluster_id, node_id, keeps_ends=keeps)
         self._directory_ids = {path: meta.directory_id for path, meta in known.items()}
         metadata = known.get(place)
         if metadata is None:
