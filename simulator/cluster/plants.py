@@ -349,9 +349,9 @@ def clean_after_a_loss_of_power() -> None:
     """What is kept of log ends outlives the machine, and nobody compares."""
 
     def make(lose_power: Any) -> Any:
-        def keeping(self: Any, *args: Any) -> None:
+        def keeping(self: Any, *args: Any, **options: Any) -> None:
             kept = {name: words[:] for name, words in self.memory.items()}
-            lose_power(self, *args)
+            lose_power(self, *args, **options)
             self.boots -= 1
             self.memory.update(kept)
 
