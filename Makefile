@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -161,6 +161,9 @@ bench-cold: install ## Cold reads beside raw GETs of one store, memory with 64 r
 
 bench-cleaning: install ## Compaction of 10 million records over a million keys: exact, memory, beside Apache Kafka's (BENCH=--kafka)
 	@$(BIN)/python -m bench.cleaning $(BENCH)
+
+bench-crowd: install ## 1, 10 and 100 clients that ask for as much as they may: turns of the loop, an innocent's waits, memory (BENCH="--only waits --check")
+	@$(BIN)/python -m bench.crowd $(BENCH)
 
 bench-sessions: install ## CPU and memory of a consumer of 5,000 partitions, and of 5,000 idle connections (three minutes)
 	@$(BIN)/python -m bench.sessions $(BENCH)

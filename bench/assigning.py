@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from bench.measures import Measured
-from service.base.slices import SLICE_US
+from service.base.turn_queues import SLICE_US
 from service.broker.garbage import MIDDLE, NEVER, YOUNG
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import ParamSpec, TypeVar
 
+from service.base.turn_queues import NODES
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class Process:
         """what the machine does when the process is gone: locks and connections end"""
         self._context = contextvars.Context()
         self._context.run(CURRENT.set, self)
+        self._context.run(NODES.set, {})
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`call` as this process; what it schedules is this process's."""

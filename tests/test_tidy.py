@@ -298,5 +298,37 @@ def test_the_world_comes_by_constructor() -> None:
     assert not {name: doors for name, doors in found.items() if doors}
 
 
+# -- the loop's turns
+
+WITHOUT_A_LOOP_OF_PEERS = {"cli", "config", "console", "inspect", "pipelines", "records", "spark", "wire"}
+OUTSIDE_THE_QUEUES = {
+    "service.base.turn_queues": "the queues themselves",
+    "service.broker.process": "the end of the process, when nobody is served any more",
+    "service.network.server": "the end of the server",
+    "service.remote.reading.reader": "calls on a thread of its own, not on the loop",
+}
+
+
+def shares_of_turns(tree: ast.AST) -> list[str]:
+    """Calls that give what may be many a share of the loop's next turn each: `call_soon`, and `sleep(0)`."""
+    found = []
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr == "call_soon" or ast.unparse(node) == "asyncio.sleep(0)":
+            found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_what_can_be_many_stands_in_a_queue_of_the_loops_turns() -> None:
+    found = {}
+    for name, tree in trees().items():
+        room = name.partition(".")[2].partition(".")[0]
+        if room not in WITHOUT_A_LOOP_OF_PEERS and (calls := shares_of_turns(tree)):
+            found[name] = calls
+    assert not {name: calls for name, calls in found.items() if name not in OUTSIDE_THE_QUEUES}
+    assert set(found) == set(OUTSIDE_THE_QUEUES), "an exception that is not needed"
+
+
 if __name__ == "__main__":
     write_map()

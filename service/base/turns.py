@@ -33,6 +33,8 @@ class LongTurn(NamedTuple):
     ended_s: float
     who: str
     """API, client and partition of the request, or the task and where in the code it was"""
+    cpu_s: float = 0.0
+    """CPU time of the loop's thread in it: less than `took_s` where something else had the processor"""
 
 
 class Sample(NamedTuple):
@@ -46,11 +48,23 @@ class Sample(NamedTuple):
 class Turns:
     """All turns of one loop."""
 
-    __slots__ = ("_held", "_held_s", "_kept", "_latest", "_sample", "began", "histogram", "on_long")
+    __slots__ = (
+        "_held",
+        "_held_s",
+        "_kept",
+        "_latest",
+        "_sample",
+        "began",
+        "cpu_began",
+        "histogram",
+        "on_long",
+    )
 
     def __init__(self) -> None:
         self.began = NO_TURN
         """when the present turn began"""
+        self.cpu_began = 0.0
+        """the thread's CPU time then"""
         self.histogram = Histogram()
         self.on_long: Callable[[LongTurn], None] | None = None
         self._held = ""
@@ -68,15 +82,15 @@ class Turns:
         """What the loop does in the turn that began when `sample` says."""
         self._sample = sample
 
-    def ended(self, took_s: float, now_s: float) -> None:
-        """A turn of more than `NOTICED_S` is over."""
+    def ended(self, took_s: float, now_s: float, cpu_s: float = 0.0) -> None:
+        """Note a turn of more than `NOTICED_S`, which is over."""
         held, held_s, sample, began = self._held, self._held_s, self._sample, self.began
         self._held, self._held_s, self._sample = "", 0.0, None
         who = held
         if held_s < took_s / 2:
             seen = sample.who() if sample is not None and sample.began == began else ""
             who = " and ".join(one for one in (seen, held and f"{held} ({1000 * held_s:.0f} ms)") if one)
-        turn = LongTurn(took_s, now_s, who or "many small steps")
+        turn = LongTurn(took_s, now_s, who or "many small steps", cpu_s)
         self._latest.append(turn)
         if len(self._kept) < KEPT or took_s > self._kept[-1].took_s:
             self._kept = sorted((*self._kept, turn), key=lambda one: -one.took_s)[:KEPT]

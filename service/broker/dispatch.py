@@ -13,7 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
-from service.base.slices import Slice
+from service.base.slices import Slice, next_turn
 from service.broker.tables import BROKER_APIS, Host, Served
 from service.network.exchange import Answer, Later, RequestContext, Response
 from service.wire.api import (
@@ -114,7 +114,9 @@ class Dispatcher:
             steps = served.parse_steps(header.api_version, frame, header.body)
         else:
             steps = decode_request_steps(header, frame)
+        await next_turn()  # what many long requests begin with is shared out as well
         request = await Slice().go_through(steps, STEP_US)
+        await next_turn()
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:
             return await self._later(header, answer)

@@ -45,7 +45,7 @@ def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) ->
     """
     turns = Turns()
     sys.setswitchinterval(SWITCH_S)
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         return runner.run(_run(config, turns, open_console))
 
 

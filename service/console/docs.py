@@ -23,7 +23,8 @@ switches it on.
 - `/readyz`: 200 when the node serves, 503 before and after; `checks` says of logs, metadata and store how
   they are. A store that is away is `degraded`, with the reason: hot data is served all the same.
 - `/turns`: the longest and the latest long turns of the event loop and who held it: API, client and
-  partition, or task and line.
+  partition, or task and line. `cpu_ms` is the CPU time of the loop's thread in it: where it is much less than
+  `took_ms`, the machine was busy with something else.
 - `/tiering`: which partitions do not tier and which steps for the whole bucket fail, each with its reason;
   `?topic=ID` for one topic. `firn tiers TOPIC` shows it.
 - `/version`: the version, and the commit that it was built of.

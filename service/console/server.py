@@ -189,6 +189,7 @@ class Console:
 def _turn(one: LongTurn, now_s: float) -> dict[str, object]:
     return {
         "took_ms": round(1000 * one.took_s, 1),
+        "cpu_ms": round(1000 * one.cpu_s, 1),
         "ended_s_ago": round(now_s - one.ended_s, 1),
         "who": one.who,
     }

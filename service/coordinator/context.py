@@ -24,6 +24,7 @@ from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.purgatory import Operation
 from service.base.slices import Slice
 from service.base.timers import Timers
+from service.base.turn_queues import turn_queues
 from service.coordinator.batching import Block, OpenBatch, portions, size_of
 from service.coordinator.errors import of_client
 from service.coordinator.metrics import RuntimeMetrics
@@ -448,7 +449,7 @@ class Context(Generic[S]):
     def _wake(self) -> None:
         if not self._wants_turn and not self._is_turning and not self.is_closed:
             self._wants_turn = True
-            self._loop.call_soon(self._turn)
+            turn_queues(self._loop).calls.add(self._turn)
 
     def _turn(self) -> None:
         self._wants_turn = False

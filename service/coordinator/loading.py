@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from service.base.errors import CorruptionError
-from service.base.slices import SLICE_US, Slice
+from service.base.slices import Slice
+from service.base.turn_queues import SLICE_US
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import PartitionLog
 from service.coordinator.records import StoredBatch

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from service.base.awaiting import waits_in
 from service.base.errors import CorruptionError, InvariantError, StorageError
-from service.base.slices import Slice
+from service.base.slices import Slice, next_turn
 from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
@@ -190,7 +190,7 @@ class Publication:
                         if self._snapshot is None:  # else the log has begun anew meanwhile
                             self._publish_slice()
                 self._wake()
-                await asyncio.sleep(0)
+                await next_turn()
             self._wake()
         except Exception as e:
             self._on_broken(e)

@@ -11,91 +11,36 @@ import termios
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
-from service.base.turns import NOTICED_S, Turns
-from service.network.admission import Admission
-from service.network.ahead import ReadAhead
-from service.network.buffers import BufferPool
+from service.base.turns import NOTICED_S
 from service.network.connection import ANSWERING, CLOSED, READING, Connection
 from service.network.exchange import (
     Answer,
-    Describe,
-    Gone,
-    Handler,
     Later,
-    Limits,
     Promise,
     RequestContext,
     Response,
     Throttled,
 )
-from service.network.limited_log import RateLimitedLog
-from service.network.metrics import QUICK_S, ApiMetrics, NetworkMetrics
-from service.network.sender import Outlet, Part, PeerLost, Sender
-from service.network.watch import Watch
+from service.network.metrics import QUICK_S, ApiMetrics
+from service.network.sender import Part, PeerLost, Sender
+from service.network.shared import FULL_S, Shared
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
 
 _LOG = logging.getLogger(__name__)
-_SCRATCH_BYTES = 64 << 10
 _MOST_IN_A_TURN = 256
-_TURN_S = 0.002
-"""So many requests that one peer has sent in one go, or so long, before the others get their turn."""
-_LONG_S = 0.01
-_SHORT_TURN_S = 0.0003
-"""So long where others have had so much of the turn of the loop already."""
+"""So many requests that one peer has sent in one go before the others get their turn."""
 _SHORT_BYTES = 4 << 10
 """What is read at once while there is no memory to keep it in."""
 _MOST_OWED = 64
 """So much the answers weigh that one peer is owed before its next request is handled, or little more."""
 _NO_API = ApiMetrics()
 _FRAME_SIZE = struct.Struct(">i").unpack_from
-
-
-@dataclass(slots=True)
-class Shared:
-    """What all connections of a server have in common."""
-
-    handler: Handler
-    limits: Limits
-    listener: str
-    loop: asyncio.AbstractEventLoop
-    pool: BufferPool
-    admission: Admission
-    counters: NetworkMetrics
-    turns: Turns
-    describe: Describe
-    on_gone: Gone | None = None
-    ahead: ReadAhead | None = None
-    peers: dict[Peer, None] = field(default_factory=dict)
-    """in the order in which they came"""
-    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
-    warnings: RateLimitedLog = field(init=False)
-    errors: RateLimitedLog = field(init=False)
-    watch: Watch = field(init=False)
-    outlet: Outlet = field(init=False)
-    closed: Connection = field(init=False)
-    """what a peer has for its connection once that is closed"""
-    now: Callable[[], float] = field(init=False)
-    """seconds of the loop's clock"""
-    stopping: bool = False
-
-    def __post_init__(self) -> None:
-        limits = self.limits
-        self.now = self.loop.time
-        self.outlet = Outlet(self.loop, self.turns, self.ahead)
-        self.closed = Connection(self.pool, limits.max_request_bytes)
-        self.closed.close()
-        self.watch = Watch(
-            self.loop, self.pool, limits.read_timeout_ms / 1000, limits.send_timeout_ms / 1000, self.counters
-        )
-        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
-        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 
 
 class _Owed(NamedTuple):
@@ -182,7 +127,7 @@ class Peer(asyncio.BufferedProtocol):
             self._view.release()
             self._view = None
             self._connection.filled(nbytes)
-        self._serve()
+        self._serve(0)
 
     def eof_received(self) -> bool:
         """The peer sends no more. What it asked for already is still answered, except long polls."""
@@ -219,19 +164,25 @@ class Peer(asyncio.BufferedProtocol):
 
     # -- one request after the other
 
-    def _serve(self) -> None:
-        """Answer the whole requests that are there, as many as a turn may take; keep the rest."""
+    def _serve(self, answered: int) -> None:
+        """Answer the whole requests that are there, as many as a turn may take; keep the rest. `answered`:
+        so many of this peer have had their turn already."""
         connection, shared = self._connection, self._shared
         start = began = self.last_move
-        most_s = _TURN_S if began - shared.turns.began < _LONG_S else _SHORT_TURN_S
-        answered = 0
+        share_s = 0.0
         try:
             while connection.state is READING and not self._transport.is_closing():
                 request = connection.next_request()
                 if request is None:
                     break
-                if answered and (answered == _MOST_IN_A_TURN or began - start > most_s):
-                    shared.loop.call_soon(self._answer_next, request)
+                if answered:
+                    if answered == 1:
+                        share_s = shared.share_s(began)
+                    if answered > _MOST_IN_A_TURN or began - start > share_s:
+                        shared.more.add(self._answer_next, request)
+                        break
+                elif began - shared.turns.began > FULL_S:
+                    shared.calls.add(self._answer_next, request)
                     break
                 answered += 1
                 began = self._answer(request, began)
@@ -314,7 +265,7 @@ class Peer(asyncio.BufferedProtocol):
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self.last_move
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
-            self._pending.add_done_callback(self._resolved)
+            self._pending.add_done_callback(self._resolve)
 
     # -- several at once, answered in order
 
@@ -335,7 +286,7 @@ class Peer(asyncio.BufferedProtocol):
         """Within somebody else's work, who may have more to tell: what is done is sent in one go."""
         if not self._is_due and self._owed and self._owed[0].promise is promise:
             self._is_due = True
-            self._shared.loop.call_soon(self._send_owed)
+            self._shared.calls.add(self._send_owed)
 
     def _send_owed(self) -> None:
         self._is_due = False
@@ -403,6 +354,13 @@ class Peer(asyncio.BufferedProtocol):
             self._connection.answered()
             self._next()
 
+    def _resolve(self, future: asyncio.Future[Answer]) -> None:
+        """Many may be done by one event."""
+        if self._shared.is_turn_full:
+            self._shared.calls.add(self._resolved, future)
+        else:
+            self._resolved(future)
+
     def _resolved(self, future: asyncio.Future[Answer]) -> None:
         self._pending = None
         if future.cancelled():
@@ -432,8 +390,10 @@ class Peer(asyncio.BufferedProtocol):
 
     def _kept(self, promise: Promise) -> None:
         """Within somebody else's work: where a request is next, or the end, that is for a step of its own."""
-        if self._connection.arrived_bytes or self._eof or self._shared.stopping or self._pausing:
-            self._shared.loop.call_soon(self._kept_before_more, promise)
+        shared = self._shared
+        has_more = self._connection.arrived_bytes or self._eof or shared.stopping or self._pausing
+        if has_more or shared.is_turn_full:
+            shared.calls.add(self._kept_before_more, promise)
         else:
             self._pending = None
             self._answered(promise)
@@ -467,7 +427,7 @@ class Peer(asyncio.BufferedProtocol):
             on_done()
 
     def _next(self) -> None:
-        self._serve()
+        self._serve(1)
         if self._connection.state is READING:
             self._close_where_over()
 
@@ -497,7 +457,7 @@ class Peer(asyncio.BufferedProtocol):
             shared.watch.make_room()
 
     def _retry_settle(self) -> None:
-        self._shared.loop.call_soon(self._settle, True)
+        self._shared.calls.add(self._settle, True)
 
     def _moved(self) -> None:
         self.last_move = self._shared.now()
@@ -527,7 +487,9 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.close()
 
     def cut(self, reason: str) -> None:
-        """End the connection for being too slow."""
+        """End the connection for being too slow, if it has not ended meanwhile."""
+        if self._transport.is_closing():
+            return
         self._shared.warnings.warning("closed %s: %s", self._context, reason)
         self.abort()
 
@@ -584,6 +546,12 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.close()
         elif self._connection.state is READING:
             self._close_where_over()
+
+    def end_if_idle(self, horizon: float) -> None:
+        """End the connection if nothing moved since `horizon`, and nothing is under way."""
+        if self.last_move < horizon and not self.waiting:
+            self._shared.counters.idle_closed += 1
+            self.abort()
 
     def abort(self) -> None:
         if self._pending is not None:

@@ -33,7 +33,8 @@ from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
 from service.network.exchange import Answer, Describe, Gone, Handler, Limits
 from service.network.metrics import NetworkMetrics
-from service.network.peer import Peer, Shared
+from service.network.peer import Peer
+from service.network.shared import Shared
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 8
@@ -223,9 +224,9 @@ class Server:
         assert shared is not None
         idle_s = self._limits.idle_ms / 1000
         horizon = shared.loop.time() - idle_s
-        for peer in [peer for peer in shared.peers if peer.last_move < horizon and not peer.waiting]:
-            shared.counters.idle_closed += 1
-            peer.abort()
+        for peer in shared.peers:
+            if peer.last_move < horizon and not peer.waiting:
+                shared.calls.add(peer.end_if_idle, horizon)
         self._sweeper = shared.loop.call_later(min(max(idle_s / 8, 0.05), 30.0), self._sweep)
 
 

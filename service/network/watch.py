@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from service.base.turn_queues import CallQueue
 from service.network.buffers import BufferPool, Owner
 from service.network.metrics import NetworkMetrics
 from service.network.pace import Pace
@@ -35,12 +36,14 @@ class Watch:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        calls: CallQueue,
         pool: BufferPool,
         read_timeout_s: float,
         send_timeout_s: float,
         metrics: NetworkMetrics,
     ) -> None:
         self._loop = loop
+        self._calls = calls
         self._pool = pool
         self._read_timeout_s = read_timeout_s
         self._send_timeout_s = send_timeout_s
@@ -72,7 +75,7 @@ class Watch:
         """Memory is needed: end those who hold some and have not gone on for longest, if any have stalled."""
         if not self._makes_room:
             self._makes_room = True
-            self._loop.call_soon(self._make_room)
+            self._calls.add(self._make_room)
 
     def _make_room(self) -> None:
         self._makes_room = False
@@ -86,17 +89,22 @@ class Watch:
             self._timer.cancel()
 
     def _end(self, owner: Owner, reason: str) -> None:
+        """In the row of what many want at once: the time of thousands may be up in the same look."""
         peer: Peer = owner  # type: ignore[assignment]
         self._cut[peer] = None
-        peer.cut(reason)
+        self._calls.add(peer.cut, reason)
 
     def _look(self) -> None:
         now_s = self._loop.time()
         self._timer = None
         for late in self._pool.look(now_s, self._read_timeout_s):
+            if late in self._cut:
+                continue
             self._metrics.late_requests += 1
             self._end(late, f"{late.arrived_bytes} bytes of a request have come, too slowly")
         for peer, pace in list(self._sending.items()):
+            if peer in self._cut:
+                continue
             if (moved := peer.moved_bytes) is None:
                 self._sending[peer] = Pace(now_s)
                 continue

@@ -13,12 +13,14 @@ import asyncio
 from collections.abc import Callable, Hashable
 
 from service.base.purgatory import ENOUGH, Operation, Purgatory
+from service.base.turn_queues import turn_queues
 
 
 class Wait(Operation):
     """One fetch waiting until `missing_bytes` more bytes have arrived.
 
-    What is told of them goes on with its own work first: `then` is called in the next turn of the loop.
+    What is told of them goes on with its own work first: `then` is called in a later turn of the loop, in the
+    order in which waits were over, and as many as fit into a turn.
     """
 
     __slots__ = ("_loop", "_missing_bytes", "_purgatory", "_then", "was_changed")
@@ -45,7 +47,7 @@ class Wait(Operation):
         return self._missing_bytes <= 0
 
     def completed(self, *, expired: bool) -> None:
-        self._loop.call_soon(self._then)
+        turn_queues(self._loop).calls.add(self._then)
 
     def end(self) -> None:
         """End the wait, if it is not over."""

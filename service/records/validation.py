@@ -93,7 +93,7 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 
 
 _AT_ONCE_NS: Final = 2_000_000
-"""What a batch may take of a turn of the loop; the same as `base.slices.SLICE_US`."""
+"""What a batch may take of a turn of the loop; the same as `base.turn_queues.SLICE_US`."""
 _INFLATE_NS: Final = {Codec.NONE: 1, Codec.GZIP: 4, Codec.SNAPPY: 2, Codec.LZ4: 2, Codec.ZSTD: 2}
 _COMPRESS_NS: Final = {
     Codec.NONE: ((0, 0),),

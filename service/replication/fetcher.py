@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice
+from service.base.turn_queues import turn_queues
 from service.base.types import TopicIdPartition
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
@@ -400,7 +401,7 @@ class Fetcher:
                 self._follow(effect)
             elif isinstance(effect, CaughtUp):
                 if self._on_caught_up is not None:
-                    asyncio.get_running_loop().call_soon(self._on_caught_up, *effect)
+                    turn_queues(asyncio.get_running_loop()).calls.add(self._on_caught_up, *effect)
             elif isinstance(effect, Truncate | Restart):
                 self._go_on_beside(effect, self._cut(effect))
             elif isinstance(effect, AskOffsets):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
 from service.base.errors import RequestError
-from service.base.slices import Slice
+from service.base.slices import Slice, next_turn
 from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.requests import DeletedGroup
 from service.groups.shard import DELETED_AT_ONCE
@@ -47,7 +47,7 @@ async def _delete(broker: Broker, partition: int, names: list[str]) -> list[Dele
             answers += await _delete_some(broker, partition, left)
         except RequestError as e:
             answers += [DeletedGroup(name, e.code) for name in left]
-        await asyncio.sleep(0)
+        await next_turn()
     return answers
 
 

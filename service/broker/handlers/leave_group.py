@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
+from service.base.slices import next_turn
 from service.broker.broker import Broker
 from service.broker.group_shards import client_of
 from service.groups.requests import Client, LeaveGroupResponse, LeftMember, refused_group_id
@@ -53,5 +53,5 @@ async def _in_pieces(broker: Broker, client: Client, request: LeaveGroupRequest)
         if answer.error_code is not ErrorCode.none:
             return answer
         left += answer.members
-        await asyncio.sleep(0)
+        await next_turn()
     return LeaveGroupResponse(members=tuple(left))

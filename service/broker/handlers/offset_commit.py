@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from service.base.errors import RequestError
+from service.base.slices import next_turn
 from service.broker.broker import Broker
 from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
@@ -108,7 +108,7 @@ async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest)
             topics[key] = (
                 topic if before is None else topic._replace(partitions=before.partitions + topic.partitions)
             )
-        await asyncio.sleep(0)
+        await next_turn()
     return OffsetCommitResponse(tuple(topics.values()))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
+from service.base.slices import next_turn
 from service.broker.broker import Broker
 from service.broker.handlers.offset_commit import pieces
 from service.groups.offset_commits import known_delete
@@ -65,5 +65,5 @@ async def _in_pieces(broker: Broker, request: OffsetDeleteRequest) -> OffsetDele
             topics[topic.name] = (
                 topic if before is None else topic._replace(partitions=before.partitions + topic.partitions)
             )
-        await asyncio.sleep(0)
+        await next_turn()
     return OffsetDeleteResponse(topics=tuple(topics.values()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.slices import in_slices
+from service.base.slices import in_slices, next_turn
 from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.offset_commits import KnownFetch, known_fetch, with_topic_ids
 from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
@@ -50,7 +49,7 @@ async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) 
         for piece in _pieces(group):
             one = _group(broker, piece, request.require_stable, version)
             fetched = await one if isinstance(one, Awaitable) else one
-            await asyncio.sleep(0)
+            await next_turn()
             if fetched.error_code is not ErrorCode.none:
                 whole = fetched
                 topics.clear()

@@ -22,8 +22,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import FULL, DiskError
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
-from service.base.slices import SLICE_US, Slice
+from service.base.slices import Slice, next_turn
 from service.base.steps import Steps, at_once
+from service.base.turn_queues import SLICE_US
 from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.broker.commits import Commits, OnceCommitted
@@ -212,7 +213,7 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
         answers = topics[n][1]
         for index, records in islice(partitions, len(answers), None):
             if work.charge(records):
-                await asyncio.sleep(0)
+                await next_turn()
                 work.new_turn()
             answer = await _append_later(
                 broker, context, acks, topic, index, records, now_ms, owed, work, is_large
@@ -480,7 +481,7 @@ async def _append_later(
         assert not isinstance(records, bytes | None)
         rules = partition.rules
         if work.begins(partition):
-            await asyncio.sleep(0)
+            await next_turn()
             work.new_turn()
         try:
             if is_large:

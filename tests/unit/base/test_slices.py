@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from itertools import pairwise
 
-from service.base.slices import SLICE_US, Slice, in_slices
+from service.base.slices import Slice, in_slices
+
+SLICE_US = 2000
 
 
 def test_work_beyond_a_slice_goes_on_after_others_had_their_turn() -> None:
     done: list[str] = []
 
     async def long_work() -> None:
-        piece = Slice(slice_us=100)
+        piece = Slice()
         for step in range(6):
-            if piece.charge(40):
+            if piece.charge(800):
                 await piece.next_turn()
             done.append(f"long {step}")
 

@@ -38,7 +38,7 @@ def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.L
     turns = Turns()
     with (
         caplog.at_level(logging.WARNING),
-        asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner,
+        asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner,
     ):
         runner.run(_with_watch(turns, 0.3))
     longest = turns.longest[0]
@@ -60,7 +60,7 @@ def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loop, "_functions", look)
     before = signal.getsignal(signal.SIGURG)
     turns = Turns()
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         runner.run(_with_watch(turns, 0.3))
     assert set(looked) == {threading.get_ident()}
     assert signal.getsignal(signal.SIGURG) is before
@@ -68,7 +68,7 @@ def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPa
 
 def test_waiting_for_events_is_no_turn() -> None:
     turns = Turns()
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         started = time.monotonic()
         runner.run(asyncio.sleep(0.5))
         took = time.monotonic() - started
@@ -82,7 +82,7 @@ def test_between_turns_that_have_work_nothing_is_left_out() -> None:
             await asyncio.sleep(0)
 
     turns = Turns()
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         runner.run(steps())
     assert turns.histogram.total >= 0.29
 
@@ -119,7 +119,7 @@ def test_a_thousand_peers_that_ask_at_once_have_their_turns_one_after_the_other(
             own.close()
             other.close()
 
-    with asyncio.Runner(loop_factory=lambda: new_loop(Turns(), time.monotonic)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(Turns(), time.monotonic, time.thread_time)) as runner:
         runner.run(asked())
     assert sum(in_turn) == 10 * MOST_EVENTS
     assert max(in_turn) <= MOST_EVENTS

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.base.slices import SLICE_US
+from service.base.turn_queues import SLICE_US
 from service.broker.controller_handlers.partitions import PARTITION_US, elect
 from service.metadata.controller.requests import ElectionResult, ElectLeaders
 from service.network.exchange import RequestContext

@@ -71,7 +71,8 @@ def test_requests_in_flight_share_an_fsync_and_none_is_answered_before_it(tmp_pa
             executor.held, before = [], executor.flushes
             tasks = [asyncio.create_task(controller.create_topics([CreateTopic(f"t{i}")])) for i in range(50)]
             refused = asyncio.create_task(controller.create_topics([CreateTopic("t0")]))
-            await asyncio.sleep(0.02)
+            for _ in range(20 * len(tasks)):  # turns enough for each of them to be decided
+                await asyncio.sleep(0)
             assert not any(task.done() for task in tasks)
             assert not refused.done(), "it rests on a topic that is not committed"
             assert "t0" not in controller.image.topics_by_name

@@ -11,8 +11,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.slices import SLICE_US
 from service.base.steps import Steps
+from service.base.turn_queues import SLICE_US
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.requests import (

@@ -1,0 +1,94 @@
+"""What all connections of a server have in common: the handler, bounds, memory, and the turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from service.base.turn_queues import CallQueue, turn_queues
+from service.base.turns import Turns
+from service.network.admission import Admission
+from service.network.ahead import ReadAhead
+from service.network.buffers import BufferPool
+from service.network.connection import Connection
+from service.network.exchange import Describe, Gone, Handler, Limits
+from service.network.limited_log import RateLimitedLog
+from service.network.metrics import NetworkMetrics
+from service.network.sender import Outlet
+from service.network.watch import Watch
+
+if TYPE_CHECKING:
+    from service.network.peer import Peer
+
+_LOG = logging.getLogger("service.network.peer")
+_SCRATCH_BYTES = 64 << 10
+FULL_S: Final = 0.004
+"""So old is a turn of the loop in which no more requests are begun."""
+_ALONE_S: Final = 0.002
+_CROWDED_S: Final = 0.0003
+"""So long for requests that one peer has sent in one go, while nobody else, and while others have more."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a server have in common."""
+
+    handler: Handler
+    limits: Limits
+    listener: str
+    loop: asyncio.AbstractEventLoop
+    pool: BufferPool
+    admission: Admission
+    counters: NetworkMetrics
+    turns: Turns
+    describe: Describe
+    on_gone: Gone | None = None
+    ahead: ReadAhead | None = None
+    peers: dict[Peer, None] = field(default_factory=dict)
+    """in the order in which they came"""
+    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
+    warnings: RateLimitedLog = field(init=False)
+    errors: RateLimitedLog = field(init=False)
+    watch: Watch = field(init=False)
+    outlet: Outlet = field(init=False)
+    calls: CallQueue = field(init=False)
+    more: CallQueue = field(init=False)
+    """where peers stand that have had an answer in this turn, and have sent more"""
+    closed: Connection = field(init=False)
+    """what a peer has for its connection once that is closed"""
+    now: Callable[[], float] = field(init=False)
+    """seconds of the loop's clock"""
+    stopping: bool = False
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.now = self.loop.time
+        queues = turn_queues(self.loop)
+        self.calls, self.more = queues.calls, queues.more
+        self.outlet = Outlet(self.loop, self.turns, self.ahead)
+        self.closed = Connection(self.pool, limits.max_request_bytes)
+        self.closed.close()
+        self.watch = Watch(
+            self.loop,
+            self.calls,
+            self.pool,
+            limits.read_timeout_ms / 1000,
+            limits.send_timeout_ms / 1000,
+            self.counters,
+        )
+        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
+        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
+
+    @property
+    def is_turn_full(self) -> bool:
+        """Whether others have had so much of this turn that nothing more should begin in it."""
+        return self.now() - self.turns.began > FULL_S
+
+    def share_s(self, now_s: float) -> float:
+        """How long a peer may go on with what it has sent ahead; less than nothing in a turn that is full."""
+        if now_s - self.turns.began > FULL_S:
+            return -1.0
+        return _CROWDED_S if self.more else _ALONE_S
