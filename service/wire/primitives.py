@@ -271,10 +271,11 @@ class Cursor:
             self.take(self.uvarint())
 
     def tagged_fields(self) -> int:
-        """How many fields a tagged-field section holds; schemas have a handful."""
+        """How many fields a tagged-field section holds; schemas have a handful. Each counts as an element."""
         count = self.uvarint()
         if count > MAX_TAGGED_FIELDS:
             _malformed(f"{count} tagged fields in one struct")
+        self.unpaused += count
         return self.bound(count, 2) if count else 0
 
 

@@ -217,7 +217,21 @@ def _nullable_struct(entity: _Type) -> _Type:
         if value is not None:
             entity.write(out, value)
 
-    return _Type(read, write, 1, None)
+    def read_steps(cursor: Cursor) -> Steps:
+        if cursor.int8() < 0:
+            return None
+        assert entity.read_steps is not None
+        return (yield from entity.read_steps(cursor))
+
+    def write_steps(sink: Sink, value: Any) -> Steps:
+        p.write_int8(sink.out, -1 if value is None else 1)
+        if value is not None:
+            assert entity.write_steps is not None
+            yield from entity.write_steps(sink, value)
+
+    if entity.read_steps is None:
+        return _Type(read, write, 1, None)
+    return _Type(read, write, 1, None, read_steps, write_steps)
 
 
 def _default(field: Field[Any]) -> object:
@@ -307,6 +321,24 @@ def _read_tagged(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> None:
             values[name] = value
 
 
+def _read_tagged_steps(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> Steps:
+    """As `_read_tagged`, where a tagged field may hold arrays."""
+    for _ in range(cursor.tagged_fields()):
+        tag = cursor.uvarint()
+        size = cursor.uvarint()
+        entry = plan.tagged.get(tag)
+        if entry is None:
+            cursor.take(size)
+            continue
+        name, kind, _default_value = entry
+        start = cursor.position
+        value = kind.read(cursor) if kind.read_steps is None else (yield from kind.read_steps(cursor))
+        if cursor.position - start != size:
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes holds {cursor.position - start}")
+        if name is not None:
+            values[name] = value
+
+
 def _write_tagged(out: bytearray, plan: _Plan, message: Any) -> None:
     written = bytearray()
     count = 0
@@ -325,11 +357,35 @@ def _write_tagged(out: bytearray, plan: _Plan, message: Any) -> None:
     out += written
 
 
+def _write_tagged_steps(sink: Sink, plan: _Plan, message: Any) -> Steps:
+    """As `_write_tagged`, where a tagged field may hold arrays."""
+    written = bytearray()
+    count = 0
+    for tag in sorted(plan.tagged):
+        name, kind, default = plan.tagged[tag]
+        value = default if name is None else getattr(message, name)
+        if value == default:
+            continue
+        body = Sink(bytearray())
+        if kind.write_steps is None:
+            kind.write(body.out, value)
+        else:
+            yield from kind.write_steps(body, value)
+        p.write_uvarint(written, tag)
+        p.write_uvarint(written, sum(map(len, body.parts)))
+        for part in body.parts:
+            written += part
+        count += 1
+    p.write_uvarint(sink.out, count)
+    sink.out += written
+
+
 def _entity(version: type[Any], canonical: type[Any]) -> _Type:
     plan = _plan(version, canonical)
     readers = [(name, kind.read) for name, kind, _ in plan.plain]
     writers = [(name, kind.write, default) for name, kind, default in plan.plain]
-    has_steps = any(kind.read_steps is not None for _, kind, _ in plan.plain)
+    kinds = [kind for _, kind, _ in (*plan.plain, *plan.tagged.values())]
+    has_steps = any(kind.read_steps is not None for kind in kinds)
     initial = plan.absent | {name: default for name, _, default in plan.tagged.values() if name is not None}
 
     def read(cursor: Cursor) -> Any:
@@ -355,7 +411,7 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
             if name is not None:
                 values[name] = value
         if plan.flexible:
-            _read_tagged(cursor, plan, values)
+            yield from _read_tagged_steps(cursor, plan, values)
         return canonical(**values)
 
     def write_steps(sink: Sink, message: Any) -> Steps:
@@ -366,7 +422,7 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
             else:
                 yield from kind.write_steps(sink, value)
         if plan.flexible:
-            _write_tagged(sink.out, plan, message)
+            yield from _write_tagged_steps(sink, plan, message)
 
     min_bytes = max(sum(kind.min_bytes for _, kind, _ in plan.plain) + plan.flexible, 1)
     if not has_steps:

@@ -37,7 +37,9 @@ class _Maker:
         if isinstance(kind, EntityTupleField):
             deep = _has_arrays(kind.type_)
             outer = max(int(share**0.5), 1) if deep else share
-            return tuple(self.make(kind.type_, share // outer - 1 if deep else 0) for _ in range(outer))
+            return tuple(
+                self.make(kind.type_, max(share // outer - 1, 0) if deep else 0) for _ in range(outer)
+            )
         if kind.is_array:
             return tuple(self._scalar(field) for _ in range(share))
         if isinstance(kind, EntityField):
