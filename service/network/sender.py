@@ -61,6 +61,10 @@ SHARED_TURN_BYTES = 256 << 10
 readers of the archive were not slower by the turns that it takes more; with the whole of `TURN_BYTES` the
 median of who asked for little beside them was twice as long.
 """
+WIDE_SLICES = 32
+"""A response of more parts than twice as many is sent within `TURN_BYTES`, however small they are."""
+SLICE_BYTES = 8 << 10
+"""So many bytes a slice that is read counts for at least: what the call costs."""
 SHARED_S = 0.05
 """So long after a small answer there is somebody who asks for little."""
 _CORK: int | None = getattr(socket, "TCP_CORK", None)
@@ -164,7 +168,7 @@ class Sender:
     """
 
     __slots__ = (
-        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_tcp", "_loop", "_near_to",
+        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_tcp", "_is_wide", "_loop", "_near_to",
         "_on_progress", "_on_sent", "_outlet", "_parts", "_paused", "_refused_at", "_small_bytes", "_socket",
         "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
@@ -197,6 +201,8 @@ class Sender:
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         self._is_tcp = self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6)
         self._corked = False
+        self._is_wide = False
+        """This response has so many parts that they are counted like what is large."""
         self._is_led = False
         """The beginning of this response's first large slice is out."""
         # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
@@ -223,6 +229,8 @@ class Sender:
                     self._outlet.has_small = True
                 return not self._paused
         self._parts.extend(parts)
+        if len(self._parts) > 2 * WIDE_SLICES:
+            self._is_wide = True
         before = self.taken_bytes
         is_out = self._push()
         if is_out and self.taken_bytes - before <= SMALL_SLICE_BYTES:
@@ -287,7 +295,7 @@ class Sender:
                 return False
             part = self._parts[0]
             is_small = _size(part) - self._at <= SMALL_SLICE_BYTES
-            if (not is_small or self._leads()) and self._outlet.room <= 0:
+            if (not is_small or self._is_wide or self._leads()) and self._outlet.room <= 0:
                 self._in_row = True
                 self._outlet.wait(self)
                 return False
@@ -296,7 +304,7 @@ class Sender:
             elif self._is_near(part) and self._send_slice(part) == 0:
                 self._watch()
                 return False
-        self._is_led = False
+        self._is_led = self._is_wide = False
         if self._corked:
             self._cork(False)
         return not self._paused
@@ -313,8 +321,8 @@ class Sender:
         of a large slice behind them. Nothing where the first of it has to be read by a thread.
         """
         piece: list[Buffer] = []
-        room = PIECE_BYTES
-        while self._parts and room > 0:
+        room, slices = PIECE_BYTES, 0
+        while self._parts and room > 0 and slices < WIDE_SLICES:
             part = self._parts[0]
             if isinstance(part, (bytes, bytearray, memoryview)):
                 data: Buffer = part
@@ -333,12 +341,14 @@ class Sender:
                         return
                     break
                 data = found
+                slices += 1
                 self._is_led = self._is_led or is_lead
             piece.append(data)
             room -= len(data)
             self._advance(len(data), size)
-        if PIECE_BYTES - room > SMALL_SLICE_BYTES:
-            self._outlet.used(PIECE_BYTES - room)
+        used = PIECE_BYTES - room
+        if used > SMALL_SLICE_BYTES or self._is_wide:
+            self._outlet.used(max(used, slices * SLICE_BYTES))
         self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
         if self._parts and room > 0 and not self._corked:
             self._cork(True)

@@ -281,3 +281,56 @@ def test_a_turn_has_less_room_while_somebody_asks_for_little(tmp_path: Path) -> 
         own.close()
         other.close()
         loop.close()
+
+
+def test_responses_of_many_small_slices_are_shared_out_over_turns_as_well(tmp_path: Path) -> None:
+    each, slices = 300, 2_000
+    content = bytes(range(250)) * (each * slices // 250)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    read_by_turn = [0]
+
+    class ReadFile(SegmentFile):
+        """A file of which is known how often it was read, and when."""
+
+        def pread(self, size: int, position: int) -> bytes:
+            read_by_turn[-1] += 1
+            return super().pread(size, position)
+
+    file = ReadFile(SystemDisk(), path, len(content))
+
+    async def scenario() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(loop, Turns())
+        pairs = [socket.socketpair() for _ in range(READERS)]
+        ended: list[Any] = []
+        senders = []
+
+        def next_turn() -> None:
+            if len(ended) < READERS:
+                read_by_turn.append(0)
+                loop.call_soon(next_turn)
+
+        next_turn()
+        for own, other in pairs:
+            for one in (own, other):
+                one.setblocking(False)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            sender = Sender(loop, SocketTransport(own), ended.append, lambda: None, outlet)
+            senders.append(sender)
+            if sender.send([FileSlice(file, each * n, each) for n in range(slices)]):
+                ended.append(None)
+        try:
+            async with asyncio.timeout(60):
+                return await asyncio.gather(*(_taken(other, each * slices) for _, other in pairs))
+        finally:
+            for sender in senders:
+                sender.close()
+            for pair in pairs:
+                for one in pair:
+                    one.close()
+
+    assert asyncio.run(scenario()) == [content] * READERS
+    # A read costs as much as 8 KiB that are sent, and 2 MiB are sent in a turn.
+    assert max(read_by_turn) <= 256 + 32
+    assert sum(read_by_turn) >= READERS * slices
