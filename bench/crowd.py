@@ -408,7 +408,7 @@ def _node(folder: Path, row: str) -> Iterator[tuple[Node, str]]:
         "delete.topic.enable": "false",
     }
     node = Node(folder, {**settings, **ROWS[row].settings})
-    node.start()
+    node.start(180)
     try:
         with RawConnection(node.bootstrap, 600) as connection:
             connection.call(create_topics([TOPIC, ALONE], 1, {"retention_ms": "-1"}))

@@ -77,7 +77,7 @@ class CallQueue:
 class SliceQueue:
     """Tasks of long work that wait for their turn. Used by one loop."""
 
-    __slots__ = ("_is_due", "_is_taken", "_left_us", "_waiting")
+    __slots__ = ("_is_due", "_is_taken", "_left_us", "_waiting", "taken")
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -85,6 +85,8 @@ class SliceQueue:
         """One task has the slice of the next turn."""
         self._is_due = False
         self._left_us = SLICE_US
+        self.taken = 0
+        """slices that tasks have waited for so far"""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -98,6 +100,7 @@ class SliceQueue:
 
     async def next_turn(self) -> None:
         """Wait for a slice, behind the tasks that wait already. A task may be cancelled here."""
+        self.taken += 1
         if self._is_taken or self._waiting:
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)

@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
-from service.broker.tables import BROKER_APIS, Host, Served
+from service.broker.decoded import GROWTH, GROWTH_BY_HAND, DecodedMemory
+from service.broker.tables import BROKER_APIS, ONLY_READS, Host, Served
 from service.network.exchange import Answer, Later, RequestContext, Response
 from service.wire.api import (
     APIS,
@@ -33,6 +34,8 @@ from service.wire.primitives import ManyElements
 
 AT_ONCE_ELEMENTS: Final = 256
 """Array elements of a request that are read in one go; what has more is read and answered in slices."""
+LONG_BYTES: Final = 4096
+"""A request that goes to the controller, and is longer, waits for room like one of many elements."""
 STEP_US: Final = 400
 """What a step of reading or writing a message takes at most: `PAUSE_ELEMENTS` of them."""
 
@@ -48,6 +51,7 @@ class Dispatcher:
     def __init__(self, broker: Host, apis: Mapping[int, Served] = BROKER_APIS) -> None:
         self._broker = broker
         self._apis = dict(apis)
+        self.decoded = DecodedMemory()
 
     def __call__(self, context: RequestContext, frame: memoryview) -> Answer | Later:
         """Raises `WireError` for what is not a request that this node serves."""
@@ -92,10 +96,17 @@ class Dispatcher:
         forwards: Callable[[Any], bool],
     ) -> Response:
         """What the controller answers, or this node where it is asked for what is its own."""
-        request = await Slice().go_through(decode_request_steps(header, frame), STEP_US)
-        if forwards(request):
-            return await self._broker.forward(context, header, frame, request)
-        return await self._later(header, served.handle(self._broker, context, request))
+        is_long = len(frame) > LONG_BYTES
+        if is_long:
+            await self.decoded.enter(context, len(frame), GROWTH)
+        try:
+            request = await Slice().go_through(decode_request_steps(header, frame), STEP_US)
+            if forwards(request):
+                return await self._broker.forward(context, header, frame, request)
+            return await self._later(header, served.handle(self._broker, context, request))
+        finally:
+            if is_long:
+                self.decoded.leave(context)
 
     async def _once_loaded(self, context: RequestContext, api_key: int, frame: memoryview) -> Response | None:
         """As a call, for the first request whose code is not there yet: it is loaded on a thread."""
@@ -109,7 +120,19 @@ class Dispatcher:
     async def _in_slices(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served
     ) -> Response | None:
-        """As a call, for a request with many elements: reading and writing it is cut, too."""
+        """As a call, for a request with many elements: it waits for room as bytes, and reading and writing it
+        is cut, too."""
+        context.only_reads = header.api_key in ONLY_READS
+        growth = GROWTH if served.parse_steps is None else GROWTH_BY_HAND
+        await self.decoded.enter(context, len(frame), growth)
+        try:
+            return await self._decoded(context, header, frame, served)
+        finally:
+            self.decoded.leave(context)
+
+    async def _decoded(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served
+    ) -> Response | None:
         if served.parse_steps is not None:
             steps = served.parse_steps(header.api_version, frame, header.body)
         else:

@@ -8,7 +8,9 @@ collected, what has grown much is set aside unseen (`gc.freeze`). All is looked 
 is in use as was after the last look.
 
 While coordinators read their logs, what they make of them is set aside unseen, be it a million positions:
-nearly all of it lives until the node stops, and none of it refers to itself.
+nearly all of it lives until the node stops, and none of it refers to itself. So is what there is while long
+requests are decoded and answered, which is when slices are taken (`base/turn_queues.py`): they double what is
+in use, go as they came, and a look at all of them would be as long a turn as peers make it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ SURELY_MANY: Final = 4
 MOST_LOOKED_AT: Final = 50_000
 """Objects that are looked at in one go: 5 to 10 ms."""
 MANY: Final = 1_000_000
+FEW_SLICES: Final = 10
+"""Slices between two looks that are no long request."""
 
 
 class Garbage:
@@ -47,12 +51,16 @@ class Garbage:
         now: Callable[[], float],
         many: int = MANY,
         is_loading: Callable[[], bool] = lambda: False,
+        slices_taken: Callable[[], int] = lambda: 0,
     ) -> None:
         """`now` is a clock, in seconds. So `many` blocks of memory may come into use before all is looked at,
-        however few there were. `is_loading`: whether a state is read that will stay."""
+        however few there were. `is_loading`: whether a state is read that will stay. `slices_taken`: how
+        many slices of long work there were so far."""
         self._turns = turns
         self._is_loading = is_loading
         self._was_loading = False
+        self._slices_taken = slices_taken
+        self._slices = 0
         self._now = now
         self._many = many
         self._began = 0.0
@@ -76,6 +84,10 @@ class Garbage:
         if was_loading or self._was_loading:  # the last of it has come since the look before
             gc.freeze()
             self._expect_more()
+            return
+        slices, self._slices = self._slices, self._slices_taken()
+        if self._slices - slices > FEW_SLICES:
+            gc.freeze()
             return
         if not (grown := gc.get_count()[2]):
             return

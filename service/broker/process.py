@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import resource
@@ -12,15 +13,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Final
 
 from service.base.clock import Clock
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.turn_queues import turn_queues
 from service.base.turns import Turns
 from service.base.world import system_world
 from service.broker.cluster_plane import NodeEnds
 from service.broker.garbage import Garbage
 from service.broker.loop import LoopWatch, new_loop
+from service.broker.memory import Memory
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
 from service.config.parsing import without_effect
@@ -58,6 +62,20 @@ def _allow_open_files() -> int:
     return hard
 
 
+def _resident_bytes() -> int:
+    """Memory of this process that belongs to it alone."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+    return (int(resident) - int(shared)) * resource.getpagesize()
+
+
+def _trimmer() -> Callable[[], None] | None:
+    """How the C library gives back what is free; None where it cannot."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None or not Path("/proc/self/statm").exists():
+        return None
+    return lambda: trim(0)
+
+
 async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
     for complaint in (*without_effect(config.static), *config.cluster.complaints()):
         log.warning("configuration: %s", complaint)
@@ -69,7 +87,8 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
-    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading)
+    slices = turn_queues(loop).slices
+    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading, slices_taken=lambda: slices.taken)
     try:
         async with AsyncExitStack() as stack:
             url = ""
@@ -82,6 +101,11 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
             garbage.begin()
             gc.enable()
             supervisor.run("garbage", garbage.run())
+            if (trim := _trimmer()) is not None:
+                pool = world.threads.pool("memory", 1)
+                stack.callback(pool.shutdown, wait=False)
+                memory = Memory(_resident_bytes, trim, pool, lambda: slices.taken)
+                supervisor.run("memory", memory.run())
             await asyncio.sleep(0)
             watch.start()
             host, port = node.address

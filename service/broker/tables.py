@@ -117,6 +117,15 @@ BROKER_APIS: Final[dict[int, Served]] = {
 """What brokers' listeners serve: one row per API. `wire.api.APIS` says in which versions it is spoken."""
 BROKER_APIS[ApiKey.API_VERSIONS] = Served(api_versions.answering(BROKER_APIS))
 
+ONLY_READS: Final = frozenset({
+    ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR,
+    ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.LIST_CONFIG_RESOURCES, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT,
+})  # fmt: skip
+"""What changes nothing that outlasts its connection: a long one ends with it."""
+
 CONTROLLER_KEYS: Final = frozenset({
     ApiKey.FETCH, ApiKey.API_VERSIONS, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.DESCRIBE_CONFIGS,
     ApiKey.ALTER_CONFIGS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS, ApiKey.INCREMENTAL_ALTER_CONFIGS,

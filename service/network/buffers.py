@@ -1,4 +1,4 @@
-"""Memory for requests that are still arriving, under one budget for all connections of a server. [P]
+"""Memory for requests that arrive or wait, under one budget for all connections of a server. [P]
 
 Only bytes that arrive cost memory: a connection asks for a larger buffer when the one it has is full, and
 gets twice what it has sent; more while little of the budget is used.
@@ -58,6 +58,8 @@ class BufferPool:
     def __init__(self, budget_bytes: int, keep_bytes: int = 8 << 20) -> None:
         self.budget_bytes = budget_bytes
         self.in_use_bytes = 0
+        self.lent_bytes = 0
+        """of them, what is held by requests that are being answered"""
         self.holders: dict[Owner, Pace | None] = {}
         """who holds memory, and how its request gets on since the first look at it"""
         self._keep_bytes = keep_bytes
@@ -122,6 +124,18 @@ class BufferPool:
         ):
             self._kept_bytes += capacity
             self._free.setdefault(capacity, []).append(buffer)
+        if self._waiting:
+            self._let_in()
+
+    def lend(self, size: int) -> None:
+        """Count `size` bytes of a request that has arrived, and is not answered yet."""
+        self.in_use_bytes += size
+        self.lent_bytes += size
+
+    def returned(self, size: int) -> None:
+        """Count `size` bytes no more that were lent."""
+        self.in_use_bytes -= size
+        self.lent_bytes -= size
         if self._waiting:
             self._let_in()
 
@@ -210,7 +224,7 @@ class BufferPool:
 
     def _in_the_way(self, now_s: float) -> list[Owner]:
         """Those in line with the greatest needs, once nobody was let in for a while: room for one more."""
-        if self._moved:
+        if self._moved or self.lent_bytes:  # what is answered gives its memory back without anybody's end
             self._moved, self._stands_since_s = False, now_s
         if now_s - self._stands_since_s < LINE_STALL_S:
             return []

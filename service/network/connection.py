@@ -127,6 +127,11 @@ class Connection:
         return self._end - self._start
 
     @property
+    def is_full(self) -> bool:
+        """Whether the memory that the connection holds has no room for the rest of a request."""
+        return self._owned is not None and self._end == len(self._owned)
+
+    @property
     def is_excused(self) -> bool:
         """The next request cannot go on before this one is answered."""
         return self.state is not READING

@@ -113,7 +113,7 @@ class RequestContext:
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "hurry", "listener",
+        "connection_id", "correlation_id", "hurry", "listener", "only_reads",
     )  # fmt: skip
 
     def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
@@ -126,6 +126,8 @@ class RequestContext:
         self.api_version = -1
         self.correlation_id = 0
         self.cancel_on_disconnect = False
+        self.only_reads = False
+        """It is long and changes nothing: nobody goes on with it when its peer sends no more, as in Kafka."""
         self.hurry: Callable[[], None] | None = None
         """Of a request that waits for nothing but time or news: another one waits behind it."""
 
@@ -162,7 +164,7 @@ class Limits:
     idle_ms: int = 600_000
     """A connection that moves no byte for so long is closed (connections.max.idle.ms)."""
     request_memory_bytes: int = 256 << 20
-    """Memory for requests that are still arriving, over all connections (in the role of
+    """Memory for requests that arrive or wait, over all connections (in the role of
     queued.max.request.bytes).
     """
     read_timeout_ms: int = 30_000

@@ -35,6 +35,8 @@ from service.wire.frames import SIZE_BYTES
 _LOG = logging.getLogger(__name__)
 _MOST_IN_A_TURN = 256
 """So many requests that one peer has sent in one go before the others get their turn."""
+_LENT_BYTES = 64 << 10
+"""The memory of a request as large is counted until it is answered."""
 _SHORT_BYTES = 4 << 10
 """What is read at once while there is no memory to keep it in."""
 _MOST_OWED = 64
@@ -134,8 +136,7 @@ class Peer(asyncio.BufferedProtocol):
         self._eof = True
         if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
             return False  # nothing is left to answer
-        long_poll = self._pending is not None and self._context.cancel_on_disconnect
-        return bool(self._owed) or (self._connection.state is not READING and not long_poll)
+        return bool(self._owed) or (self._connection.state is not READING and not self._ends_with_peer)
 
     def pause_writing(self) -> None:
         self._sender.paused()
@@ -156,7 +157,7 @@ class Peer(asyncio.BufferedProtocol):
         self._done()
         if self._mute is not None:
             self._mute.cancel()
-        if self._pending is not None and self._context.cancel_on_disconnect:
+        if self._pending is not None and self._ends_with_peer:
             self._pending.cancel()
         self._forget_owed()
         if self._shared.on_gone is not None:
@@ -199,7 +200,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._owed and request[:2] != self._owed_key:
             self._held = request
             return began
-        context.cancel_on_disconnect = False
+        context.cancel_on_disconnect = context.only_reads = False
         context.hurry = None
         answer = shared.handler(context, request)
         # What the dispatcher let through is an API that is served: there are not many.
@@ -207,7 +208,12 @@ class Peer(asyncio.BufferedProtocol):
         self._took(answer, api)
         del answer
         ended = shared.now()
-        api.received_bytes += len(request)
+        size = len(request)
+        api.received_bytes += size
+        if size >= _LENT_BYTES and isinstance(self._pending, asyncio.Future):
+            # Its memory is held until it is answered, whoever has left by then.
+            shared.pool.lend(size)
+            self._pending.add_done_callback(lambda _: shared.pool.returned(size))
         # Histograms as `observe` fills them, without its calls: most requests cost less than twenty of them.
         queued_s, handling_s = began - shared.turns.began, ended - began
         api.queued.counts[bisect_left(SECONDS, queued_s)] += 1
@@ -441,6 +447,13 @@ class Peer(asyncio.BufferedProtocol):
         if self._transport.is_closing() or isinstance(self._behind, WireError):
             return
         shared = self._shared
+        if not has_waited and self._connection.is_full and shared.is_turn_full:
+            # A larger buffer is a copy, and many may need one in the same turn.
+            if not self._pausing:
+                self._pausing = True
+                self._transport.pause_reading()
+            shared.calls.add(self._settle, True)
+            return
         settled = self._connection.settle(has_waited=has_waited)
         if shared.pool.holders:
             shared.watch.begin()
@@ -520,6 +533,12 @@ class Peer(asyncio.BufferedProtocol):
     def is_standing(self) -> bool:
         """Whether it has sent more requests behind a long poll."""
         return self._pending is not None and self._context.cancel_on_disconnect
+
+    @property
+    def _ends_with_peer(self) -> bool:
+        """Whether what is asked is of no use to anybody but this peer: a long poll, or long and only read."""
+        context = self._context
+        return self._pending is not None and (context.cancel_on_disconnect or context.only_reads)
 
     @property
     def waiting(self) -> bool:

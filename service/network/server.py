@@ -86,7 +86,7 @@ class Server:
 
     @property
     def request_memory_bytes(self) -> int:
-        """Memory that requests still arriving hold now."""
+        """Memory that requests hold which arrive or wait to be answered."""
         return self._shared.pool.in_use_bytes if self._shared else 0
 
     def client_of(self, task: asyncio.Future[Answer]) -> str | None:

@@ -107,6 +107,23 @@ def test_what_is_read_into_memory_is_set_aside_unseen(full_looks: list[int]) -> 
         assert len(alive) < 50 * MUCH
 
 
+def test_nothing_is_looked_at_while_long_requests_are_answered(full_looks: list[int]) -> None:
+    slices = 0
+    garbage = Garbage(Turns(), time.monotonic, many=MUCH, slices_taken=lambda: slices)
+    garbage.begin()
+    full_looks.clear()
+    decoded: list[object] = []
+    for _ in range(6):
+        decoded += [[n] for n in range(MUCH)]
+        slices += 100
+        garbage.look()
+    assert not full_looks
+    decoded += [[n] for n in range(MUCH)]
+    garbage.look()
+    assert len(full_looks) == 1, "there is time for it now"
+    assert decoded
+
+
 def test_a_long_collection_is_named_as_what_held_the_loop(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

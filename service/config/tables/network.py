@@ -41,7 +41,7 @@ NETWORK: Final = (
     ),
     key(
         "queued.max.request.bytes", LONG, 256 * MIB,
-        "Bytes of requests that are still arriving, over all connections, beyond which no more "
+        "Bytes of requests that arrive or wait to be answered, over all connections, beyond which no more "
         "are read. -1: no bound, which is Kafka's default and leaves memory to the clients.",
         at_least=-1,
     ),

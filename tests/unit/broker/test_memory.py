@@ -1,0 +1,67 @@
+"""What a burst of requests leaves free goes back to the system, once, when the burst is over."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from service.broker.memory import Memory
+
+MIB = 1 << 20
+
+
+class AtOnce(Executor):
+    """Does what it is given in place."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+class Process:
+    """A process that holds so much, of which so much is free."""
+
+    def __init__(self) -> None:
+        self.held, self.free, self.slices, self.trims = 60 * MIB, 0, 0, 0
+        self.memory = Memory(lambda: self.held, self.trim, AtOnce(), lambda: self.slices)
+
+    def trim(self) -> None:
+        self.trims += 1
+        self.held, self.free = self.held - self.free, 0
+
+    def burst(self, size: int) -> None:
+        self.held += size
+        self.slices += 100
+        self.memory.look()
+        self.free += size
+
+
+def test_what_a_burst_left_free_is_given_back_when_it_is_over() -> None:
+    process = Process()
+    process.memory.look()
+    process.burst(200 * MIB)
+    assert process.trims == 0, "the burst is not over"
+    process.memory.look()
+    assert process.trims == 1
+    assert process.held == 60 * MIB
+
+
+def test_what_is_in_use_is_not_looked_for_again_and_again() -> None:
+    process = Process()
+    process.memory.look()
+    process.held += 100 * MIB
+    for _ in range(60):
+        process.memory.look()
+    assert process.trims == 1
+
+
+def test_the_next_burst_is_given_back_as_well() -> None:
+    process = Process()
+    process.memory.look()
+    for number in range(1, 4):
+        process.burst(100 * MIB)
+        for _ in range(12):
+            process.memory.look()
+        assert process.trims == number
+        assert process.held == 60 * MIB
