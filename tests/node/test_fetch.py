@@ -284,7 +284,8 @@ def test_a_deleted_topic_ends_the_wait_of_a_session_that_has_it(talk: Talk) -> N
     assert time.monotonic() - began < 30
     later.join()
     other.client.close()
-    assert {place: one.error_code for place, one in told.items()} == {(gone, 0): ErrorCode.unknown_topic_id}
+    errors = {place: one.error_code for place, one in told.items()}
+    assert errors == {(gone, 0): ErrorCode.unknown_topic_or_partition}, "the session knows its name"
 
 
 def test_an_unknown_partition_does_not_keep_others_from_waiting(talk: Talk) -> None:

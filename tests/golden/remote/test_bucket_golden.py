@@ -13,7 +13,7 @@ from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.remote.format.keys import HeadKey, SegmentKey, parse_key
 from service.remote.format.manifest import live_segments
-from service.remote.format.manifest_codec import encode_head, encode_manifest
+from service.remote.format.manifest_codec import ClusterFile, encode_head, encode_manifest
 from service.remote.reading.object_reader import (
     open_chain,
     open_cluster_file,
@@ -118,7 +118,7 @@ def test_of_version_1_nobody_knows_who_wrote_it_and_it_is_read_all_the_same() ->
     store = golden_store(1)
     chain = open_chain(store, open_head(store, HeadKey(TOPIC_ID, PARTITION)).manifest_key)
     assert (chain.manifest.stamp, chain.manifest.parent_key, chain.head.stamp) == (None, None, None)
-    assert open_cluster_file(store) == (CLUSTER_ID, None, None, ())
+    assert open_cluster_file(store) == ClusterFile(CLUSTER_ID, None, None)
     # The next version goes on from it, and HEAD may be written again before there is one.
     assert chain.head == open_head(store, HeadKey(TOPIC_ID, PARTITION))
     store.put(f"data/{TOPIC_ID}/{PARTITION}/HEAD", encode_head(chain.head))
