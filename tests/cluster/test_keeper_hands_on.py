@@ -30,7 +30,8 @@ TOPIC = "kept"
 
 
 def make(tmp_path: Path, stores: dict[int, Store]) -> Cluster:
-    made = Cluster.apart(tmp_path / "nodes", (1,), BROKERS, dict(BRISK))
+    made = Cluster.apart(tmp_path / "nodes", (1,), BROKERS, {**BRISK, **stores[13].node_settings})
+    made.members[1].environ = stores[13].env
     ports, _ = agree_on_ports(0, len(BROKERS), 0)
     for broker_id, port in zip(BROKERS, ports, strict=True):
         store, member = stores[broker_id], made.members[broker_id]
