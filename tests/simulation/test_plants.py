@@ -15,6 +15,6 @@ def test_a_defect_can_be_planted(defect: Defect) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_planted_defect_is_found() -> None:
-    found = find(duplicates_accepted, 60, first=60)
+    found = find(duplicates_accepted, 60, first=245)
     assert found is not None
     assert "is at" in found[1]

@@ -181,7 +181,12 @@ class RaftMachine:
         now_ms = core.now_ms
         if was_leader:
             core.resume(Resigned(now_ms + core.random_election_timeout_ms(), (), self._other_ids()))
-        elif core.voted is not None and core.voted.matches(core.key) and core.is_voter:
+        elif (
+            state.leader_id < 0  # else the election of this epoch is lost, and its leader is to be followed
+            and core.voted is not None
+            and core.voted.matches(core.key)
+            and core.is_voter
+        ):
             core.resume(Candidate(now_ms + core.random_election_timeout_ms(), {core.key.node_id}))
         elif state.leader_id >= 0 and core.leader_endpoint is not None:
             due_ms = now_ms + core.timing.fetch_timeout_ms

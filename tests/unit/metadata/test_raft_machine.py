@@ -171,6 +171,8 @@ def test_records_of_earlier_epochs_are_committed_with_the_first_of_this_one() ->
         (QuorumState(3, voted_id=2), Role.UNATTACHED),
         (QuorumState(3, leader_id=2), Role.FOLLOWER),
         (QuorumState(3, leader_id=9), Role.UNATTACHED),
+        (QuorumState(3, leader_id=2, voted_id=1), Role.FOLLOWER),
+        (QuorumState(3, leader_id=9, voted_id=1), Role.UNATTACHED),
     ],
 )
 def test_how_a_node_starts_of_several(state: QuorumState | None, role: Role) -> None:
