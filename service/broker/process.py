@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -62,9 +64,10 @@ def _allow_open_files() -> int:
     return hard
 
 
-def _resident_bytes() -> int:
-    """Memory of this process that belongs to it alone."""
-    _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+def _resident_bytes(statm: int) -> int:
+    """Memory of this process that belongs to it alone, by the open file ``/proc/self/statm``: it is read when
+    no other can be opened, too."""
+    _, resident, shared, *_ = os.pread(statm, 256, 0).split()
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
@@ -104,7 +107,8 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
             if (trim := _trimmer()) is not None:
                 pool = world.threads.pool("memory", 1)
                 stack.callback(pool.shutdown, wait=False)
-                memory = Memory(_resident_bytes, trim, pool, lambda: slices.taken)
+                statm = os.open("/proc/self/statm", os.O_RDONLY)  # for as long as the process lives
+                memory = Memory(partial(_resident_bytes, statm), trim, pool, lambda: slices.taken)
                 supervisor.run("memory", memory.run())
             await asyncio.sleep(0)
             watch.start()

@@ -179,7 +179,7 @@ class Peer(asyncio.BufferedProtocol):
                 if answered:
                     if answered == 1:
                         share_s = shared.share_s(began)
-                    if answered > _MOST_IN_A_TURN or began - start > share_s:
+                    if answered >= _MOST_IN_A_TURN or began - start > share_s:
                         shared.more.add(self._answer_next, request)
                         break
                 elif began - shared.turns.began > FULL_S:

@@ -81,7 +81,7 @@ def test_finding_a_coordinator_makes_the_topic_whatever_clients_may_create(
 
 @pytest.mark.parametrize(
     ("key_type", "error"),
-    [(1, "coordinator_not_available"), (2, "coordinator_not_available"), (3, "invalid_request")],
+    [(1, "unsupported_version"), (2, "unsupported_version"), (3, "invalid_request")],
 )
 def test_other_coordinators_are_not_there(talk: Talk, key_type: int, error: str) -> None:
     [found] = find(talk, "a", key_type=key_type)
