@@ -274,6 +274,10 @@ class Fence:
         def change(old: ClusterFile) -> ClusterFile:
             return old if own in old.present else old._replace(present=(*old.present, own)[-MAX_PRESENT:])
 
+        await self._update(change)
+
+    async def _update(self, change: Callable[[ClusterFile], ClusterFile]) -> None:
+        """Change `cluster.json`, as `update_cluster`."""
         await self._pool.run(
             update_cluster,
             self._store,
@@ -331,14 +335,7 @@ class Fence:
             return old._replace(members=members, present=present, renewals=old.renewals + 1)
 
         try:
-            await self._pool.run(
-                update_cluster,
-                self._store,
-                self._cluster_id,
-                change,
-                self.own,
-                is_conditional=self.is_conditional,
-            )
+            await self._update(change)
         except NotNamed:
             await self.check()
             raise

@@ -95,12 +95,6 @@ class Retries:
         failure = self._failures.get(task)
         return failure.not_before_ms if failure is not None and failure.not_before_ms > now_ms else None
 
-    def hurry(self, task: Task) -> None:
-        """Let `task` be tried at once: what it failed at has changed."""
-        failure = self._failures.get(task)
-        if failure is not None:
-            self._failures[task] = failure._replace(not_before_ms=0)
-
     @property
     def reason(self) -> str | None:
         """Each failing task with its last error, in a line; None where none fails."""
