@@ -27,6 +27,8 @@ from tests.support.tiers import LATEST_TIERED, offset
 
 BROKERS = (11, 12, 13)
 TOPIC = "kept"
+PLACED = ((11, 12, 13), (12, 13, 11), (13, 11, 12))
+"""Whoever of 12 and 13 is restarted first leads one of them after both have been."""
 
 
 def make(tmp_path: Path, stores: dict[int, Store]) -> Cluster:
@@ -41,8 +43,8 @@ def make(tmp_path: Path, stores: dict[int, Store]) -> Cluster:
 
 
 def create(cluster: Cluster) -> None:
-    Admin(cluster.bootstrap).replicate(
-        TOPIC, 3, 3, min_insync_replicas="2", remote_storage_enable="true",
+    Admin(cluster.bootstrap).place(
+        TOPIC, PLACED, min_insync_replicas="2", remote_storage_enable="true",
         segment_bytes=str(1 << 20), local_retention_bytes="1",
     )  # fmt: skip
     wait_in_sync(cluster, TOPIC)

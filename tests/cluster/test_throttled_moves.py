@@ -41,9 +41,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def fill(cluster: Cluster, placed: Sequence[Sequence[int]]) -> None:
-    admin = Admin(cluster.bootstrap)
-    new = confluent_admin.NewTopic(TOPIC, len(placed), replica_assignment=[list(one) for one in placed])
-    admin.client.create_topics([new], operation_timeout=20)[TOPIC].result(30)
+    Admin(cluster.bootstrap).place(TOPIC, placed)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     value = os.urandom(10_000)
     for number in range(SIZE // len(value)):

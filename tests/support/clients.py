@@ -10,7 +10,7 @@ import hashlib
 import random
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import aiokafka
@@ -325,9 +325,19 @@ class Admin:
 
     def replicate(self, topic: str, partitions: int, replicas: int, **config: str) -> None:
         """As `create`, of several replicas."""
-        settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
-        new = confluent_admin.NewTopic(topic, partitions, replicas, config=settings)
-        self.client.create_topics([new], operation_timeout=20)[topic].result(30)
+        self._create(confluent_admin.NewTopic(topic, partitions, replicas, config=_settings(config)))
+
+    def place(self, topic: str, placed: Sequence[Sequence[int]], **config: str) -> None:
+        """As `create`, each partition's replicas by broker, the preferred leader first."""
+        replicas = [list(one) for one in placed]
+        self._create(
+            confluent_admin.NewTopic(
+                topic, len(replicas), replica_assignment=replicas, config=_settings(config)
+            )
+        )
+
+    def _create(self, new: confluent_admin.NewTopic) -> None:
+        self.client.create_topics([new], operation_timeout=20)[new.topic].result(30)
 
     def delete(self, topic: str) -> None:
         self.client.delete_topics([topic], operation_timeout=20)[topic].result(30)
@@ -354,3 +364,7 @@ class Admin:
         return {
             name: len(topic.partitions) for name, topic in self.client.list_topics(timeout=20).topics.items()
         }
+
+
+def _settings(config: Mapping[str, str]) -> dict[str, str]:
+    return {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
