@@ -66,6 +66,12 @@ class Committed(NamedTuple):
         theirs = (topics.life, topics.metadata_offset + 1)
         return self.topics_ms >= copy.stored_ms and theirs >= (copy.ref.life, copy.ref.end_offset)
 
+    @property
+    def are_topics_behind(self) -> bool:
+        """Whether the copy was stored after `topics.json`, which a keeper writes again a moment later; the
+        times of some stores are whole seconds. One that was put back is stored after the copy."""
+        return self.copy is not None and self.topics_ms <= self.copy.stored_ms
+
     def live(self) -> dict[UUID, str]:
         """Names of topics that live, by id: those of the copy that were not deleted since, and newer ones."""
         found: dict[UUID, str] = {}

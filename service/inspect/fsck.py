@@ -160,9 +160,12 @@ class _Check:
 
     def _compare(self, before: Committed, wanted: UUID | None) -> None:
         """Compare what lies there with what was committed, both read again: a node may have gone on."""
-        if self.report.is_clean and not self._problems(before, wanted):
+        if self.report.is_clean and not self._problems(before, wanted) and not before.topics_problems():
             return
         after = read_committed(self.store)
+        if after.are_topics_behind:
+            for problem in after.topics_problems():
+                self.report.note(TOPICS_KEY, f"{problem}: it was written before the copy of the metadata")
         live = after.live()
         for topic_id in before.live().keys() - live.keys():
             self.report.no_errors_below(f"{topic_prefix(topic_id)}/")
@@ -181,7 +184,9 @@ class _Check:
         is_there = committed.topics_ms >= 0
         if committed.topics_wrong is not None and (is_there or any(committed.archived())):
             found.append((TOPICS_KEY, committed.topics_wrong))
-        return found + [(TOPICS_KEY, problem) for problem in committed.topics_problems()]
+        if not committed.are_topics_behind:
+            found += [(TOPICS_KEY, problem) for problem in committed.topics_problems()]
+        return found
 
     def _is_there(self, key: HeadKey) -> bool:
         """Whether anything of a partition lies there: the walk may have been past its place before."""

@@ -179,7 +179,8 @@ class Housekeeping:
         eraser = self._tools.eraser
         if now_ms >= self._topics_look_due_ms:
             await self._attempt(Task.COMPARE_TOPICS, partial(self._look_at_topics, now_ms), failures)
-        if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
+        if self._topics_due_ms is not None and now_ms >= min(self._topics_due_ms, self._metadata.due_ms):
+            # Before the copy: a reader that finds the copy of a topic finds its name, too.
             await self._attempt(Task.WRITE_TOPICS, self._write_topics, failures)
         await self._attempt(Task.COPY_METADATA, partial(self._metadata.run_due, now_ms), failures)
         if (listed := self._listed) is not None:

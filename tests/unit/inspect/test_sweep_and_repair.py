@@ -94,11 +94,29 @@ def test_a_topic_that_nobody_knows_goes_only_when_it_is_asked_for(world: World) 
 
 def test_a_live_topic_is_not_given_up_where_topics_json_forgets_it(world: World) -> None:
     copy_metadata(world)
+    world.clock.advance(1)
     world.bucket.put("topics.json", encode_topics(CLUSTER, 0, []))
     assert orphans_of(world, forsaken=world.topic_ids["events"]) == set()
     errors = fsck(world.bucket).errors
     assert [one.where for one in errors] == ["topics.json"]
     assert "does not name events" in errors[0].what
+
+
+@pytest.mark.parametrize("happened", ["deleted", "created"])
+def test_topics_json_that_waits_to_be_written_after_the_copy_is_no_error(world: World, happened: str) -> None:
+    if happened == "deleted":
+        world.delete_topic("events")
+    else:
+        world.fill(2, world.add(TopicIdPartition(UUID(int=77), "other", 0)))
+        world.run()
+    world.metadata_offset += 1
+    world.clock.advance(1)
+    copy_metadata(world)
+    report = fsck(world.bucket)
+    assert [str(one) for one in report.errors] == []
+    assert "it was written before the copy of the metadata" in str(report.notes)
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, TopicsRepair), "its node may have ended"
 
 
 def test_nothing_is_swept_where_no_copy_of_the_metadata_can_be_read(world: World) -> None:
