@@ -1,18 +1,21 @@
 """`python -m bench.refusals [--rounds N] [--check]`: topics beside those whose objects the store refuses.
 
-A node before versitygw, with a proxy between them that refuses by key, all at once and until the end: writes
-below a topic of twelve partitions, reads of a topic of eight partitions that lie in an archive class and are
-asked for by eight consumers, one HEAD, and the deletion of one object. Topics that are not hit are copied,
-read cold and expired, their objects deleted, first without that and then beside it. The table has both rates.
+Three brokers before versitygw, with a proxy between them that refuses by key, all at once and until the end:
+writes below a topic of twelve partitions, reads of a topic of eight partitions that lie in an archive class
+and are asked for by eight consumers, one HEAD, and the deletion of one object; and one broker, which kept the
+prefix, has no way to the store at all. Topics that are not hit are copied, read cold and expired, their
+objects deleted, and orphans swept, first without that and then beside it. The table has both rates.
 
-Store, proxy, clients and node share one machine, so trust ratios. `--check`: exit 1 where one is below 0.8.
+Store, proxy, clients and nodes share one machine, so trust ratios. `--check`: exit 1 where one is below 0.8.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -21,33 +24,47 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
+from uuid import UUID, uuid4
 
 import confluent_kafka
 
 from bench import load
-from bench.peers import firn
+from service.remote.format.keys import SegmentKey, segment_key
 from tests.support.clients import Admin
 from tests.support.faults import Fault, FaultProxy, Seen, fault_proxy
-from tests.support.processes import wait_until
-from tests.support.stores import Store, new_bucket, versitygw_binary, versitygw_server
+from tests.support.processes import FIRN, wait_until
+from tests.support.quorums import Cluster
+from tests.support.stores import Store, new_bucket, s3_client, versitygw_binary, versitygw_server
 from tests.support.tiers import EARLIEST_LOCAL, LATEST, LATEST_TIERED, offset, settle
+from tests.support.wire import leader_of
 
 LEAST: Final = 0.8
 DENIED, ASLEEP, HEAD, LOCKED, COLD, FINE = "denied", "asleep", "head", "locked", "cold", "fine"
-FAULTS: Final = (DENIED, ASLEEP, HEAD, LOCKED)
-PARTITIONS: Final = {DENIED: 12, ASLEEP: 8, HEAD: 1, LOCKED: 1, COLD: 1}
+CUT = "cut"
+"""a topic of the broker that has no way to the store"""
+FAULTS: Final = (DENIED, ASLEEP, HEAD, LOCKED, CUT)
+PARTITIONS: Final = {DENIED: 12, ASLEEP: 8, HEAD: 1, LOCKED: 1, COLD: 1, CUT: 1}
+BROKERS: Final = (11, 12, 13)
+ORPHANS: Final = 400
+HANDED_ON_S: Final = 60
+"""Within so much another broker keeps the prefix, and what is measured begins."""
 TIERED: Final = {"remote_storage_enable": "true", "segment_bytes": "1048576", "local_retention_bytes": "1"}
 SETTINGS: Final = {"firn.remote.object.grace.ms": "2000", "firn.remote.cache.bytes": str(8 << 20)}
-_STEPS: Final = ("copied, MB/s", "read cold, MB/s", "expired and deleted, 1/s")
+BRISK: Final = {"remote.log.manager.task.interval.ms": "500", "log.retention.check.interval.ms": "500"}
+_STEPS: Final = ("copied, MB/s", "read cold, MB/s", "expired and deleted, 1/s", "orphans swept, 1/s")
 
 
 class Bench:
-    """A node with cold topics, and what the store refuses of them."""
+    """Brokers with cold topics, and what the store refuses of them."""
 
-    def __init__(self, bootstrap: str, store: Store, proxy: FaultProxy, megabytes: int) -> None:
+    def __init__(
+        self, bootstrap: str, store: Store, proxy: FaultProxy, way: FaultProxy, megabytes: int
+    ) -> None:
+        """`proxy` is the way of most brokers to the store, `way` that of broker 11."""
         self.bootstrap = bootstrap
         self.store = store
         self.proxy = proxy
+        self.way = way
         self.megabytes = megabytes
         self.admin = Admin(bootstrap)
         self.ids: dict[str, str] = {}
@@ -57,14 +74,19 @@ class Bench:
 
     def create(self, name: str, partitions: int = 1, **config: str) -> None:
         before = {key.split("/")[1] for key in self.store.objects() if key.startswith("data/")}
-        self.admin.create(name, partitions, **{**TIERED, **config})
+        self._place(name, partitions, **config)
         for partition in range(partitions):
             self._until_led(name, partition)
-            load.fill(self.bootstrap, name, self.megabytes if name == COLD else 3, partition)
+            self._fill(name, self.megabytes if name == COLD else 3, partition)
         for partition in range(partitions):
             settle(self.bootstrap, name, partition, 120)
         after = {key.split("/")[1] for key in self.store.objects() if key.startswith("data/")}
         (self.ids[name],) = after - before
+
+    def _place(self, name: str, partitions: int, **config: str) -> None:
+        led_by = BROKERS[:1] if name == CUT else BROKERS[1:]
+        placed = [[led_by[number % len(led_by)]] for number in range(partitions)]
+        self.admin.place(name, placed, **{**TIERED, **config})
 
     def _until_led(self, name: str, partition: int) -> None:
         wait_until(f"{name}-{partition}", lambda: offset(self.bootstrap, name, partition, LATEST) == 0)
@@ -72,7 +94,7 @@ class Bench:
     def fill(self) -> None:
         for name, partitions in PARTITIONS.items():
             self.create(name, partitions)
-        size, _ = load.fill(self.bootstrap, DENIED, 0)
+        size, _ = load.fill(leader_of(self.bootstrap, COLD), COLD, 0)
         self.read = size, offset(self.bootstrap, COLD, 0, EARLIEST_LOCAL) // load.BATCH_RECORDS
 
     def refuse(self, what: Sequence[str]) -> None:
@@ -94,10 +116,14 @@ class Bench:
 
         self.proxy.plan = plan
         for partition in range(PARTITIONS[DENIED]):
-            load.fill(self.bootstrap, DENIED, 3, partition)
+            self._fill(DENIED, 3, partition)
         for name in (HEAD, LOCKED):
-            load.fill(self.bootstrap, name, 3)
+            self._fill(name, 3)
         self.delete(LOCKED)
+        if CUT in what:
+            self.way.mode = Fault.REFUSE
+            self._fill(CUT, 3)
+            time.sleep(HANDED_ON_S)
 
     def delete(self, topic: str) -> None:
         """All that is in the store alone."""
@@ -108,13 +134,13 @@ class Bench:
 
     # What is measured, in one round: rates
 
-    def round(self) -> tuple[float, float, float]:
+    def round(self) -> tuple[float, float, float, float]:
         self._made += 1
         name = f"{FINE}-{self._made}"
-        self.admin.create(name, 1, **TIERED)
+        self._place(name, 1)
         self._until_led(name, 0)
         began = time.monotonic()
-        size, batches = load.fill(self.bootstrap, name, self.megabytes)
+        size, batches = self._fill(name, self.megabytes)
         wait_until(
             f"{name} to be copied",
             lambda: offset(self.bootstrap, name, 0, LATEST_TIERED) >= (batches - 6) * load.BATCH_RECORDS,
@@ -122,14 +148,40 @@ class Bench:
         )
         copied = size * batches / 1e6 / (time.monotonic() - began)
         began = time.monotonic()
-        total = load.fetch_all(self.bootstrap, COLD, *self.read)
+        total = load.fetch_all(leader_of(self.bootstrap, COLD), COLD, *self.read)
         read = total / 1e6 / (time.monotonic() - began)
         settle(self.bootstrap, name, 0, 120)
         segments = self._segments(name)
         began = time.monotonic()
         self.delete(name)
         wait_until(f"{name} to be deleted", lambda: len(self._segments(name) & segments) == 0, seconds=300)
-        return copied, read, 1 / (time.monotonic() - began)
+        return copied, read, 1 / (time.monotonic() - began), self._sweep()
+
+    def _sweep(self) -> float:
+        """Orphans that `firn sweep` deletes in a second, by the brokers' way to the store."""
+        assert self.store.endpoint is not None
+        client, bucket = s3_client(self.store.endpoint), self.store.url.removeprefix("s3://").partition("/")
+        orphans = {
+            segment_key(SegmentKey(UUID(self.ids[COLD]), 0, 0, number, 0, uuid4()))
+            for number in range(ORPHANS)
+        }
+        for key in orphans:
+            client.put_object(Bucket=bucket[0], Key="/".join(filter(None, (bucket[2], key))), Body=b"?")
+        command = [str(FIRN), "sweep", self.store.url, "--delete", "--older-than-hours", "0"]
+        began = time.monotonic()
+        ended = subprocess.run(
+            [*command, "--endpoint", self.proxy.endpoint],
+            env={**os.environ, **self.store.env},
+            capture_output=True,
+            text=True,
+        )
+        took = time.monotonic() - began
+        if left := orphans & self.store.objects().keys():
+            raise AssertionError(f"{len(left)} orphans are left: {ended.stdout[-2000:]}{ended.stderr}")
+        return ORPHANS / took
+
+    def _fill(self, name: str, megabytes: int, partition: int = 0) -> tuple[int, int]:
+        return load.fill(leader_of(self.bootstrap, name, partition), name, megabytes, partition)
 
     def _segments(self, name: str) -> set[str]:
         topic_id = self.ids.get(name)
@@ -166,7 +218,7 @@ def consumers(bootstrap: str) -> Iterator[None]:
             thread.join()
 
 
-def best(rounds: int, measure: Callable[[], tuple[float, float, float]]) -> list[float]:
+def best(rounds: int, measure: Callable[[], tuple[float, ...]]) -> list[float]:
     """The best of each: what else this machine does only takes away."""
     return [max(one) for one in zip(*(measure() for _ in range(rounds)), strict=True)]
 
@@ -189,14 +241,19 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-bench-")))
         endpoint = stack.enter_context(versitygw_server(folder))
         store = new_bucket(endpoint, f"bench-{random.randrange(1 << 30)}")
-        proxy = stack.enter_context(fault_proxy(endpoint))
-        peer = stack.enter_context(firn(folder, store.through(proxy.endpoint), **SETTINGS))
-        bench = Bench(peer.bootstrap, store, proxy, arguments.megabytes)
+        proxy, way = (stack.enter_context(fault_proxy(endpoint)) for _ in range(2))
+        cluster = stack.enter_context(Cluster.apart(folder, (1,), BROKERS, {**BRISK, **SETTINGS}))
+        for node_id, member in cluster.members.items():
+            through = store.through((way if node_id == BROKERS[0] else proxy).endpoint)
+            member.settings |= through.node_settings
+            member.environ = through.env
+        cluster.start()
+        bench = Bench(cluster.bootstrap, store, proxy, way, arguments.megabytes)
         bench.fill()
         alone = best(arguments.rounds, bench.round)
         bench.refuse(faults)
         before = proxy.failed
-        with consumers(peer.bootstrap):
+        with consumers(cluster.bootstrap):
             beside = best(arguments.rounds, bench.round)
         refused = proxy.failed - before
     print(f"{'':<26}{'alone':>10}{'refusals':>10}{'ratio':>8}")
