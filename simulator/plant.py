@@ -230,7 +230,7 @@ def deletion_goes_too_far() -> None:
 def files_go_in_any_order() -> None:
     """A segment that cannot be unlinked stays, and those behind it go."""
 
-    def all_of_them(disk: Any, paths: Any) -> int:
+    def all_of_them(disk: Any, paths: Any, latch: Any) -> int:
         removals.remove(disk, paths)
         return len(paths)
 

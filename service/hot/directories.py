@@ -14,6 +14,7 @@ from uuid import UUID
 
 from service.base.disk import DiskError
 from service.base.errors import StorageError
+from service.base.files import FsyncFailed
 from service.base.world import World
 from service.hot.ensemble import check_directory_ids
 from service.hot.log_dir import LogDir, MetaProperties, encode_uuid
@@ -169,6 +170,8 @@ class LogDirs:
             try:
                 home.write_clean_marker(broker_epoch)
             except DiskError as e:
+                if isinstance(e, FsyncFailed):
+                    home.latch.fail(e)
                 _log.error("%s is not marked clean: %s", home.path, e)
 
     def close(self) -> None:

@@ -176,6 +176,8 @@ class Opener:
             )
             write_topic_id(self._disk, new.path, new.tip.topic_id)
         except (StorageError, CorruptionError) as e:
+            if isinstance(e, FsyncFailed):
+                new.home.latch.fail(e)
             if is_made:
                 remove(self._disk, [new.path])
             return e

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.base.disk import Disk, DiskError, MissingFile
-from service.base.files import fsync_dir, remove_file, remove_tree
+from service.base.files import FsyncFailed, fsync_dir, remove_file, remove_tree
 from service.hot import names
+from service.hot.durability import Latch
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 
@@ -95,7 +96,7 @@ class Removals:
             if may_go(log) is MayGo.NEVER:
                 return
             group = paths[first : first + _GROUP]
-            job = self._io.run(remove_in_order, self._disk, group)
+            job = self._io.run(remove_in_order, self._disk, group, log.latch)
             self._under_way = log, job
             try:
                 removed = await asyncio.shield(job)
@@ -115,8 +116,8 @@ class Removals:
         What stays is there again at the next start.
         """
         await self.let_be(logs)
-        rest = [paths for log in logs if (paths := log.take_removals(_EVER_MS))]
-        await self._io.run_all(lambda group: [remove_in_order(self._disk, paths) for paths in group], rest)
+        rest = [(paths, log.latch) for log in logs if (paths := log.take_removals(_EVER_MS))]
+        await self._io.run_all(lambda group: [remove_in_order(self._disk, *one) for one in group], rest)
 
     async def let_be(self, logs: Collection[LocalLog]) -> None:
         """Wait until none of the files of `logs`, for which `may_go` says never now, is being removed."""
@@ -144,32 +145,34 @@ def remove(disk: Disk, paths: Collection[Path]) -> None:
     What stays is tried again at the next start.
     """
     for path in paths:
-        _remove(disk, path)
+        try:
+            if disk.stat(path).is_dir:
+                remove_tree(disk, path)
+            else:
+                remove_file(disk, path)
+        except MissingFile:
+            continue
+        except DiskError as e:
+            _log.warning("%s stays: %s", path, e)
 
 
-def remove_in_order(disk: Disk, paths: Sequence[Path]) -> int:
+def remove_in_order(disk: Disk, paths: Sequence[Path], latch: Latch) -> int:
     """Remove files of one log up to the first that stays; how many went. Blocks.
 
-    Nothing goes before what stays: segments that are there must meet.
+    Nothing goes before what stays: segments that are there must meet. A failed fsync latches the directory
+    of the log (`latch`): whether a removal is durable is not known then, so no later one may be.
     """
     for number, path in enumerate(paths):
-        if not _remove(disk, path):
+        try:
+            remove_file(disk, path)
+            if path.suffix == names.LOG:
+                # One segment after the other, for good: no crash leaves a hole between those that stay.
+                fsync_dir(disk, path.parent)
+        except MissingFile:
+            continue
+        except DiskError as e:
+            if isinstance(e, FsyncFailed):
+                latch.fail(e)
+            _log.warning("%s stays: %s", path, e)
             return number
     return len(paths)
-
-
-def _remove(disk: Disk, path: Path) -> bool:
-    try:
-        if disk.stat(path).is_dir:
-            remove_tree(disk, path)
-            return True
-        remove_file(disk, path)
-        if path.suffix == names.LOG:
-            # One segment after the other, for good: no crash leaves a hole between those that stay.
-            fsync_dir(disk, path.parent)
-    except MissingFile:
-        return True
-    except DiskError as e:
-        _log.warning("%s stays: %s", path, e)
-        return False
-    return True

@@ -442,10 +442,9 @@ def test_what_a_killed_process_made_is_durable_with_its_first_records(tmp_path: 
     close(logs)
 
 
-@pytest.mark.parametrize("call", ["unlink", "stat"])
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
-    tmp_path: Path, call: str, ends: bool
+    tmp_path: Path, ends: bool
 ) -> None:
     tiered = LogConfig(
         segment_bytes=1000, file_delete_delay_ms=0, remote_storage_enable=True, local_retention_bytes=1
@@ -456,7 +455,7 @@ def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
     for n in range(60):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
     bases = [segment.base_offset for segment in log]
-    fault = disk.fail(call, errno.EIO, times=1, path=f"{bases[1]:020d}.log")
+    fault = disk.fail("unlink", errno.EIO, times=1, path=f"{bases[1]:020d}.log")
 
     async def scenario() -> None:
         log.apply_local_retention(START_MS, bases[3], is_tiered=True)

@@ -194,3 +194,22 @@ class FaultDisk:
 
 def _error(call: str, path: Path, fault: Fault) -> DiskError:
     return disk_error(call, path, OSError(fault.errno, "planned"))
+
+
+class OneFsyncFails(FaultDisk):
+    """The fsync of this number fails (0: none), and no other."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        self._number = number
+        self.asked: list[str] = []
+        """of each fsync: the file or directory, from the log directory on"""
+
+    def _strike(self, call: str, path: Path) -> Fault | None:
+        fault = super()._strike(call, path)
+        if call not in ("fsync", "fsync_dir"):
+            return fault
+        self.asked.append(f"{path.parent.name}/{path.name}")
+        if len(self.asked) != self._number:
+            return fault
+        return Fault(call, errno.EIO, 0, 1, "", None, None)

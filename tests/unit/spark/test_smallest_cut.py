@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from service.spark.plan.splits import Candidate, SplitLimits, plan_splits
+import pytest
+
+from service.spark.plan.splits import Candidate, SplitLimits, needs_blocks, plan_splits
+from service.spark.selection import ALL_TIMES
 
 KIB = 1024
 
@@ -35,3 +38,17 @@ def test_pieces_are_cut_off_down_to_an_eighth_of_a_split() -> None:
 
 def test_less_than_that_goes_with_its_neighbour() -> None:
     assert planned([1100, 1500], 1664) == [[(0, 0, 1100)], [(1, 0, 1500)]]
+
+
+def test_large_splits_are_made_equal_by_pieces_of_a_mebibyte_and_no_less() -> None:
+    assert planned([17152, 15104], 16384) == [[(0, 0, 16128)], [(0, 16128, 17152), (1, 0, 15104)]]
+    assert planned([17151, 15105], 16384) == [[(0, 0, 17151)], [(1, 0, 15105)]]
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(1024 * KIB, False), (1024 * KIB + 1, True)])
+def test_of_a_segment_of_a_mebibyte_no_blocks_are_looked_at(size: int, wanted: bool) -> None:
+    entry: Any = SimpleNamespace(
+        log_length=size, base_offset=0, last_offset=9, min_timestamp=0, max_timestamp=9
+    )
+    assert needs_blocks(entry, 5, 10, ALL_TIMES) is wanted
+    assert not needs_blocks(entry, 0, 10, ALL_TIMES)

@@ -1,0 +1,94 @@
+"""A failed fsync is final, whichever of a directory's files or names it was asked for.
+
+The kernel drops the pages and says so once: an fsync that succeeds later proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from uuid import UUID
+
+from service.base.clock import ManualClock
+from service.base.errors import StorageError
+from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
+from service.hot.log import LocalLog
+from service.hot.manager import LogManager
+from tests.support.fault_disk import OneFsyncFails
+from tests.support.world import START_MS, make_world
+from tests.unit.hot.logs import batch
+
+A = TopicIdPartition(UUID(int=1), "a", 0)
+B = TopicIdPartition(UUID(int=2), "b", 0)
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0, file_delete_delay_ms=0)
+
+
+async def started(directory: Path, disk: OneFsyncFails) -> LogManager:
+    logs = LogManager([directory], make_world(ManualClock(START_MS), disk))
+    logs.keep_marks(lambda: {A: 5}.items())
+    logs.claim("cluster", 1)
+    await logs.open_all(lambda _: CONFIG)
+    return logs
+
+
+async def use(logs: LogManager) -> None:
+    """Whatever has a log directory flush, as long as the disk lets us."""
+    made = await logs.create([(tip, CONFIG) for tip in (A, B)])
+    log = made[0]
+    if not isinstance(log, LocalLog):
+        return
+    for n in range(12):
+        with contextlib.suppress(StorageError):
+            log.append(batch(1, producer_id=7, epoch=0, sequence=n), n // 4, START_MS)
+            if n % 4 == 3:
+                await logs.flush(log)
+    with contextlib.suppress(StorageError):
+        await logs.checkpoint_starts()
+        async with logs.cutting(log, 10) as may_be_cut:
+            if may_be_cut:
+                log.truncate_to(10)
+        log.delete_segments(3, "test")
+        await logs.flush(log)
+    with contextlib.suppress(StorageError):
+        await logs.delete([B])
+
+
+def life(directory: Path, disk: OneFsyncFails) -> int:
+    """From a start to a clean end; how many fsyncs the start has asked for."""
+
+    async def run() -> int:
+        logs = await started(directory, disk)
+        of_start = len(disk.asked)
+        await use(logs)
+        await logs.close(clean=True, broker_epoch=1)
+        return of_start
+
+    return asyncio.run(run())
+
+
+def test_a_failed_fsync_is_final_whatever_it_was_asked_for(tmp_path: Path) -> None:
+    whole = OneFsyncFails()
+    of_start = life(tmp_path / "whole", whole)
+    doors = {name.rpartition("/")[2] for name in whole.asked[of_start:]}
+    print(doors)
+    assert doors >= {
+        "partition.metadata.tmp", "leader-epoch-checkpoint", f"{3:020d}.log", f"{3:020d}.index",
+        f"{3:020d}.timeindex", f"{3:020d}.snapshot", "whole", "a-0", "b-0", ".kafka_cleanshutdown.tmp",
+        "recovery-point-offset-checkpoint.tmp", "log-start-offset-checkpoint.tmp",
+        "replication-offset-checkpoint.tmp",
+    }  # fmt: skip
+    assert (tmp_path / "whole" / ".kafka_cleanshutdown").exists()
+    assert not (tmp_path / "whole" / ".fsync-failed").exists()
+    for number in range(of_start + 1, len(whole.asked) + 1):
+        directory, disk = tmp_path / str(number), OneFsyncFails(number)
+        life(directory, disk)
+        door = f"fsync {number} of {whole.asked[number - 1]}"
+        # The next start writes anew what may be in memory alone; only the marker itself may be there.
+        assert (directory / ".fsync-failed").exists(), door
+        is_last = number == len(whole.asked)
+        assert (directory / ".kafka_cleanshutdown").exists() is is_last, door
+        # What was made in the same call may be flushed, and nothing that speaks for all logs.
+        later = [name.rpartition("/")[2] for name in disk.asked[number:]]
+        assert set(later) <= {"partition.metadata.tmp", "b-0", directory.name}, door
