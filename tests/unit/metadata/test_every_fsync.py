@@ -1,7 +1,7 @@
 """A failed fsync of the metadata log is final, whichever of its files or names it was asked for.
 
-A snapshot that could not be flushed is no part of the log: it is made anew, in a new file. What `durable-offset`
-says may be less than what is so.
+A snapshot that could not be flushed is no part of the log: it is made anew in another file. `durable-offset`
+may say less than what is so.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MADE_ANEW = ("checkpoint.part", "durable-offset", "__cluster_metadata-0")
 
 
 def life(directory: Path, disk: OneFsyncFails) -> tuple[bool, bool]:
-    """Make topics, and so snapshots. Returns whether the node was told that its metadata log is lost, or could
-    not start or end in peace, and whether all topics were acknowledged.
+    """Make topics, and so snapshots. Returns whether the node was told that its metadata log is lost, or
+    could not start or end in peace, and whether all topics were acknowledged.
     """
     lost: list[str] = []
 
