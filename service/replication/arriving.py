@@ -49,7 +49,7 @@ def fit_run(
     leader_epoch: int,
     may_lack: bool,
 ) -> Fit:
-    """As `fit`, for batches that stand in columns."""
+    """As `fit`, for batches that stand in columns; their offsets rise, as `scan_batches` has found."""
     bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
     if (
         bases

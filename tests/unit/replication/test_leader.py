@@ -13,6 +13,7 @@ from service.replication.leader import (
     PROPOSES,
     Accepted,
     IsrMember,
+    LeaderSettings,
     Outcome,
     Registered,
     ReplicaSession,
@@ -115,7 +116,77 @@ def test_what_was_heard_in_another_epoch_does_not_count() -> None:
     assert cluster.leader.high_watermark == 10
 
 
+def test_one_answer_may_say_several_things() -> None:
+    assert (MOVED | PROPOSES | AGAIN).bit_count() == 3
+    cluster = Cluster((1, 2))
+    cluster.append(10)
+    cluster.fetch(2, 10)
+    assert cluster.fetch(3, 10)[1] == PROPOSES
+    cluster.append(5)
+    cluster.fetch(2, 15)
+    assert cluster.fetch(3, 15)[1] == MOVED
+
+
 # -- fetches
+
+
+def heard(cluster: Cluster, offset: int = 10) -> tuple[ReplicaSession, ReplicaSession]:
+    """The session by which broker 3 fetched last, and another one of it."""
+    one, other = ReplicaSession(cluster.now_ms), ReplicaSession(cluster.now_ms)
+    cluster.append(20)
+    cluster.fetch(3, offset, session=one)
+    return one, other
+
+
+def test_what_is_left_of_a_session_that_was_left_says_nothing() -> None:
+    cluster = Cluster()
+    one, other = heard(cluster)
+    counts = cluster.leader.counts
+    assert counts(cluster.asks(3, 10), one, is_named=False)
+    assert counts(cluster.asks(3, 4), one, is_named=True), "it may well begin anew"
+    assert not counts(cluster.asks(3, 10), other, is_named=False), "it repeats what it said long ago"
+    assert not counts(cluster.asks(3, 9), other, is_named=True), "less than is known of the same process"
+    assert counts(cluster.asks(3, 10), other, is_named=True)
+    assert counts(cluster.asks(3, 4, broker_epoch=104), other, is_named=True), "of a newer process"
+    assert not counts(cluster.asks(3, 4, broker_epoch=102), other, is_named=True)
+    assert counts(cluster.asks(3, 4), None, is_named=False), "it has no session"
+    assert counts(cluster.asks(2, 0), other, is_named=False), "nobody was heard of it"
+    assert counts(cluster.asks(9, 0), other, is_named=False), "a stranger"
+
+
+def test_a_session_that_is_silent_for_half_the_lag_time_is_followed_by_another() -> None:
+    cluster = Cluster()
+    one, other = heard(cluster)
+    assert not cluster.leader.is_left_to(3, one)
+    assert not cluster.leader.is_left_to(9, other)
+    other.last_fetch_ms = one.last_fetch_ms + 15_000
+    assert not cluster.leader.is_left_to(3, other)
+    assert not cluster.leader.counts(cluster.asks(3, 4), other, is_named=False)
+    other.last_fetch_ms += 1
+    assert cluster.leader.is_left_to(3, other)
+    assert cluster.leader.counts(cluster.asks(3, 4), other, is_named=False)
+    cluster.leader.detach(3, other)
+    other.last_fetch_ms = one.last_fetch_ms
+    assert not cluster.leader.is_left_to(3, other), "it is not its to end"
+    cluster.leader.detach(3, one)
+    assert cluster.leader.is_left_to(3, other)
+
+
+def test_after_a_proposal_that_may_be_decided_yet_a_node_waits_two_seconds() -> None:
+    cluster = Cluster((1, 2))
+    cluster.leader._settings = LeaderSettings(LAG_MS)
+    cluster.append(10)
+    cluster.fetch(2, 10)
+    cluster.fetch(3, 10)
+    proposal = cluster.leader.proposal
+    assert proposal is not None
+    lost_ms = cluster.now_ms
+    assert cluster.leader.answered(proposal.number, Unknown(), lost_ms, lost_ms) == AGAIN
+    refused = ErrorCode.ineligible_replica
+    assert cluster.leader.answered(proposal.number, refused, lost_ms + 1_999, lost_ms + 1_999) == AGAIN
+    assert cluster.leader.proposal is proposal
+    assert not cluster.leader.answered(proposal.number, refused, lost_ms + 2_000, lost_ms + 2_000) & AGAIN
+    assert cluster.leader.proposal is not proposal
 
 
 def test_progress_is_taken_from_nobody_who_is_refused() -> None:

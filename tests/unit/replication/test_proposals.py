@@ -7,7 +7,6 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
-from service.replication import isr_proposals
 from service.replication.isr_proposals import Answer, Happened, IsrProposals, ProposalSettings, Request
 from service.replication.leader import MOVED, Accepted, LeaderState
 from tests.unit.replication.leaders import LAG_MS, NOW_MS, SETTLE_MS, Cluster
@@ -137,13 +136,22 @@ def test_a_retry_is_not_made_of_what_was_proposed_since() -> None:
     assert broker.request().proposals[0][1].partition_epoch == 51
 
 
-def test_a_request_has_a_size() -> None:
-    broker = Broker(3)
-    before, isr_proposals.MOST_AT_ONCE = isr_proposals.MOST_AT_ONCE, 2  # type: ignore[misc]
-    try:
-        request = broker.request()
-        assert len(request.proposals) == 2
-        broker.machine.answered(request.number, Answer(NONE, {}), broker.now_ms)
-        assert [one for one, _ in broker.request().proposals] == [tip(2)]
-    finally:
-        isr_proposals.MOST_AT_ONCE = before  # type: ignore[misc]
+def test_a_request_has_a_thousand_proposals_at_most() -> None:
+    broker = Broker(1_001)
+    request = broker.request()
+    assert len(request.proposals) == 1_000
+    broker.machine.answered(request.number, Answer(NONE, {}), broker.now_ms)
+    assert [one for one, _ in broker.request().proposals] == [tip(1_000)]
+
+
+def test_a_node_asks_again_after_50_ms_or_where_something_may_have_been_done_after_200() -> None:
+    broker = Broker(1)
+    broker.machine = IsrProposals(broker.leader_of, ProposalSettings())
+    broker.machine.propose(tip(0))
+    broker.machine.failed(broker.request().number, broker.now_ms, was_sent=False)
+    assert broker.machine.next_deadline_ms() == broker.now_ms + 50
+    broker.now_ms += 49
+    assert broker.machine.next_request(broker.now_ms) is None
+    broker.now_ms += 1
+    broker.machine.failed(broker.request().number, broker.now_ms, was_sent=True)
+    assert broker.machine.next_deadline_ms() == broker.now_ms + 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from array import array
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -10,8 +12,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import iter_headers
+from service.records.kernel_status import Status
+from service.records.scan import BatchScan
 from service.replication.acks import AckQueue
-from service.replication.arriving import Fit, fit
+from service.replication.arriving import Fit, end_of_run, first_of, fit, fit_run
 from service.replication.replica_fetch import (
     ReplicaFetch,
     judge_elsewhere,
@@ -147,6 +151,101 @@ def test_a_log_of_which_the_leader_has_deleted_all_begins_with_the_batch_in_whic
     assert judged((8, 13, 3), start=14).taken == 0, "it does not lie there"
 
 
+def test_the_first_batch_of_all_may_be_the_one_in_which_the_leaders_start_lies() -> None:
+    assert judged((0, 12, 3), start=10) == Fit(1, 12, 3, begins_at=0)
+    assert judged((0, 11, 3), start=10) == Fit(1, 11, 3, begins_at=0)
+    assert judged((0, 10, 3), start=10).taken == 0, "the start lies behind it"
+    assert judged((9, 12, 3), start=10).begins_at == 9
+    assert judged((10, 12, 3), start=10).begins_at == -1, "it follows on the log as it is"
+
+
+def columns(*batches: tuple[int, int, int]) -> BatchScan:
+    """Batches of (base offset, next offset, epoch), of 100 bytes each, behind 7 others."""
+    count = len(batches)
+    zeros = array("q", [0] * count)
+    return BatchScan(
+        Status.OK,
+        7 + 100 * count,
+        array("q", range(7, 7 + 100 * count, 100)),
+        array("q", [100] * count),
+        array("q", [base for base, _, _ in batches]),
+        array("q", [later - 1 for _, later, _ in batches]),
+        array("q", [epoch for _, _, epoch in batches]),
+        *[zeros] * 4,
+    )
+
+
+def test_batches_in_columns_are_judged_as_one_by_one() -> None:
+    """Their offsets rise, as whoever has walked them has found; some lack offsets, or change epochs."""
+    wholly, partly = 0, 0
+    for seed in range(2000):
+        random = Random(seed)
+        offset, epoch = random.choice((10, 10, 10, 10, 9, 12)), random.choice((3, 3, 4, 5, 6, 2, -1))
+        batches = []
+        for _ in range(random.randrange(6)):
+            offset += random.choice((0, 0, 0, 0, 0, 0, 3))
+            if random.random() < 0.15:
+                epoch = random.choice((-1, 3, 4, 5, 6))
+            size = random.choice((1, 1, 1, 2, 5))
+            batches.append((offset, offset + size, epoch))
+            offset += size
+        latest_epoch, may_lack = random.choice((3, -1)), random.random() < 0.2
+        found = fit_run(
+            columns(*batches),
+            start_offset=0,
+            end_offset=10,
+            latest_epoch=latest_epoch,
+            leader_epoch=5,
+            may_lack=may_lack,
+        )
+        expected = fit(
+            [Header(*one) for one in batches],
+            start_offset=0,
+            end_offset=10,
+            latest_epoch=latest_epoch,
+            leader_epoch=5,
+            may_lack=may_lack,
+        )
+        assert found == expected, f"seed {seed}: {batches}, latest epoch {latest_epoch}"
+        wholly += found.taken == len(batches) > 0
+        partly += 0 < found.taken < len(batches)
+    assert wholly > 200
+    assert partly > 200
+
+
+def test_the_first_batches_of_a_run() -> None:
+    run = columns((10, 12, 3), (12, 13, 4), (13, 20, 5))
+    assert first_of(run, 3) == run
+    assert first_of(run, 2) == columns((10, 12, 3), (12, 13, 4))
+
+
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("size", "left", "batches", "end"),
+    [
+        (100, 5 * KIB, 1, 100),
+        (100, 5 * KIB, 3, 300),
+        (100, 250, 3, 250),
+        (100, 100, 3, 100),
+        (100, 99, 1, 0),
+        (100, 11, 1, 0),
+        (100, 0, 1, 0),
+        (100 * KIB, 2000 * KIB, 6, 512 * KIB),
+        (600 * KIB, 2000 * KIB, 6, 600 * KIB),
+    ],
+)
+def test_a_run_is_of_so_many_batches_like_the_first_within_half_a_mebibyte(
+    size: int, left: int, batches: int, end: int
+) -> None:
+    data = bytearray(7 + left)
+    data[7 + 8 : 7 + 12] = (size - 12).to_bytes(4, "big")
+    if left < 12:
+        data = data[: 7 + left]
+    assert end_of_run(memoryview(data), 7, batches) == 7 + end
+
+
 def test_headers_of_real_batches_are_judged() -> None:
     headers = list(iter_headers(raw((10, 2, 3), (12, 3, 5), (15, 1, 6))))
     found = fit(headers, start_offset=0, end_offset=10, latest_epoch=3, leader_epoch=5, may_lack=False)
@@ -179,6 +278,36 @@ def test_any_number_of_waiters_is_told_once_and_in_order() -> None:
                 waiting = [one for one in waiting if one[0] > mark]
             assert len(queue) == len(waiting), f"seed {seed}"
         assert [one.key for one in queue.dismiss()] == [number for _, number in sorted(waiting)]
+
+
+class Key:
+    """What a request holds: gone once nobody holds it."""
+
+
+def test_those_who_gave_up_are_let_go_of_once_they_are_64_and_the_greater_part() -> None:
+    queue = AckQueue()
+    keys = [Key() for _ in range(128)]
+    held = [weakref.ref(key) for key in keys]
+    waiters = [queue.wait(key, 10) for key in keys]
+    del keys
+    for waiter in waiters[:64]:
+        assert queue.give_up(waiter)
+    del waiters[:64], waiter
+    assert sum(one() is not None for one in held) == 128, "half of them are not the greater part"
+    assert queue.give_up(waiters.pop())
+    assert sum(one() is not None for one in held) == 63
+    assert len(queue) == 63
+    few = AckQueue()
+    keys = [Key() for _ in range(64)]
+    held = [weakref.ref(key) for key in keys]
+    waiters = [few.wait(key, 10) for key in keys]
+    del keys
+    while len(waiters) > 1:
+        few.give_up(waiters.pop())
+    assert sum(one() is not None for one in held) == 64, "63 are not many"
+    few.give_up(waiters.pop())
+    assert sum(one() is not None for one in held) == 0
+    assert len(few) == 0
 
 
 def test_those_who_gave_up_do_not_pile_up() -> None:
