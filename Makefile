@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,11 @@ test-node: install ## Whole nodes, servers and log managers inside the tests' ow
 
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
 	$(PYTEST) $(ANYWHERE) tests/process
+
+ROOMS ?= service/hot service/replication service/tiering service/metadata/raft
+BUDGET ?= 150
+mutants: install ## Small changes of the code that no test notices, in a sample of BUDGET a room (SEED=n ROOMS="service/hot/log.py" of pure modules or files; MUTANT=path:line:nth one of them again)
+	env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m tests.mutants $(if $(MUTANT),--mutant $(MUTANT),$(ROOMS)) --seed $(SEED) --budget $(BUDGET) $(MUTANTS)
 
 NODES ?= 1
 REPLICAS ?= 1

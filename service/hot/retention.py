@@ -102,7 +102,7 @@ def decide(
     >>> decide(facts, RetentionLimits(500, -1, False), RetentionBounds(0, 20, 0, 200), 1000).segments
     1
     """
-    excess = bounds.size - limits.retention_bytes if limits.retention_bytes >= 0 else -1
+    excess = bounds.size - limits.retention_bytes
     following = bounds.size
     reasons: list[str] = []
     count = 0
@@ -114,8 +114,7 @@ def decide(
         reason = _why(segment, limits, bounds, excess, now_ms, active=active)
         if reason is None or segment.end_offset > bounds.high_watermark or (active and segment.size == 0):
             break
-        if active and segment.size > 0:
-            roll = True
+        roll = active
         held = segment.end_offset <= bounds.remote_end_offset
         if limits.remote and not held and reason != "start offset":
             if not _is_beyond_total(segment, limits, bounds, following, now_ms):

@@ -11,7 +11,7 @@ more is left than that and a margin: so it does not come and go with each segmen
 the file system, of which no more than `Marks.counted_bytes` count; `reserve_bytes` are kept in any case, as
 the metadata log, checkpoints and indexes need room after clients' records have none.
 
->>> marks = Marks(reserve_bytes=0)
+>>> marks = Marks(True, (80, 85, 92, 97), 1, 1 << 38, 0, 1000)
 >>> look(Step.FREE, 1000, 110, marks, is_tiered=True).step.name
 'SHRINK'
 >>> look(Step.SHRINK, 1000, 155, marks, is_tiered=True).step.name  # it ends with 150 and a margin of 10
@@ -42,12 +42,12 @@ class Marks(NamedTuple):
     never; ``margin_percent``: how much less full it is where the step ends.
     """
 
-    is_on: bool = True
-    percents: tuple[int, int, int, int] = (80, 85, 92, 97)
-    margin_percent: int = 1
-    counted_bytes: int = 1 << 38
-    reserve_bytes: int = 64 << 20
-    throttle_max_ms: int = 1000
+    is_on: bool
+    percents: tuple[int, int, int, int]
+    margin_percent: int
+    counted_bytes: int
+    reserve_bytes: int
+    throttle_max_ms: int
 
 
 class Standing(NamedTuple):
@@ -145,7 +145,8 @@ def least_sealed(step: Step, segment_bytes: int) -> int:
 def in_words(standing: Standing) -> str:
     """Of people: how full it is, and what is done about it.
 
-    >>> in_words(look(Step.FREE, 1 << 30, 140 << 20, Marks(), is_tiered=True))
+    >>> marks = Marks(True, (80, 85, 92, 97), 1, 1 << 38, 64 << 20, 1000)
+    >>> in_words(look(Step.FREE, 1 << 30, 140 << 20, marks, is_tiered=True))
     '86% full (140 MiB left): local copies of what the bucket has go early'
     """
     used = round(100 - 100 * standing.usable / max(standing.total, 1))

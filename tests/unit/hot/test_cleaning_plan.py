@@ -93,3 +93,95 @@ def test_groups_hold_what_one_segment_may() -> None:
 def test_a_group_spans_no_more_offsets_than_an_index_can_say() -> None:
     far = segments(0, 10, 2**31, 2**31 + 10, 2**32)
     assert groups(far, 2**32, 10**9, 100) == [Group(0, 1, 2**31), Group(2, 3, 2**32)]
+
+
+def test_offsets_of_a_group_are_said_in_31_bits() -> None:
+    most = 2**31 - 1
+    assert groups(segments(5, 10, 6 + most, 2**33), 6 + most, 10**9, 100) == [Group(0, 1, 6 + most)]
+    assert groups(segments(5, 10, 7 + most, 2**33), 7 + most, 10**9, 100) == [
+        Group(0, 0, 10),
+        Group(1, 1, 7 + most),
+    ]
+
+
+def test_a_group_is_no_larger_than_a_position_can_say() -> None:
+    large = [Facts(0, size=2**31 - 101), Facts(10), Facts(20)]
+    assert groups(large, 20, 2**40, 100) == [Group(0, 1, 20)]
+    large[1].size = 101
+    assert groups(large, 20, 2**40, 100) == [Group(0, 0, 10), Group(1, 1, 20)]
+
+
+def test_a_group_begins_with_what_does_not_fit_into_the_one_before() -> None:
+    uneven = [Facts(10 * n, size=size) for n, size in enumerate((100, 150, 50, 60, 40, 300, 10, 10))]
+    assert groups(uneven, 70, 200, 100) == [
+        Group(0, 0, 10), Group(1, 2, 30), Group(3, 4, 50), Group(5, 5, 60), Group(6, 6, 70),
+    ]  # fmt: skip
+    exact = [Facts(0, index_bytes=8), Facts(10, index_bytes=92), Facts(20, index_bytes=1), Facts(30)]
+    assert groups(exact, 30, 10**9, 100) == [Group(0, 1, 20), Group(2, 2, 30)]
+    exact[1].time_index_bytes = 88
+    assert groups(exact, 30, 10**9, 100) == [Group(0, 1, 20), Group(2, 2, 30)]
+    exact[1].time_index_bytes = 89
+    assert groups(exact, 30, 10**9, 100) == [Group(n, n, 10 * n + 10) for n in range(3)]
+
+
+class Untold(Facts):
+    """A segment whose file must not be asked for its times."""
+
+    @property
+    def first_timestamp(self) -> int:
+        raise AssertionError("its first timestamp was asked for")
+
+    @first_timestamp.setter
+    def first_timestamp(self, value: int) -> None:
+        pass
+
+
+def test_times_are_asked_for_only_where_they_count() -> None:
+    untold = log(Untold(0), Untold(10), Untold(20))
+    assert judge(untold, config(), NOW_MS) == Dirt(0, 20, 0, 200, 0)
+    assert judge(untold, config(max_compaction_lag_ms=NOW_MS), NOW_MS) == Dirt(0, 20, 0, 200, 0)
+    empty = log(Untold(0, size=0), Facts(10), Facts(20))
+    found = judge(empty, config(max_compaction_lag_ms=1500), NOW_MS)
+    assert found == Dirt(0, 20, 0, 100, 500)
+
+
+def test_records_without_a_time_are_not_late_and_young_ones_are_not_either() -> None:
+    def late(first_timestamp: int, lag_ms: int = 1500) -> int:
+        found = judge(
+            log(Facts(0, first_timestamp=first_timestamp), Facts(10)),
+            config(max_compaction_lag_ms=lag_ms),
+            NOW_MS,
+        )
+        assert found is not None
+        return found.late_ms
+
+    assert late(-1) == late(0) == 0
+    assert late(1) == NOW_MS - 1501
+    assert late(NOW_MS - 1501) == 1
+    assert late(NOW_MS - 1500) == late(NOW_MS) == late(NOW_MS + 99) == 0
+
+
+def test_the_one_that_is_late_comes_before_a_dirtier_one() -> None:
+    order = [Dirt(0, 10, 900, 100, 1), Dirt(0, 10, 100, 900, 0), Dirt(0, 10, 900, 100, 0)]
+    assert sorted(order, key=lambda one: one.urgency, reverse=True) == order
+    assert [one.ratio for one in order] == [0.1, 0.9, 0.1]
+
+
+def test_a_cleaning_ends_where_the_first_young_segment_begins() -> None:
+    aged = [Facts(10 * n, largest_timestamp=NOW_MS - 1000 + n) for n in range(4)]
+    lagging = config(min_compaction_lag_ms=999)
+    assert judge(log(*aged), lagging, NOW_MS) == Dirt(0, 20, 0, 200, 0)
+    assert judge(log(*aged), lagging, NOW_MS + 1) == Dirt(0, 30, 0, 300, 0)
+    assert judge(log(*aged), config(min_compaction_lag_ms=0), NOW_MS) == Dirt(0, 30, 0, 300, 0)
+    assert judge(log(*aged), config(min_compaction_lag_ms=1001), NOW_MS) is None
+    past = log(*aged, cleaned=20)
+    assert judge(past, config(min_compaction_lag_ms=998, min_cleanable_dirty_ratio=0.1), NOW_MS) == Dirt(
+        20, 30, 200, 100, 0
+    )
+
+
+def test_a_log_that_was_cleaned_to_its_end_is_clean() -> None:
+    assert judge(log(*segments(0, 10, 20), cleaned=20, end=20), config(), NOW_MS) is None
+    assert judge(log(*segments(0, 10, 20), cleaned=21, end=20), config(), NOW_MS) == Dirt(0, 20, 0, 200, 0)
+    assert judge(log(*segments(0, 10, 20), stable=10), config(), NOW_MS) == Dirt(0, 10, 0, 100, 0)
+    assert judge(log(*segments(0, 10, 20), stable=20), config(), NOW_MS) == Dirt(0, 20, 0, 200, 0)

@@ -158,6 +158,48 @@ def test_segments_go_from_the_oldest_on_while_a_rule_takes_them(
     assert bool(decision.reasons) == bool(count)
 
 
+def facts(*rows: tuple[int, int, int]) -> list[SegmentFacts]:
+    return [SegmentFacts(*row) for row in rows]
+
+
+def test_fifty_segments_go_at_a_time() -> None:
+    many = facts(*[(n, 10, 0) for n in range(1, 62)])
+    found = decide(many, RetentionLimits(0, -1, False), RetentionBounds(0, 99, 0, 610), 10)
+    assert (found.segments, found.roll, found.reasons) == (50, False, ("time",))
+    rest = decide(many[50:], RetentionLimits(0, -1, False), RetentionBounds(0, 99, 0, 110), 10)
+    assert (rest.segments, rest.roll) == (11, True)
+
+
+def test_an_empty_sealed_segment_goes_by_time_and_not_by_size() -> None:
+    empty = facts((10, 0, 100), (20, 50, 100), (30, 50, 100))
+    bounds = RetentionBounds(0, 30, 0, 100)
+    assert decide(empty, RetentionLimits(-1, 100, False), bounds, 200).segments == 0
+    assert decide(empty, RetentionLimits(-1, 50, False), bounds, 200).segments == 0
+    assert decide(empty, RetentionLimits(99, -1, False), bounds, 200).segments == 3
+
+
+def test_a_log_without_a_limit_of_bytes_loses_nothing_by_them() -> None:
+    assert decide(SEGMENTS, RetentionLimits(10_000, -1, False), OPEN, 5000).segments == 0
+    assert decide(SEGMENTS, RetentionLimits(10_000, 0, False), OPEN, 5000).reasons == ("size",)
+
+
+def test_all_reasons_are_told_once_and_in_order() -> None:
+    bounds = OPEN._replace(start_offset=10)
+    found = decide(SEGMENTS, RetentionLimits(600, 150, False), bounds, 3700)
+    assert (found.segments, found.reasons) == (3, ("start offset", "size", "time"))
+    beyond = decide(SEGMENTS, RetentionLimits(0, -1, True, (-1, 100)), OPEN, 9999)
+    assert (beyond.segments, beyond.reasons) == (2, ("total retention",))
+
+
+def test_nothing_at_all_may_be_kept() -> None:
+    """Limits of 0 hold; negative ones are none."""
+    bounds = OPEN._replace(is_archive_empty=True)
+    assert decide(SEGMENTS, RetentionLimits(0, -1, True, (0, -1)), bounds, 3501).segments == 4
+    assert decide(SEGMENTS, RetentionLimits(0, -1, True, (0, -1)), bounds, 3500).segments == 3
+    assert decide(SEGMENTS, RetentionLimits(0, -1, True, (-1, 0)), OPEN, 3501).segments == 4
+    assert decide(SEGMENTS, RetentionLimits(0, -1, True, (-1, 50)), OPEN, 3501).segments == 3
+
+
 def test_an_empty_active_segment_stays() -> None:
     facts = [SegmentFacts(10, 100, 1000), SegmentFacts(10, 0, 1000)]
     decision = decide(
@@ -176,7 +218,13 @@ def test_local_limits_hold_only_where_segments_are_copied() -> None:
         retention_ms=900, local_retention_ms=5, remote_storage_enable=True, remote_log_copy_disable=True
     )
     assert limits_of(frozen) == RetentionLimits(900, -1, False)
-    assert limits_of(LogConfig(cleanup_policy="compact")).retention_ms == -1
+    compacted = LogConfig(cleanup_policy="compact", retention_ms=900, retention_bytes=800)
+    assert limits_of(compacted) == RetentionLimits(-1, -1, False)
+    both = LogConfig(cleanup_policy="compact,delete", retention_ms=900, retention_bytes=800)
+    assert limits_of(both) == RetentionLimits(900, 800, False)
+    off = LogConfig(retention_ms=900, retention_bytes=800)
+    assert limits_of(off, is_tiered=True) == RetentionLimits(900, 800, True)
+    assert limits_of(frozen, is_tiered=True) == RetentionLimits(900, -1, False)
 
 
 def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
 from service.hot.log import LocalLog
 from service.hot.producer_snapshot import decode_snapshot, encode_snapshot
-from service.hot.producers import ProducerStates
+from service.hot.producers import EndMarker, ProducerEntry, ProducerStates
 from service.hot.state import AppendInfo
+from service.records.batch import BatchHeader
 from service.records.builder import BatchBuilder
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
@@ -266,3 +267,100 @@ def test_a_snapshot_that_was_not_written_is_made_up_for_by_the_log(tmp_path: Pat
     log.close(clean=False)
     again = open_log(tmp_path)
     assert len(again.producers) == 600
+
+
+def told(*, epoch: int = 3, sequence: int = 0, count: int = 1, transactional: bool = False) -> BatchHeader:
+    return batch(count, producer_id=9, epoch=epoch, sequence=sequence, is_transactional=transactional).header
+
+
+def test_a_producer_that_has_written_nothing() -> None:
+    entry = ProducerEntry()
+    assert (entry.epoch, entry.last_timestamp, entry.coordinator_epoch) == (-1, -1, -1)
+    assert (entry.last_sequence, entry.next_sequence, entry.last_offset) == (-1, 0, -1)
+    assert (entry.last_offset_delta, entry.txn_first_offset, entry.batches) == (0, -1, [])
+
+
+def test_five_batches_are_remembered_with_their_offsets_and_times() -> None:
+    states = ProducerStates(1000)
+    for n in range(6):
+        states.update(told(sequence=2 * n, count=2), 10 + 2 * n, 11 + 2 * n, START_MS + 50 * n)
+    entry = states.get(9)
+    assert entry is not None
+    assert [one[:4] for one in entry.batches] == [
+        (2 * n, 2 * n + 1, 10 + 2 * n, 11 + 2 * n) for n in range(1, 6)
+    ]
+    assert (entry.last_sequence, entry.next_sequence, entry.last_offset) == (11, 12, 21)
+    assert (entry.last_offset_delta, entry.last_timestamp) == (1, START_MS + 250)
+    assert states.original(told(sequence=2, count=2)) == entry.batches[0]
+    assert states.original(told(sequence=0, count=2)) is None, "too long ago"
+    assert states.original(told(sequence=2, count=2, epoch=4)) is None, "of another epoch"
+    assert states.original(told(sequence=2, count=2, epoch=2)) is None
+
+
+def test_a_newer_epoch_forgets_the_batches_of_the_one_before() -> None:
+    states = ProducerStates(1000)
+    states.update(told(), 10, 10)
+    states.update(told(epoch=4), 11, 11)
+    entry = states.get(9)
+    assert entry is not None
+    assert (entry.epoch, [one.first_offset for one in entry.batches]) == (4, [11])
+
+
+def test_a_batch_without_a_sequence_is_judged_by_its_epoch_alone() -> None:
+    states = ProducerStates(1000)
+    states.update(told(sequence=5), 10, 10)
+    with pytest.raises(RequestError) as refusal:
+        states.check(told(sequence=9), 11)
+    assert refusal.value.code is ErrorCode.out_of_order_sequence_number
+    assert states.check(told(sequence=9), 11, has_sequence=False) is None
+    assert states.check(told(sequence=5), 11) == states.original(told(sequence=5))
+    with pytest.raises(RequestError) as refusal:
+        states.check(told(epoch=2), 11, has_sequence=False)
+    assert refusal.value.code is ErrorCode.invalid_producer_epoch
+
+
+def test_a_transaction_is_open_from_its_first_batch_to_its_marker_and_does_not_expire() -> None:
+    states = ProducerStates(1000)
+    states.update(told(transactional=True), 0, 0, START_MS)
+    states.update(told(sequence=1, transactional=True), 20, 20, START_MS)
+    entry = states.get(9)
+    assert entry is not None
+    assert entry.txn_first_offset == 0
+    with pytest.raises(RequestError) as refusal:
+        states.check(told(sequence=2), 21)
+    assert refusal.value.code is ErrorCode.invalid_txn_state
+    assert states.check(told(sequence=2, transactional=True), 21) is None
+    assert states.expire(START_MS + 10_000) == 0
+    states.end_transaction(told(epoch=4), EndMarker(7, START_MS + 5))
+    entry = states.get(9)
+    assert entry is not None
+    assert (entry.epoch, entry.coordinator_epoch, entry.last_timestamp) == (4, 7, START_MS + 5)
+    assert (entry.txn_first_offset, entry.batches) == (-1, [])
+    assert states.expire(START_MS + 1004) == 0
+    assert states.expire(START_MS + 1005) == 1
+    assert len(states) == 0
+
+
+def test_what_was_frozen_stays_as_it_was() -> None:
+    states = ProducerStates(1000)
+    states.update(told(), 10, 10)
+    frozen = states.freeze()
+    states.update(told(sequence=1), 11, 11)
+    again = states.freeze()
+    states.end_transaction(told(), EndMarker(7, START_MS))
+    assert [one.first_offset for one in frozen[9].batches] == [10]
+    assert [one.first_offset for one in again[9].batches] == [10, 11]
+    assert again[9].coordinator_epoch == -1
+    entry = states.get(9)
+    assert entry is not None
+    assert entry.coordinator_epoch == 7
+
+
+def test_what_a_snapshot_holds_replaces_all_but_what_has_expired() -> None:
+    states = ProducerStates(1000)
+    states.update(told(), 10, 10)
+    old, new = ProducerEntry(1, START_MS - 1000), ProducerEntry(1, START_MS - 999)
+    states.load([(1, old), (2, new)], 50, START_MS)
+    assert ([pid for pid, _ in states], states.end_offset) == ([2], 50)
+    states.clear(60)
+    assert (len(states), states.end_offset) == (0, 60)

@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.hot.watermarks import LEAST_ALARM_BYTES, Marks, Standing, Step, in_words, least_sealed, look
+from service.hot.watermarks import (
+    LEAST_ALARM_BYTES,
+    Marks,
+    Standing,
+    Step,
+    free_of_steps,
+    in_words,
+    least_sealed,
+    look,
+)
 
 GIB = 1 << 30
 TOTAL = 1000 * GIB
-MARKS = Marks(percents=(80, 85, 92, 97), margin_percent=1, counted_bytes=1 << 50, reserve_bytes=GIB)
+MARKS = Marks(True, (80, 85, 92, 97), 1, counted_bytes=1 << 50, reserve_bytes=GIB, throttle_max_ms=1000)
 
 
 def stand(left: float, before: Step = Step.FREE, marks: Marks = MARKS, *, is_tiered: bool = True) -> Standing:
@@ -110,6 +119,79 @@ def test_the_disk_is_asked_again_before_the_next_step_is_passed() -> None:
         assert passed.step is standing.step
     assert stand(0).alarm_bytes == LEAST_ALARM_BYTES
     assert stand(50).most_bytes == (TOTAL - GIB) // 2
+
+
+def test_the_disk_is_asked_again_half_way_to_the_next_step_and_after_a_mebibyte_at_least() -> None:
+    mib = 1 << 20
+    for usable, alarm, most in [
+        (500 * GIB, 150 * GIB, 500 * GIB - GIB // 2),  # 20 % are the next step
+        (200 * GIB, 25 * GIB, 200 * GIB - GIB // 2),
+        (160 * GIB, 5 * GIB, 160 * GIB - GIB // 2),
+        (30 * GIB, (29 * GIB) // 2, 30 * GIB - GIB // 2),  # the reserve is
+        (GIB, GIB // 2, GIB // 2),
+        (900 * mib, 450 * mib, 900 * mib - GIB // 2),
+        (3 * mib, 3 * mib // 2, mib),
+        (2 * mib, mib, mib),
+        (mib, mib, mib),
+    ]:
+        standing = look(Step.FREE, TOTAL, usable, MARKS, is_tiered=True)
+        assert (standing.alarm_bytes, standing.most_bytes) == (alarm, most), usable
+        assert (standing.total, standing.usable) == (TOTAL, usable)
+
+
+def test_how_long_producers_wait_between_the_last_two_steps() -> None:
+    waits = {left: stand(left).throttle_ms for left in (8, 7.999, 5.5, 5, 3, 2.999, 0)}
+    assert waits == {8: 0, 7.999: 1, 5.5: 500, 5: 600, 3: 1000, 2.999: 1000, 0: 1000}
+    together = MARKS._replace(percents=(80, 85, 97, 98))
+    assert stand(3, marks=together).throttle_ms == 0
+    assert stand(2.5, marks=together).throttle_ms == 500
+    alike = MARKS._replace(percents=(80, 85, 98, 98), throttle_max_ms=700)
+    assert stand(1.9, marks=alike).throttle_ms == 700
+
+
+def test_how_much_has_to_be_left_so_that_nothing_is_done() -> None:
+    assert free_of_steps(TOTAL, MARKS) == 210 * GIB
+    assert free_of_steps(TOTAL, MARKS._replace(percents=(95, 85, 92, 97), margin_percent=3)) == 180 * GIB
+    assert free_of_steps(TOTAL, MARKS._replace(counted_bytes=100 * GIB)) == 21 * GIB
+    assert free_of_steps(TOTAL, MARKS._replace(is_on=False)) == GIB + GIB // 8
+    assert free_of_steps(TOTAL, MARKS._replace(reserve_bytes=400 * GIB)) == 450 * GIB
+    for usable in (210 * GIB, 210 * GIB - 1):
+        assert (look(Step.REFUSE, TOTAL, usable, MARKS, is_tiered=True).step is Step.FREE) is (
+            usable == 210 * GIB
+        )
+
+
+def test_a_reserve_as_large_as_the_last_share_has_the_shares_margin() -> None:
+    marks = MARKS._replace(reserve_bytes=30 * GIB)
+    at_end = look(Step.REFUSE, TOTAL, 33 * GIB, marks, is_tiered=True)
+    assert at_end.step is Step.REFUSE, "3 % and a margin of 1 % of all, not an eighth of the reserve"
+    assert look(Step.REFUSE, TOTAL, 40 * GIB, marks, is_tiered=True).step is Step.THROTTLE
+
+
+def test_what_has_to_go_is_what_the_steps_lack_from_shrinking_on() -> None:
+    assert stand(15).to_free == 0
+    assert stand(14).to_free == 20 * GIB, "to 16 %"
+    assert stand(16, Step.SHRINK).to_free == 0
+    assert stand(2).to_free == 140 * GIB
+    assert stand(2, is_tiered=False).to_free == 0
+    assert stand(2, marks=MARKS._replace(is_on=False)).to_free == 0
+
+
+def test_small_segments_are_sealed_from_a_quarter_to_a_thousandth_of_their_size() -> None:
+    assert [least_sealed(step, GIB) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)] == [
+        256 << 20, 64 << 20, 1 << 20,
+    ]  # fmt: skip
+    assert [least_sealed(step, 3) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)] == [1, 1, 1]
+    assert least_sealed(Step.SHRINK, 8) == 2
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [(0, "0 B"), (9_999, "9999 B"), (10_000, "9 KiB"), (10_239_999, "9999 KiB"), (10_240_000, "9 MiB"),
+     (20_000 << 30, "20000 GiB")],
+)  # fmt: skip
+def test_sizes_are_said_in_four_digits(left: int, said: str) -> None:
+    assert f"({said} left)" in in_words(stand(50)._replace(usable=left))
 
 
 def test_small_segments_are_sealed_only_where_nothing_else_helps() -> None:
