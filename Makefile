@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,7 @@ test: install ## The tests, in a quarter of an hour: the pure ones first, then h
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-thorough: install ## What `make test` leaves out, as it takes long for what it finds
-	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/simulation -m thorough
+	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/simulation -m thorough
 
 test-unit: install ## Unit and golden tests (half a minute)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
@@ -63,6 +63,11 @@ NODES ?= 1
 REPLICAS ?= 1
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node (NODES=3: against a cluster of three; DEV=3: against `firn dev --nodes 3`; REPLICAS=3: with so many replicas)
 	FIRN_TEST_NODES=$(NODES) FIRN_TEST_DEV=$(DEV) FIRN_TEST_REPLICAS=$(REPLICAS) $(PYTEST) $(ANYWHERE) tests/clients
+
+# What several nodes change most for clients: groups and their coordinators, killed members and nodes, producers that are idempotent.
+THREE := auto_commit assignors groups doubled_static_ids idempotence
+test-three: install ## A part of test-clients against three nodes with three replicas of each partition (a minute and a half)
+	FIRN_TEST_NODES=3 FIRN_TEST_REPLICAS=3 $(PYTEST) $(ANYWHERE) $(THREE:%=tests/clients/test_%.py) $(OFTEN)
 
 test-million: install ## kafka-producer-perf-test and its like with a million records
 	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
@@ -201,7 +206,7 @@ bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark
 bench-offload: install ## Offload beside raw PUTs of the same store, requests and manifests for each segment (two minutes)
 	@$(BIN)/python -m bench.offload
 
-fetch-tools: ## Fetch versitygw, promtool and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
+fetch-tools: ## Fetch versitygw, promtool, Apache Kafka's tools, Streams and Connect into .cache (needs Go, Java 17 and Maven)
 	@.ci/fetch-tools
 
 fetch-infra: ## Fetch and build into .cache what test-infra needs (Go; root for the Debian tree; five minutes, once)

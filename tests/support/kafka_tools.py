@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.processes import REPOSITORY
-from tests.support.requirements import KAFKA_LIBS
+from tests.support.requirements import KAFKA_APPS, KAFKA_LIBS
 
 RUNNER = REPOSITORY / "tests" / "java" / "kafka"
 ARCHIVER = REPOSITORY / "tests" / "java" / "archive"
@@ -18,7 +18,7 @@ ARCHIVER = REPOSITORY / "tests" / "java" / "archive"
 @cache
 def environment() -> dict[str, str]:
     """What tools run with. Who asks first, of all workers, has the archive of their classes made."""
-    env = {**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS)}
+    env = {**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS), "KAFKA_APPS": str(KAFKA_APPS)}
     archive = KAFKA_LIBS.parent / "classes.jsa"
     try:
         with archive.with_suffix(".lock").open("w") as lock:

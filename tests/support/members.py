@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,25 +13,45 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from tests.support.flow import Owners
+
 ALL = ("confluent", "aiokafka", "kafka-python", "confluent-consumer")
 
 
 class Member:
-    """One consumer. `values` is what it has read, `partitions` what it is given now."""
+    """One consumer. `values` is what it has read, `owned` what it is given now.
 
-    def __init__(self, kind: str, bootstrap: str, group: str, topic: str, **options: Any) -> None:
+    `topic`: one, several separated by commas, or a regular expression, which begins with ``^``. `owners` hear
+    of what a member of librdkafka takes and gives.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        **options: Any,
+    ) -> None:
         self.kind = kind
         self.bootstrap = bootstrap
         self.group = group
         self.topic = topic
         self.options = options
         self.values: list[bytes] = []
-        self.partitions: frozenset[int] = frozenset()
+        self.owned: frozenset[tuple[str, int]] = frozenset()
+        self.owners: Owners | None = None
         self.rounds = 0
+        self.errors: list[str] = []
+        """what librdkafka told in place of records"""
         self.error: BaseException | None = None
         self._vanishes = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"member-{kind}", daemon=True)
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(number for _, number in self.owned)
 
     def start(self) -> Member:
         self._thread.start()
@@ -63,10 +83,20 @@ class Member:
             traceback.print_exc()  # who waits for its partitions does not ask why there are none
             self.error = e
 
-    def _given(self, partitions: frozenset[int]) -> None:
-        if partitions != self.partitions:
+    def _given(self, partitions: Iterable[Any]) -> None:
+        owned = _places(partitions)
+        if owned != self.owned:
             self.rounds += 1
-        self.partitions = partitions
+        self.owned = owned
+
+    @property
+    def _topics(self) -> list[str]:
+        return [self.topic] if self.topic.startswith("^") else self.topic.split(",")
+
+    @property
+    def _subscription(self) -> dict[str, Any]:
+        """As kafka-python and aiokafka call it."""
+        return {"pattern": self.topic} if self.topic.startswith("^") else {"topics": self._topics}
 
     def _confluent(self) -> None:
         own = (
@@ -84,20 +114,30 @@ class Member:
                 **self.options,
             }
         )
-        consumer.subscribe([self.topic])
+        consumer.subscribe(self._topics, **self._listeners())
         while not self._stop.is_set():
-            messages = [one for one in consumer.consume(100, 0.2) if one.error() is None]
+            found = consumer.consume(100, 0.2)
+            messages = [one for one in found if one.error() is None]
             self.values += [one.value() for one in messages]
-            self._given(frozenset(one.partition for one in consumer.assignment()))
+            self.errors += [str(one.error()) for one in found if one.error() is not None]
+            self._given(consumer.assignment())
             if messages:
                 with _rebalancing(confluent_kafka.KafkaException):
                     consumer.commit(message=None, asynchronous=False)
         if not self._vanishes:
             consumer.close()
 
+    def _listeners(self) -> dict[str, Any]:
+        owners, name = self.owners, str(id(self))
+        if owners is None:
+            return {}
+        return {
+            "on_assign": lambda _, partitions: owners.takes(name, _places(partitions)),
+            "on_revoke": lambda _, partitions: owners.gives(name, _places(partitions)),
+        }
+
     def _kafka_python(self) -> None:
         consumer = kafka.KafkaConsumer(
-            self.topic,
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
             auto_offset_reset="earliest",
@@ -106,10 +146,11 @@ class Member:
             heartbeat_interval_ms=500,
             **self.options,
         )
+        consumer.subscribe(**self._subscription)
         while not self._stop.is_set():
             found = consumer.poll(timeout_ms=200)
             self.values += [one.value for messages in found.values() for one in messages]
-            self._given(frozenset(one.partition for one in consumer.assignment()))
+            self._given(consumer.assignment())
             if found:
                 with _rebalancing(kafka.errors.KafkaError):
                     consumer.commit()
@@ -117,7 +158,6 @@ class Member:
 
     async def _aiokafka(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            self.topic,
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
             auto_offset_reset="earliest",
@@ -126,17 +166,22 @@ class Member:
             heartbeat_interval_ms=500,
             **self.options,
         )
+        consumer.subscribe(**self._subscription)
         await consumer.start()
         try:
             while not self._stop.is_set():
                 found = await consumer.getmany(timeout_ms=200)
                 self.values += [one.value for messages in found.values() for one in messages]
-                self._given(frozenset(one.partition for one in consumer.assignment()))
+                self._given(consumer.assignment())
                 if found:
                     with _rebalancing(aiokafka.errors.KafkaError):
                         await consumer.commit()
         finally:
             await consumer.stop()
+
+
+def _places(partitions: Iterable[Any]) -> frozenset[tuple[str, int]]:
+    return frozenset((one.topic, one.partition) for one in partitions)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from tests.support.processes import REPOSITORY
 from tests.support.stores import versitygw_binary
 
 KAFKA_LIBS = Path(os.environ.get("KAFKA_LIBS", REPOSITORY / ".cache" / "kafka-4.3.1" / "libs"))
+KAFKA_APPS = Path(os.environ.get("KAFKA_APPS", REPOSITORY / ".cache" / "kafka-apps-4.3.1" / "libs"))
 
 
 def lacking(what: str, remedy: str = "`make fetch-tools` brings it") -> None:
@@ -29,9 +30,33 @@ def need_versitygw() -> None:
         lacking("versitygw is not here")
 
 
+def has_kafka_tools() -> bool:
+    return shutil.which("java") is not None and any(KAFKA_LIBS.glob("kafka-tools-*.jar"))
+
+
 def need_kafka_tools() -> None:
-    if shutil.which("java") is None or not any(KAFKA_LIBS.glob("kafka-tools-*.jar")):
+    if not has_kafka_tools():
         lacking("Apache Kafka's tools are not here")
+
+
+def need_kafka_apps() -> None:
+    """Streams, Connect's connectors and MirrorMaker."""
+    need_kafka_tools()
+    if not any(KAFKA_APPS.glob("kafka-streams-*.jar")):
+        lacking("the jars of Kafka Streams and Connect are not here")
+
+
+def has_javac() -> bool:
+    """Whether programs of tests/java/clients can be compiled and run."""
+    return has_kafka_tools() and shutil.which("javac") is not None
+
+
+def need_javac() -> None:
+    need_kafka_tools()
+    if shutil.which("javac") is None:
+        lacking(
+            "there is no Java compiler (javac)", "the system's packages bring it, say openjdk-17-jdk-headless"
+        )
 
 
 def need_c_compiler() -> None:
