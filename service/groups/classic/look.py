@@ -89,13 +89,14 @@ class ClassicLook:
         return self.protocol_type == CONSUMER_PROTOCOL if subscribed is None else topic in subscribed
 
     def _subscribed(self) -> frozenset[str] | None:
+        """Of the last generation that has begun, as `ClassicGroup.subscribedTopics` of Kafka."""
         this = self._round
-        if this is None or this.phase is not Phase.COMPLETING:
+        if this is None or this.subscriptions is None:
             return self._group.subscribed
         if this.protocol_type != CONSUMER_PROTOCOL:
             return None
         try:
-            return subscribed_topics(member.metadata(this.protocol) for member in this.members.values())
+            return subscribed_topics(this.subscriptions)
         except MalformedEmbedded:
             return None
 

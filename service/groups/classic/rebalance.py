@@ -244,6 +244,7 @@ class Turn:
         this.initial = this.is_delayed = False
         this.since_ms = self.now_ms
         this.unsynced = dict.fromkeys(this.members)
+        this.subscriptions = tuple(member.metadata(this.protocol) for member in this.members.values())
         for member in this.members.values():
             ticket = this.end_wait_join(member)
             if ticket is not None:

@@ -58,6 +58,7 @@ class Round:
         "protocol_type",
         "remaining_ms",
         "since_ms",
+        "subscriptions",
         "unsynced",
     )
 
@@ -84,6 +85,8 @@ class Round:
         """the leader's record is on its way to the log"""
         self.forgot_assignments = False
         """a generation was given up before its leader had assigned: nobody has anything now"""
+        self.subscriptions: tuple[bytes, ...] | None = None
+        """metadata of the members when the last generation of this round began; None before the first"""
         self.initial = False
         """the group was empty before this round"""
         self.is_delayed = False

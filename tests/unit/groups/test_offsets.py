@@ -338,6 +338,25 @@ def test_offsets_are_deleted_where_nobody_reads() -> None:
     assert c.metrics.offset_deletions == 1
 
 
+def test_a_generation_that_was_never_assigned_tells_what_its_members_read() -> None:
+    c = Committers()
+    c.commit({("orders", 0): 5, ("bills", 0): 6})
+    first = c.member_id(protocols=subscribed("orders"))
+    joined = c.join(first, protocols=subscribed("orders"))
+    c.leader.advance(0)
+    assert c.answer(joined).generation_id == 1
+    # Another one joins before the leader has assigned anything: the round begins again.
+    second = c.member_id(client_id="b", protocols=subscribed("bills"))
+    waits = c.join(second, "b", protocols=subscribed("bills"))
+    assert (c.state, c.leader.waits(waits)) == ("PreparingRebalance", True)
+    answer = c.answer(c.delete(("orders", 0), ("bills", 0)))
+    told = {t.name: t.partitions for t in answer.topics}
+    assert told == {
+        "orders": (DeletedPartition(0, E.group_subscribed_to_topic),),
+        "bills": (DeletedPartition(0),),
+    }
+
+
 def test_nobody_knows_what_members_of_other_protocols_read() -> None:
     c = Committers()
     c.stable("a", protocol_type="connect")
