@@ -53,11 +53,11 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int
     ) -> Decision[JoinGroupResponse]:
-        """A JoinGroup. Every refusal is an answer, and nothing is written."""
+        """A JoinGroup. Every refusal is an answer, which names no member, and nothing is written."""
         try:
             return self._join(group, request, client, fresh_id, now_ms)
         except RequestError as e:
-            return Decision(JoinGroupResponse(e.code, request.member_id))
+            return Decision(JoinGroupResponse(e.code, NO_MEMBER))
 
     def _join(
         self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int

@@ -137,11 +137,15 @@ def is_full(request: Any) -> bool:
     )
 
 
+_TRIMMED = "".join(map(chr, range(0x21)))
+"""What Java's `String.trim` drops, by which Kafka tells a blank id; `str.strip` drops other characters."""
+
+
 def _check_text(text: str | None, name: str) -> None:
     """Ids are keys of records, too: those that no key can carry are refused here."""
     if text is None:
         return
-    if not text.strip():
+    if not text.strip(_TRIMMED):
         raise _invalid(f"{name} can't be empty.")
     if len(text.encode()) > MAX_STRING_BYTES:
         raise _invalid(f"{name} is longer than {MAX_STRING_BYTES} bytes.")

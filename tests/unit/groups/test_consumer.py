@@ -347,6 +347,8 @@ def test_a_static_member_that_leaves_for_good_is_gone() -> None:
         ({"group_id": ""}, 1),
         ({"instance": ""}, 1),
         ({"rack": " "}, 1),
+        ({"group_id": "\0"}, 1),
+        ({"instance": "\x1f\t "}, 1),
         ({"timeout_ms": -1}, 1),
         ({"has": None}, 1),
         ({"has": [(UUID(int=1), 0)]}, 1),
@@ -365,6 +367,12 @@ def test_what_makes_no_sense_is_an_invalid_request(about: dict[str, Any], versio
     answer = c.answer(c.beat(version=version, **given))
     assert (answer.error_code, bool(answer.error_message)) == (E.invalid_request, True)
     assert not c.leader.log
+
+
+def test_ids_of_spaces_that_java_does_not_trim_are_taken() -> None:
+    c = consumers()
+    answer = c.enter("a", "apples", group_id="\u2028", instance="\u00a0", rack="\x85")
+    assert answer.error_code == E.none
 
 
 def test_a_member_of_version_0_is_given_its_id() -> None:
