@@ -71,7 +71,7 @@ def test_a_topic_that_is_refused_slows_no_other_down(
         return fault
 
     world.store.decide = watched
-    for number in range(40):
+    for number in range(15):
         world.fill(1)
         calls.clear()
         world.clock.advance(1_000)
