@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -177,9 +178,9 @@ class Killable:
 @pytest.fixture
 def killable(tmp_path: Path) -> Iterator[Killable]:
     if NODES == 1:
-        node = Node(tmp_path / "node", SETTINGS).start()
+        node = Node(tmp_path / "node", SETTINGS).start(60)
         try:
-            yield Killable(node.bootstrap, node.kill, node.start)
+            yield Killable(node.bootstrap, node.kill, partial(node.start, 60))
         finally:
             node.close()
         return
@@ -204,7 +205,7 @@ def groups(killable: Killable, tmp_path: Path) -> Iterator[list[Group]]:
 def test_nothing_is_skipped_when_members_and_the_node_are_killed(
     killable: Killable, groups: list[Group]
 ) -> None:
-    flow = Flow(killable.bootstrap, [("t", number) for number in range(PARTITIONS)])
+    flow = Flow(killable.bootstrap, [("t", number) for number in range(PARTITIONS)], 0.02)
 
     def all_read(what: str) -> None:
         """Each group has read all that is acknowledged until now."""

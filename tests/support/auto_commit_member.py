@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 KINDS = ("confluent", "confluent-consumer", "aiokafka", "kafka-python")
 EVERY_MS = 200
@@ -21,6 +24,21 @@ _stopping: list[int] = []
 def tell(values: Iterable[bytes]) -> None:
     sys.stdout.write("".join(f"{value.decode()}\n" for value in values))
     sys.stdout.flush()
+
+
+@contextmanager
+def _anew_without_brokers(*errors: type[Exception]) -> Iterator[None]:
+    """Starts this program anew, as who runs it would, where a client gives up as no broker can be reached.
+
+    What it has read since its last commit is not committed then.
+    """
+    try:
+        yield
+    except errors:
+        if _stopping:
+            sys.exit(0)
+        time.sleep(0.2)
+        os.execv(sys.executable, [sys.executable, "-m", "tests.support.auto_commit_member", *sys.argv[1:]])
 
 
 def confluent(bootstrap: str, group: str, topic: str, protocol: str) -> None:
@@ -56,20 +74,22 @@ def confluent(bootstrap: str, group: str, topic: str, protocol: str) -> None:
 
 def kafka_python(bootstrap: str, group: str, topic: str) -> None:
     import kafka
+    from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
-    consumer = kafka.KafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        auto_offset_reset="earliest",
-        enable_auto_commit=True,
-        auto_commit_interval_ms=EVERY_MS,
-        session_timeout_ms=6000,
-        heartbeat_interval_ms=500,
-    )
-    while not _stopping:
-        for records in consumer.poll(timeout_ms=200).values():
-            tell(one.value for one in records)
+    with _anew_without_brokers(KafkaConnectionError, KafkaTimeoutError):
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=True,
+            auto_commit_interval_ms=EVERY_MS,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=500,
+        )
+        while not _stopping:
+            for records in consumer.poll(timeout_ms=200).values():
+                tell(one.value for one in records)
     consumer.close()
 
 
@@ -100,7 +120,10 @@ def main(kind: str, bootstrap: str, group: str, topic: str) -> None:
     elif kind == "kafka-python":
         kafka_python(bootstrap, group, topic)
     else:
-        asyncio.run(with_aiokafka(bootstrap, group, topic))
+        from aiokafka.errors import KafkaConnectionError
+
+        with _anew_without_brokers(KafkaConnectionError):
+            asyncio.run(with_aiokafka(bootstrap, group, topic))
 
 
 if __name__ == "__main__":
