@@ -7,6 +7,8 @@ where there is none yet. Raises `RequestError`, `StorageError` and `OSError`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -36,30 +38,40 @@ NO_OFFSET: Final = -1
 _FETCH_BY_NAMES: Final = 9
 """The last version of OffsetFetch that names topics: ids of deleted ones say nothing to people."""
 _CLASSIC_MEMBER: Final = 0
+NODE_WAIT_S: Final = 5.0
+"""So long is waited for the groups of one node"""
+_AT_ONCE: Final = 16
 
 
 def list_groups(cluster: Cluster) -> Listing:
-    """The groups of every node. Raises where no node answers."""
+    """The groups of every node, all asked at once, as one may hang. Raises where no node answers."""
+    nodes = [one.node_id for one in cluster.describe().nodes if not one.is_fenced]
+    if not nodes:
+        return Listing(())
+    with ThreadPoolExecutor(min(len(nodes), _AT_ONCE)) as pool:
+        answers = dict(zip(nodes, pool.map(partial(_groups_of, cluster), nodes), strict=True))
+    failures = {node: answer for node, answer in answers.items() if isinstance(answer, Exception)}
+    if len(failures) == len(nodes):
+        raise failures[nodes[0]]
+    found = [row for answer in answers.values() if not isinstance(answer, Exception) for row in answer]
+    return Listing(tuple(sorted(found)), tuple(f"node {node}: {e}" for node, e in failures.items()))
+
+
+def _groups_of(cluster: Cluster, node: int) -> list[GroupRow] | RequestError | OSError:
+    """The groups of one node, or why it does not tell them."""
     module = request_module(ApiKey.LIST_GROUPS)
-    found: list[GroupRow] = []
-    failures: list[tuple[int, Exception]] = []
-    nodes = [one for one in cluster.describe().nodes if not one.is_fenced]
-    for node in nodes:
-        try:
-            response = cluster.client(node.node_id).request(ApiKey.LIST_GROUPS, module.ListGroupsRequest())
-            _raise_for(response.error_code, None, f"groups of node {node.node_id}")
-        except (RequestError, OSError) as e:
-            failures.append((node.node_id, e))
-            continue
-        found += [
-            GroupRow(
-                g.group_id, node.node_id, g.group_state, g.group_type.lower() or CLASSIC, g.protocol_type
-            )
-            for g in response.groups
-        ]
-    if failures and len(failures) == len(nodes):
-        raise failures[0][1]
-    return Listing(tuple(sorted(found)), tuple(f"node {node}: {e}" for node, e in failures))
+    try:
+        with cluster.apart(node, NODE_WAIT_S) as client:
+            response = client.request(ApiKey.LIST_GROUPS, module.ListGroupsRequest())
+        _raise_for(response.error_code, None, f"groups of node {node}")
+    except TimeoutError:
+        return TimeoutError(f"no answer within {NODE_WAIT_S:g} s")
+    except (RequestError, OSError) as e:
+        return e
+    return [
+        GroupRow(g.group_id, node, g.group_state, g.group_type.lower() or CLASSIC, g.protocol_type)
+        for g in response.groups
+    ]
 
 
 def find_group(listing: Listing, group_id: str) -> GroupRow:

@@ -69,6 +69,13 @@ class Client:
     def close(self) -> None:
         self._socket.close()
 
+    def greet(self, seconds: float) -> None:
+        """Negotiate versions; `TimeoutError` where the broker does not answer within this time."""
+        patience_s = self._socket.gettimeout()
+        self._socket.settimeout(seconds)
+        self._known_versions()
+        self._socket.settimeout(patience_s)
+
     def request(self, api_key: int, message: Any, *, newest: int | None = None) -> Any:
         """The canonical response to the canonical request `message`, both in the newest version both sides
         know, or in `newest` where that is older.

@@ -26,6 +26,8 @@ from service.wire.errors import MalformedMessage
 
 CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
+GREETING_S: Final = 5.0
+"""So long is waited for the first answer of one of several brokers"""
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 BROKER_ENDPOINTS: Final = 1
@@ -319,37 +321,58 @@ class Cluster:
         raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
         return Fetched(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
 
+    def apart(self, broker: int, timeout_s: float) -> Client:
+        """A new connection to one broker, the caller's alone; it waits no longer than this for an answer."""
+        host, port = self._address(broker)
+        return self._connect(host, port, timeout_s)
+
     def client(self, broker: int) -> Client:
         """The connection to one broker."""
         if broker not in self._by_id:
-            if not self._addresses:
-                self.describe()
-            if broker not in self._addresses:
-                raise StorageError(f"node {broker} is not there")
+            host, port = self._address(broker)
             if len(self._addresses) == 1:
-                # It is who answered; the name that it tells may be for others, as at the end of a tunnel.
                 return self._first
-            host, port = self._addresses[broker]
-            self._by_id[broker] = self._connect(host, port)
+            self._by_id[broker] = self._connect(host, port, self._timeout_s)
         return self._by_id[broker]
 
+    def _address(self, broker: int) -> tuple[str, int]:
+        if not self._addresses:
+            self.describe()
+        if broker not in self._addresses:
+            raise StorageError(f"node {broker} is not there")
+        if len(self._addresses) == 1:
+            # It is who answered; the name that it tells may be for others, as at the end of a tunnel.
+            host, _, port = self._first.address.rpartition(":")
+            return host, int(port)
+        return self._addresses[broker]
+
     def _connect_any(self, bootstrap: str) -> Client:
-        """A connection to the first of `host:port,…` that answers."""
+        """A connection to the first of `host:port,…` that answers; one that hangs is left for the next."""
         failure: OSError | None = None
-        for address in bootstrap.split(","):
+        addresses = bootstrap.split(",")
+        for address in addresses:
             host, _, port = address.strip().rpartition(":")
             if not host or not port.isdigit() or int(port) > 65535:
                 raise StorageError(f"{address.strip()!r} is not HOST:PORT")
             try:
-                return self._connect(host.strip("[]"), int(port))
+                client = self._connect(host.strip("[]"), int(port), self._timeout_s)
             except OSError as e:
                 failure = e
+                continue
+            if len(addresses) == 1:
+                return client
+            try:
+                client.greet(min(GREETING_S, self._timeout_s))
+                return client
+            except OSError as e:
+                failure = ConnectionError(f"{address.strip()} does not answer: {e}")
+                client.close()
         assert failure is not None
         raise failure
 
-    def _connect(self, host: str, port: int) -> Client:
+    def _connect(self, host: str, port: int, timeout_s: float) -> Client:
         try:
-            return Client(host, port, self._client_id, timeout_s=self._timeout_s)
+            return Client(host, port, self._client_id, timeout_s=timeout_s)
         except OSError as e:
             raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
 

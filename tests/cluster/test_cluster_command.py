@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -143,6 +144,36 @@ def test_internal_topics_are_widened_once(cluster: Cluster, capsys: pytest.Captu
     cluster.members[victim].kill()
     left = ",".join(cluster.members[node].bootstrap for node in NODES if node != victim)
     wait_until("it is still known", partial(is_known, left, "billing"), 60)
+
+
+def test_groups_are_listed_beside_a_node_that_hangs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = [f"group-{number}" for number in range(12)]
+    # The node is not fenced while it is looked at.
+    settings = {**SETTINGS, "broker.session.timeout.ms": "60000"}
+    with Cluster(tmp_path / "nodes", settings=settings) as cluster:
+        cluster.start()
+        Admin(cluster.bootstrap).create("events", 1)
+        for group in groups:
+            wait_until("it is committed", partial(is_taken, cluster.bootstrap, group), 60)
+        assert main(["group", "list", "--json", "--bootstrap-server", cluster.bootstrap]) == 0
+        before = {one["group_id"]: one["node"] for one in json.loads(capsys.readouterr().out)}
+        assert (set(before), set(before.values())) == (set(groups), set(NODES))
+        hung = cluster.leader() % 3 + 1
+        process = cluster.members[hung].process
+        assert process is not None
+        first, *others = (cluster.members[node].bootstrap for node in (hung, *sorted({*NODES} - {hung})))
+        process.send_signal(signal.SIGSTOP)
+        try:
+            code = main(["group", "list", "--json", "--bootstrap-server", ",".join((first, *others))])
+        finally:
+            process.send_signal(signal.SIGCONT)
+        told = capsys.readouterr()
+        assert code == 1
+        assert told.err == f"firn group: node {hung}: no answer within 5 s\n"
+        found = {one["group_id"]: one["node"] for one in json.loads(told.out)}
+        assert found == {group: node for group, node in before.items() if node != hung}
 
 
 def is_known(bootstrap: str, group: str) -> bool:

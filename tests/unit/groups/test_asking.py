@@ -29,6 +29,12 @@ class Node:
     def __init__(self, answers: Mapping[int, Any] | Exception) -> None:
         self.answers = answers
 
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
     def request(self, api_key: int, message: Any, *, newest: int | None = None) -> Any:
         if isinstance(self.answers, Exception):
             raise self.answers
@@ -47,6 +53,9 @@ class Nodes:
         return ClusterInfo("c", 0, (*told, NodeInfo(99, "h", 1, None, True)))
 
     def client(self, broker: int) -> Node:
+        return self.nodes[broker]
+
+    def apart(self, broker: int, timeout_s: float) -> Node:
         return self.nodes[broker]
 
     def ends(self, places: Any) -> dict[tuple[str, int], int]:
