@@ -175,7 +175,7 @@ def _is_skipped(node: ast.AST) -> bool:
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.keyword(arg="strict"):
             return True
-        case ast.Assign(value=ast.BinOp(op=ast.BitOr(), right=ast.Name(id=name))):  # a union of types
+        case ast.BinOp(op=ast.BitOr(), right=ast.Name(id=name)):  # a union of types
             return name[0].isupper() and not name.isupper()
         case ast.FunctionDef(name=name):
             return name in TEXTS
