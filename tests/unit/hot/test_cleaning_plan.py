@@ -174,6 +174,8 @@ def test_a_cleaning_ends_where_the_first_young_segment_begins() -> None:
     assert judge(log(*aged), lagging, NOW_MS + 1) == Dirt(0, 30, 0, 300, 0)
     assert judge(log(*aged), config(min_compaction_lag_ms=0), NOW_MS) == Dirt(0, 30, 0, 300, 0)
     assert judge(log(*aged), config(min_compaction_lag_ms=1001), NOW_MS) is None
+    ahead = [Facts(0, largest_timestamp=NOW_MS + 10**6), Facts(10)]
+    assert judge(log(*ahead), config(min_compaction_lag_ms=0), NOW_MS) == Dirt(0, 10, 0, 100, 0)
     past = log(*aged, cleaned=20)
     assert judge(past, config(min_compaction_lag_ms=998, min_cleanable_dirty_ratio=0.1), NOW_MS) == Dirt(
         20, 30, 200, 100, 0

@@ -63,6 +63,7 @@ def test_a_marker_whose_data_are_gone_goes() -> None:
     assert walk.has_ended(*marker(7, 20, ABORT)) is True
     assert walk.has_ended(*marker(8, 21, COMMIT)) is True
     assert walk.has_ended(*marker(9, 22, ABORT)) is True, "of one that no index names"
+    assert walk.is_aborted(data(7, 25)) is False, "that one was over before"
     assert walk.kept == []
 
 
@@ -121,6 +122,8 @@ def test_rows_of_a_stretch_are_those_that_touch_it() -> None:
     assert [one.producer_id for one in aborted_between([rows], 10, 20)] == [2, 3, 4]
     assert [one.producer_id for one in aborted_between([rows[:3], rows[3:]], 10, 20)] == [2, 3, 4]
     assert list(aborted_between([], 10, 20)) == []
+    at_end = [AbortedEntry(1, 20, 25, 15), AbortedEntry(2, 19, 25, 15)]
+    assert [one.producer_id for one in aborted_between([at_end], 10, 20)] == [2]
 
 
 def test_nobody_looks_behind_a_row_that_was_stable_at_the_end() -> None:

@@ -364,3 +364,36 @@ def test_what_a_snapshot_holds_replaces_all_but_what_has_expired() -> None:
     assert ([pid for pid, _ in states], states.end_offset) == ([2], 50)
     states.clear(60)
     assert (len(states), states.end_offset) == (0, 60)
+
+
+def test_what_a_batch_does_not_say_stays_as_it_was() -> None:
+    """Also in a state that begins with a snapshot."""
+    states = ProducerStates(1000)
+    states.end_transaction(told(), EndMarker(7, START_MS))
+    states.update(told(transactional=True), 10, 10)
+    states.freeze()
+    states.update(told(sequence=1, transactional=True), 11, 11)
+    entry = states.get(9)
+    assert entry is not None
+    assert (entry.coordinator_epoch, entry.txn_first_offset, entry.epoch) == (7, 10, 3)
+    assert [one.first_offset for one in entry.batches] == [10, 11]
+    states.freeze()
+    states.freeze()
+    states.update(told(sequence=2, transactional=True), 12, 12)
+    again = states.get(9)
+    assert again is not None
+    assert [one.first_offset for one in again.batches] == [10, 11, 12]
+
+
+def test_sequences_of_a_batch_that_wraps_and_of_one_that_has_none() -> None:
+    states = ProducerStates(1000)
+    states.update(told(sequence=MAX_SEQUENCE, count=2), 10, 11)
+    entry = states.get(9)
+    assert entry is not None
+    assert entry.batches[0][:2] == (MAX_SEQUENCE, 0)
+    assert entry.next_sequence == 1
+    bare = ProducerStates(1000)
+    bare.update(told(sequence=-1), 10, 10)
+    entry = bare.get(9)
+    assert entry is not None
+    assert entry.batches[0][:2] == (-1, -1)

@@ -130,6 +130,7 @@ def test_the_disk_is_asked_again_half_way_to_the_next_step_and_after_a_mebibyte_
         (30 * GIB, (29 * GIB) // 2, 30 * GIB - GIB // 2),  # the reserve is
         (GIB, GIB // 2, GIB // 2),
         (900 * mib, 450 * mib, 900 * mib - GIB // 2),
+        (900 * mib + 1, 450 * mib, 900 * mib + 1 - GIB // 2),
         (3 * mib, 3 * mib // 2, mib),
         (2 * mib, mib, mib),
         (mib, mib, mib),
@@ -163,9 +164,12 @@ def test_how_much_has_to_be_left_so_that_nothing_is_done() -> None:
 
 def test_a_reserve_as_large_as_the_last_share_has_the_shares_margin() -> None:
     marks = MARKS._replace(reserve_bytes=30 * GIB)
-    at_end = look(Step.REFUSE, TOTAL, 33 * GIB, marks, is_tiered=True)
+    at_end = look(Step.REFUSE, TOTAL, 35 * GIB, marks, is_tiered=True)
     assert at_end.step is Step.REFUSE, "3 % and a margin of 1 % of all, not an eighth of the reserve"
     assert look(Step.REFUSE, TOTAL, 40 * GIB, marks, is_tiered=True).step is Step.THROTTLE
+    larger = MARKS._replace(reserve_bytes=50 * GIB)
+    assert look(Step.FREE, TOTAL, 50 * GIB, larger, is_tiered=True).step is Step.THROTTLE
+    assert look(Step.FREE, TOTAL, 49 * GIB, larger, is_tiered=True).step is Step.REFUSE
 
 
 def test_what_has_to_go_is_what_the_steps_lack_from_shrinking_on() -> None:
@@ -202,6 +206,7 @@ def test_small_segments_are_sealed_only_where_nothing_else_helps() -> None:
 
 def test_it_is_said_in_words() -> None:
     assert in_words(stand(6)) == "94% full (60 GiB left): producers are slowed down"
+    assert in_words(stand(60)) == "40% full (600 GiB left): nothing is done about it"
     assert in_words(look(Step.FREE, 0, 0, MARKS, is_tiered=True)).startswith("100% full (0 B left)")
 
 
