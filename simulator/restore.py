@@ -1,9 +1,10 @@
 """Disasters of one node, one after the other, and what is read back: `python -m simulator.restore`.
 
 A node keeps old records in topics whose retention is said by themselves, by all brokers' default, or by
-the node's own dynamic settings. Then its disk is lost, alone or with one of the small documents of its
-bucket damaged, gone or old. A new one takes the bucket over, the way docs/operations.md says. An hour and
-a month later everything that the bucket had and the node kept is there, byte for byte.
+the node's own dynamic settings. Shortly after these were raised its disk is lost, alone or with one of the
+small documents of its bucket damaged, gone or old. A new one, or one from a backup, takes the bucket over,
+the way docs/operations.md says. An hour and a month later everything that the bucket had and the node kept is
+there, byte for byte.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.broker import effective_settings
+from service.broker import effective_settings, takeover
+from service.metadata import image_frames
 from service.metadata.controller import adoption_control
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.metadata.records import PartitionRecord
 from service.records.builder import BatchBuilder
 from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, TOPICS_KEY
 from service.remote.format.manifest_codec import decode_cluster
@@ -35,6 +39,8 @@ from simulator.store import Object
 from simulator.world import SimWorld
 
 DAY_MS: Final = 86_400_000
+KEPT_MS: Final = 401 * DAY_MS
+"""for how long everything is kept at first: records are 400 days old"""
 HOUR_S: Final = 3_600.0
 NEWEST_COPY: Final = "the newest copy"
 HEADS: Final = "HEADs"
@@ -51,12 +57,14 @@ class RestoredWorld(SimWorld):
 
 class Disaster(NamedTuple):
     """`harm` befalls the bucket; with `repair` an operator runs `firn repair --write` before the recovery;
-    `crash_s` ends the first start of the new disk so long after it has begun."""
+    `crash_s` ends the first start of the new disk so long after it has begun; with `backup` the disk is put
+    back as it was half-way, instead of an empty one."""
 
     name: str
     harm: Harm
     repair: bool = False
     crash_s: float | None = None
+    backup: bool = False
 
 
 def _nothing(world: SimWorld, random: Random, before: Objects) -> None:
@@ -87,6 +95,14 @@ def _old(*prefixes: str) -> Harm:
         for key in _keys(world, prefixes):
             if key in before:
                 world.bucket.objects[key] = before[key]
+
+    return harm
+
+
+def _both(first: Harm, second: Harm) -> Harm:
+    def harm(world: SimWorld, random: Random, before: Objects) -> None:
+        first(world, random, before)
+        second(world, random, before)
 
     return harm
 
@@ -127,6 +143,14 @@ DISASTERS: Final = (
     Disaster("HEADs damaged", _flip(HEADS)),
     Disaster("HEADs old", _old(HEADS)),
     Disaster("topics.json and cluster.json gone", _gone(TOPICS_KEY, CLUSTER_KEY)),
+    Disaster("newest copy and topics.json gone", _gone(NEWEST_COPY, TOPICS_KEY)),
+    Disaster("newest copy gone, cluster.json old", _both(_gone(NEWEST_COPY), _old(CLUSTER_KEY))),
+    Disaster("disk from a backup", _nothing, backup=True),
+    Disaster("disk from a backup, newest copy damaged", _flip(NEWEST_COPY), backup=True),
+    Disaster("disk from a backup, newest copy gone", _gone(NEWEST_COPY), backup=True),
+    Disaster("disk from a backup, all copies gone", _gone(METADATA_PREFIX), backup=True),
+    Disaster("disk from a backup, HEADs old", _old(HEADS), backup=True),
+    Disaster("disk from a backup, topics.json gone", _gone(TOPICS_KEY), backup=True),
 )
 
 
@@ -162,21 +186,22 @@ async def _alter(world: SimWorld, resource: str, key: str, value: str) -> None:
         raise Violation(f"{key}={value} of broker {resource!r}: {error.name}")
 
 
-async def _live(world: SimWorld, random: Random) -> Objects:
-    """A cluster's life up to the disaster; the bucket as it was half-way."""
+async def _live(world: SimWorld, random: Random) -> tuple[Objects, Platter]:
+    """A cluster's life up to the disaster, shortly before which it is told to keep everything for ever; the
+    bucket and the disk as they were half-way."""
     await world.start()
-    by_all = random.random() < 0.5
+    resource = "" if random.random() < 0.5 else "1"
     for _ in range(600):  # each writes a record: offsets of the new metadata are smaller for a while
-        await _alter(world, "" if by_all else "1", "log.retention.ms", "-1")
+        await _alter(world, resource, "log.retention.ms", str(KEPT_MS))
     topics = [
-        await _topic(world, "own", {"retention.ms": "-1"}),
+        await _topic(world, "own", {"retention.ms": str(KEPT_MS)}),
         await _topic(world, "by-default", {}),
         await _topic(world, "deleted", {"retention.ms": "-1"}),
     ]
     for topic in topics:
         await _fill(world, topic, random.randint(8, 20))
     await asyncio.sleep(45.0)  # all that is sealed is in the bucket, and so is the metadata
-    before = dict(world.bucket.objects)
+    before, disk = dict(world.bucket.objects), world.machine.platter.copy()
     await world.client.delete_topic(topics[2].topic_id)
     topics[2].deleted = True
     again = await _topic(world, "deleted", {"retention.ms": "-1"})
@@ -187,7 +212,12 @@ async def _live(world: SimWorld, random: Random) -> Objects:
     if random.random() < 0.5:  # what no copy of the metadata knows
         await _fill(world, await _topic(world, "newest", {"retention.ms": "-1"}), 10)
         await asyncio.sleep(8.0)
-    return before
+    await _alter(world, resource, "log.retention.ms", "-1")
+    error = await world.client.alter_config(2, "own", {"retention.ms": "-1"})
+    if error is not ErrorCode.none:
+        raise Violation(f"retention.ms=-1 of own: {error.name}")
+    await asyncio.sleep(random.choice((4.0, 45.0)))
+    return before, disk
 
 
 async def _recover(world: RestoredWorld, disaster: Disaster) -> None:
@@ -212,6 +242,16 @@ async def _recover(world: RestoredWorld, disaster: Disaster) -> None:
         run = world.machine.run
         raise Violation(f"the recovery {state.value}: {'' if run is None else run.reason}")
     world.settings = {**settings, "firn.cluster.id": world.cluster_id}
+
+
+async def _are_led(world: SimWorld, kept: Iterable[str]) -> None:
+    """Logs of a backup are compared with their archives before they are led."""
+    deadline = world.loop.time() + 30
+    for name in kept:
+        while (error := (await world.client.offset(name, 0, EARLIEST))[0]) is not ErrorCode.none:
+            if world.loop.time() > deadline:
+                raise Violation(f"{name} is not led half a minute after the recovery: {error.name}")
+            await asyncio.sleep(0.5)
 
 
 async def _read_back(world: SimWorld, kept: dict[str, dict[int, bytes]]) -> None:
@@ -251,7 +291,7 @@ async def _tiers_on(world: SimWorld) -> None:
 
 
 async def _suffer(world: RestoredWorld, random: Random, disaster: Disaster) -> None:
-    before = await _live(world, random)
+    before, disk = await _live(world, random)
     world.cluster_id = decode_cluster(world.bucket.objects[CLUSTER_KEY].data).cluster_id
     await world.settle()
     world.machine.kill()
@@ -263,10 +303,12 @@ async def _suffer(world: RestoredWorld, random: Random, disaster: Disaster) -> N
             kept[topic.name] = {offset: value for offset, value in acked.items() if offset < end}
     world.bucket_damaged = True
     disaster.harm(world, random, before)
-    world.machine.platter = Platter()
-    for log_dir in world.machine.log_dirs:
-        world.machine.platter.make_root(log_dir)
+    world.machine.platter = disk if disaster.backup else Platter()
+    if not disaster.backup:
+        for log_dir in world.machine.log_dirs:
+            world.machine.platter.make_root(log_dir)
     await _recover(world, disaster)
+    await _are_led(world, kept)
     await _read_back(world, kept)
     for seconds in (HOUR_S, 30 * 24 * HOUR_S):
         world.machine.clock.ahead_ms += int(seconds * 1000)
@@ -312,7 +354,35 @@ def unknown_settings_expire() -> None:
     setattr(effective_settings, "waits_for_settings", lambda *_: False)  # noqa: B010
 
 
-PLANTS: Final = (settings_not_recovered, lives_not_counted, unknown_settings_expire)
+def loss_not_missed() -> None:
+    """The newest copy that can be read is taken for the last one."""
+    setattr(takeover, "_why_doubted", lambda *_, **__: None)  # noqa: B010
+
+
+def newest_by_offset() -> None:
+    """The newest copy is the one of the greatest offset, whatever its life and epoch."""
+    position = property(lambda image: (0, 0, image.offset + 1))
+    setattr(MetadataImage, "position", position)  # noqa: B010
+
+
+def leaders_forgotten() -> None:
+    """A recovery drops who may lead beside the ISR, which is empty after an unclean end."""
+    record = image_frames.partition_record
+
+    def without(topic: TopicImage, number: int, own: PartitionImage) -> PartitionRecord:
+        return record(topic, number, own._replace(eligible_leader_replicas=(), last_known_elr=()))
+
+    setattr(adoption_control, "partition_record", without)  # noqa: B010
+
+
+PLANTS: Final = (
+    settings_not_recovered,
+    lives_not_counted,
+    unknown_settings_expire,
+    loss_not_missed,
+    newest_by_offset,
+    leaders_forgotten,
+)
 
 
 def _plants(seed: int) -> int:

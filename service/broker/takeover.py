@@ -23,7 +23,7 @@ from service.metadata.controller.recovered_topics import recovered_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
-from service.remote.format.manifest_codec import Topics
+from service.remote.format.manifest_codec import MetadataRef, Topics
 from service.remote.stores.store import ObjectStore
 from service.tiering.recovery import Archive, check_prefix, read_archive
 from service.tiering.shared_objects import read_topics
@@ -95,6 +95,7 @@ def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found
     topics = recovered_topics(
         copy.image if copy is not None else None, bucket.listed, bucket.archive, image.tombstones
     )
+    is_copy_newer = copy is not None and not _goes_on_from(image, copy.image, metadata)
     for refusal in topics.refused:
         log.error("firn.remote.recover: not taken over: %s", refusal)
     lives = (
@@ -105,10 +106,41 @@ def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found
     return Found(
         topics.topics,
         None if copy is None else copy.image,
-        copy is not None and not _goes_on_from(image, copy.image, metadata),
+        is_copy_newer,
         bucket.archive.last_producer_id,
         max(lives),
+        _why_doubted(bucket, image, metadata, is_copy_newer=is_copy_newer),
     )
+
+
+def _why_doubted(
+    bucket: Bucket, image: MetadataImage, metadata: Publisher, *, is_copy_newer: bool
+) -> str | None:
+    """Why the cluster may have had other settings at its end than the newest metadata that is left has, that
+    of the copy or this node's; None where nothing says so."""
+    newest, listed = bucket.newest, bucket.listed
+    if is_copy_newer and newest.copy is not None:
+        if newest.lost is not None:
+            return newest.lost
+        if listed is None and newest.named is None:
+            return "neither cluster.json nor topics.json says whether a newer copy was written"
+        known = newest.copy.image
+    else:
+        if newest.named is None and newest.lost is not None:
+            return newest.lost
+        if newest.named is not None and not _has(image, newest.named, metadata):
+            return f"{newest.named.key} was made of later metadata than this node's"
+        known = image
+    if listed is not None and (listed.life, listed.metadata_offset) > (known.life, known.offset):
+        return f"topics.json was made of later metadata, up to offset {listed.metadata_offset}"
+    return None
+
+
+def _has(image: MetadataImage, ref: MetadataRef, metadata: Publisher) -> bool:
+    """Whether this node's metadata holds what a copy was made of, or is of a later life."""
+    if image.life != ref.life:
+        return image.life > ref.life
+    return metadata.holds(ref.end_offset, ref.epoch)
 
 
 def _goes_on_from(image: MetadataImage, copy: MetadataImage, metadata: Publisher) -> bool:
@@ -167,6 +199,13 @@ def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage
         source if found.is_copy_newer or copy is None else "this node's metadata goes on from its copy",
         ", ".join(sorted(adoption.topics)[:_TOLD_AT_MOST]) or "no topic that was not known",
     )
+    if found.doubt is not None:
+        log.error(
+            "firn.remote.recover: topics and brokers may have had other settings at the end of the lost node "
+            "than those that are known, so nothing of any topic expires until somebody says how long it is "
+            "kept: %s",
+            found.doubt,
+        )
     if adoption.settings_unknown:
         log.warning(
             "firn.remote.recover: nothing expires of %d topics whose settings are not known (%s): set "

@@ -170,7 +170,8 @@ def read_committed(store: ObjectStore) -> Committed:
     problems: tuple[str, ...] = ()
     later: str | None = None
     try:
-        copy, _, problems = newest_copy(store)
+        found = newest_copy(store)
+        copy, problems = found.copy, found.problems
     except UnknownVersion as e:
         later, problems = str(e), (str(e),)
     topics: Topics | None = None

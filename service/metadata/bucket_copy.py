@@ -4,7 +4,9 @@ The copies below ``metadata/`` are the truth about what was committed; `cluster.
 and may be damaged, old or gone. A copy tells of which life of the cluster it is (`LifeRecord`). Copies of one
 life are ordered by leader epoch and offset; those of a later life are newer, whatever their offsets. Within
 one life the copy that `cluster.json` names counts as the newest if it was stored after the greatest one: two
-lives that began before lives were counted look like one. Functions here block.
+lives that began before lives were counted look like one. Where a newer copy was written and is lost, the
+newest that is left says what the cluster had at some time, and not with which settings it ended
+(`NewestCopy.lost`). Functions here block.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from service.base.errors import CorruptionError, UnknownVersion
+from service.base.errors import CorruptionError, StorageError, UnknownVersion
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, MetadataKey, parse_key
 from service.remote.format.manifest_codec import MAX_METADATA_BYTES, MetadataRef
 from service.remote.reading.object_reader import open_cluster_file
-from service.remote.stores.errors import ObjectNotFound, naming
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, naming, raise_of_the_store
 from service.remote.stores.store import ObjectInfo, ObjectStore
 
 _ATTEMPTS: Final = 3
@@ -41,28 +43,35 @@ class NewestCopy(NamedTuple):
     """The newest copy that can be read, None where there is none; and what is damaged, in words.
 
     `named` is what `cluster.json` names, whether that can be read or not; None where `cluster.json` itself
-    is gone, damaged or names nothing.
+    is gone, damaged or names nothing. `lost`: why the cluster may have written a newer copy than this one,
+    None where it has not.
     """
 
     copy: MetadataCopy | None
     named: MetadataRef | None
     problems: tuple[str, ...]
+    lost: str | None = None
 
 
 def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
     """Find and decode the newest copy; at most three images are in memory at a time.
 
     Raises `UnknownVersion` where a copy, or `cluster.json`, is of later software, as that may say what this
-    one must not overlook; `StorageError` where the store does not answer.
+    one must not overlook; `StorageError` where the store does not answer, or refuses a copy that may be the
+    newest: that one is there, and somebody can permit it.
     """
     problems: list[str] = []
     named = _named(store, problems)
     newest: MetadataCopy | None = None
     of_named: MetadataCopy | None = None
+    unread: list[_Unread] = []
     is_named_there = named is None
     for info in _stored(store, named):
         is_named_there = is_named_there or (named is not None and info.key == named.key)
-        copy = _open(store, info, named, problems)
+        copy = _open(store, info, named)
+        if isinstance(copy, _Unread):
+            unread.append(copy)
+            continue
         if copy is None:
             continue
         if named is not None and copy.ref.key == named.key:
@@ -73,7 +82,26 @@ def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
         if attempts > 1:
             return newest_copy(store, attempts - 1)
         problems.append(f"{named.key}: {CLUSTER_KEY} names it, and it is not there")
-    return NewestCopy(_newer(newest, of_named), named, tuple(problems))
+    found = _newer(newest, of_named)
+    is_named = found is not None and named is not None and found.ref.key == named.key
+    later = [one for one in unread if found is None or one.may_be_later(found, is_named=is_named)]
+    for one in later:
+        if not isinstance(one.error, CorruptionError):
+            raise one.error
+    problems += [str(one.error) for one in unread]
+    lost = next((str(one.error) for one in later), None) or _why_lost(found, named, is_named_there)
+    return NewestCopy(found, named, tuple(problems), lost)
+
+
+def _why_lost(found: MetadataCopy | None, named: MetadataRef | None, is_named_there: bool) -> str | None:
+    if is_named_there or named is None or found is None or found.image.position > _position(named):
+        return None
+    return f"{named.key}: {CLUSTER_KEY} names it, and it is not there"
+
+
+def _position(ref: MetadataRef) -> tuple[int, int, int]:
+    """As `MetadataImage.position`."""
+    return ref.life, ref.epoch, ref.end_offset
 
 
 def _newer(greatest: MetadataCopy | None, named: MetadataCopy | None) -> MetadataCopy | None:
@@ -93,6 +121,20 @@ def _named(store: ObjectStore, problems: list[str]) -> MetadataRef | None:
         return None
 
 
+class _Unread(NamedTuple):
+    """A copy that is damaged, or that the store refuses to give."""
+
+    key: MetadataKey
+    stored_ms: int
+    error: CorruptionError | StorageError
+
+    def may_be_later(self, than: MetadataCopy, *, is_named: bool) -> bool:
+        """Whether it may tell of later metadata, than one that `cluster.json` names or does not. Of which
+        life it is, nobody knows."""
+        is_greater = (self.key.epoch, self.key.offset) > (than.ref.epoch, than.ref.end_offset)
+        return is_greater or (not is_named and self.stored_ms >= than.stored_ms)
+
+
 def _stored(store: ObjectStore, named: MetadataRef | None) -> Iterator[ObjectInfo]:
     """The copies to be read: those stored last, and the one that is named."""
     found = [info for info in store.list(METADATA_PREFIX) if isinstance(parse_key(info.key), MetadataKey)]
@@ -101,9 +143,8 @@ def _stored(store: ObjectStore, named: MetadataRef | None) -> Iterator[ObjectInf
     yield from (info for info in found[_READ_AT_MOST:] if named is not None and info.key == named.key)
 
 
-def _open(
-    store: ObjectStore, info: ObjectInfo, named: MetadataRef | None, problems: list[str]
-) -> MetadataCopy | None:
+def _open(store: ObjectStore, info: ObjectInfo, named: MetadataRef | None) -> MetadataCopy | _Unread | None:
+    """One copy; None where it was replaced by a newer one meanwhile."""
     key = parse_key(info.key)
     assert isinstance(key, MetadataKey)
     try:
@@ -116,10 +157,10 @@ def _open(
             image = decode_snapshot([data], end_offset=key.offset, epoch=key.epoch)
     except UnknownVersion:
         raise
-    except CorruptionError as e:
-        problems.append(str(e))
-        return None
     except ObjectNotFound:
-        return None  # it was replaced by a newer one meanwhile
+        return None
+    except UNREADABLE as e:
+        raise_of_the_store(e)
+        return _Unread(key, info.last_modified_ms, e)
     ref = MetadataRef(info.key, key.offset, key.epoch, len(data), checksum, image.life)
     return MetadataCopy(ref, image, info.last_modified_ms)

@@ -151,11 +151,15 @@ class MetadataCopies:
         self._clock = clock
         self._interval_ms = interval_ms
         self._written = (-1, -1, -1)
+        self._written_ms = clock.monotonic_ms() - interval_ms
+        """when the last copy was written, by this process"""
         self.due_ms = clock.monotonic_ms()
 
-    def changed(self, in_ms: int) -> None:
-        """What is worth a copy was committed: write one in `in_ms`, or sooner if that was said already."""
-        self.due_ms = min(self.due_ms, self._clock.monotonic_ms() + in_ms)
+    def changed(self, in_ms: int, spacing_ms: int) -> None:
+        """What is worth a copy was committed: write one in `in_ms`, and `spacing_ms` after the last one at
+        the soonest."""
+        due_ms = max(self._clock.monotonic_ms() + in_ms, self._written_ms + spacing_ms)
+        self.due_ms = min(self.due_ms, due_ms)
 
     async def run_due(self, now_ms: int) -> None:
         """Write a copy if it is time and there is anything new. Raises what `write_metadata` does."""
@@ -187,4 +191,4 @@ class MetadataCopies:
         except (StorageError, CorruptionError, RequestError):
             self.due_ms = now_ms
             raise
-        self._written = snapshot.position
+        self._written, self._written_ms = snapshot.position, now_ms

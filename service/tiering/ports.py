@@ -187,9 +187,13 @@ class TieringSettings(NamedTuple):
     watchdog_ms: int = 120_000
     """An upload that moves no byte for so long, or a smaller call that does not return, is given up."""
     topics_debounce_ms: int = 1_000
+    topics_latest_ms: int = 10_000
+    """`topics.json` is written when topics have not changed for `topics_debounce_ms`, and so long after the
+    first change at the latest."""
     metadata_interval_ms: int = 3_600_000  # metadata.log.max.snapshot.interval.ms
-    metadata_debounce_ms: int = 30_000
-    """The metadata's copy in the bucket is written so long after topics changed, and once per interval."""
+    metadata_spacing_ms: int = 30_000
+    """Topics that are made or deleted have the metadata copied with `topics.json`, no more often than this;
+    settings that are altered have it copied each time, and it is copied once per interval, too."""
     commit_segments: int = 16
     """So many segments at most, and no more once they have `commit_bytes`, go with one manifest."""
     commit_bytes: int = 256 << 20

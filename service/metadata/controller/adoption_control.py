@@ -31,7 +31,8 @@ from service.metadata.controller.decision import Decision
 from service.metadata.controller.recovered_topics import AdoptedPartition, AdoptedTopic
 from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import newest
-from service.metadata.image import ConfigResource, MetadataImage, PartitionImage, RecoveredTopic, TopicImage
+from service.metadata.image import ConfigResource, MetadataImage, RecoveredTopic, TopicImage
+from service.metadata.image_frames import partition_record
 from service.metadata.records import (
     NO_LEADER,
     BeginTransactionRecord,
@@ -61,13 +62,15 @@ _NOTHING_FOUND: Final = MetadataImage()
 class Found(NamedTuple):
     """What the bucket says. `copy` is the newest copy of the metadata, None where none can be read;
     `is_copy_newer` False where ours goes on from it. `last_producer_id` is the highest in the archive, `life`
-    the greatest that anything in the bucket tells."""
+    the greatest that anything in the bucket tells. `doubt`: why settings may have been altered after all
+    that is known, None where nothing says so."""
 
     topics: Sequence[AdoptedTopic]
     copy: MetadataImage | None
     is_copy_newer: bool
     last_producer_id: int
     life: int
+    doubt: str | None = None
 
 
 class Adoption(NamedTuple):
@@ -133,28 +136,43 @@ class _Adopting:
     def records(self) -> Iterator[MetadataRecord]:
         yield BeginTransactionRecord(name=TRANSACTION)
         yield LifeRecord(life=max(self._image.life, self._found.life, self._copy.life) + 1)
+        yield from self._deletions()
         if self._found.is_copy_newer:
-            yield from self._deletions()
             yield from self._broker_settings()
         for topic in self._found.topics:
             yield from self._topic(topic)
+        found = {topic.topic_id for topic in self._found.topics}
         for topic_id, own in self._image.topics_by_id.items():
-            if topic_id not in self._gone:
-                yield from self._next_epochs(own)
+            if topic_id in self._gone:
+                continue
+            if topic_id not in found:
+                yield from self._doubted(own)
+            yield from self._next_epochs(own)
         ids = (self._image.next_producer_id, self._copy.next_producer_id, self._found.last_producer_id + 1)
         yield ProducerIdsRecord(broker_id=self._node_id, next_producer_id=_next_producer_id(max(ids)))
         yield EndTransactionRecord()
 
     def _deletions(self) -> Iterator[MetadataRecord]:
-        """Topics of ours that the copy knows to be deleted, or whose name it has given to another one."""
+        """Topics of ours that the copy knows to be deleted, or whose name was given to another one since.
+
+        Ours is the older of two where the copy has it and lacks the other one, and where the copy is newer
+        than our metadata and lacks ours.
+        """
+        is_newer = self._found.is_copy_newer
         ids = {one.name: one.topic_id for one in self._found.topics}
         for topic in self._image.topics_by_id.values():
-            is_dead = topic.id in self._copy.tombstones
-            is_renamed = ids.get(topic.name, topic.id) not in self._image.topics_by_id
-            if is_dead or (is_renamed and topic.id not in self._copy.topics_by_id):
+            other = ids.get(topic.name, topic.id)
+            is_dead = is_newer and topic.id in self._copy.tombstones
+            is_renamed = other not in self._image.topics_by_id and other not in self._image.tombstones
+            is_older = (
+                other not in self._copy.topics_by_id if topic.id in self._copy.topics_by_id else is_newer
+            )
+            if is_dead or (is_renamed and is_older):
                 self._gone.add(topic.id)
                 self.removed.append(topic.name)
                 yield RemoveTopicRecord(topic_id=topic.id)
+        if not is_newer:
+            return
         for topic_id, tombstone in self._copy.tombstones.items():
             if topic_id not in self._image.tombstones:
                 yield TombstoneRecord(**tombstone._asdict())
@@ -196,13 +214,26 @@ class _Adopting:
             entry = topic.partitions.get(number, AdoptedPartition(None, 0)).entry
             if (topic.topic_id, number) in self.changed and entry is not None and not entry.is_given_up:
                 changed.add(number)
-        if own is not None and self._found.copy is None and changed:
-            state = state._replace(settings_unknown=True)  # the bucket went on, nobody knows with which
+        if self._is_doubted(own, has_news=bool(changed)):
+            state = state._replace(settings_unknown=True)
         state = state._replace(unchecked_partitions=tuple(sorted(changed)))
         if state != image.recovered.get(topic.topic_id, RecoveredTopic()):
             yield recovered_record(topic.topic_id, state)
         if state.settings_unknown:
             self.settings_unknown.append(topic.name)
+
+    def _is_doubted(self, own: TopicImage | None, *, has_news: bool) -> bool:
+        """Whether nobody knows the last settings of a topic. Of ours, where no copy is newer, also where its
+        archive went on: the cluster lived on after our metadata."""
+        went_on = own is not None and not self._found.is_copy_newer and has_news
+        return self._found.doubt is not None or went_on
+
+    def _doubted(self, own: TopicImage) -> Iterator[MetadataRecord]:
+        """A topic of ours that the bucket says nothing of."""
+        state = self._image.recovered.get(own.id, RecoveredTopic())
+        if self._found.doubt is not None and not state.settings_unknown:
+            yield recovered_record(own.id, state._replace(settings_unknown=True))
+            self.settings_unknown.append(own.name)
 
     def _partition(self, topic: AdoptedTopic, number: int) -> Iterator[MetadataRecord]:
         key = topic.topic_id, number
@@ -219,7 +250,7 @@ class _Adopting:
         for number, own in topic.partitions.items():
             key = topic.id, number
             epoch = _raised(self._copy, key, max(own.leader_epoch, self._above.get(key, 0)))
-            yield _again(key, own, epoch)
+            yield _again(topic, number, epoch)
 
 
 def _settings(
@@ -269,14 +300,7 @@ def _new_partition(key: tuple[UUID, int], leader_epoch: int, node_id: int) -> Pa
     )
 
 
-def _again(key: tuple[UUID, int], own: PartitionImage, leader_epoch: int) -> PartitionRecord:
-    return PartitionRecord(
-        partition_id=key[1],
-        topic_id=key[0],
-        replicas=own.replicas,
-        isr=own.isr,
-        leader=NO_LEADER,
-        leader_epoch=leader_epoch,
-        partition_epoch=own.partition_epoch + 1,
-        directories=own.directories,
-    )
+def _again(topic: TopicImage, number: int, leader_epoch: int) -> PartitionRecord:
+    """A partition of ours as it is, but led by nobody, in an epoch that nobody has led it in."""
+    own = topic.partitions[number]._replace(leader=NO_LEADER, leader_epoch=leader_epoch)
+    return partition_record(topic, number, own._replace(partition_epoch=own.partition_epoch + 1))

@@ -85,6 +85,16 @@ OF_THE_STORE: Final = (
 """Errors that speak of the account, the bucket or the endpoint, whichever object was asked for."""
 
 
+UNREADABLE: Final = (CorruptionError, ObjectNotFound, StoreRefused)
+"""One object cannot be read: whoever reads many goes on with the others, but for `raise_of_the_store`."""
+
+
+def raise_of_the_store(error: Exception) -> None:
+    """Raise `error` again where it speaks of the whole store: no other object can be read either."""
+    if isinstance(error, OF_THE_STORE):
+        raise error
+
+
 class ObjectTruncated(CorruptionError):
     """The object ends before the range that was asked for."""
 

@@ -289,3 +289,46 @@ def test_a_restored_disk_without_any_copy_keeps_all_of_what_the_bucket_went_on_w
     assert image.recovered[ID].settings_unknown
     image, _ = adopted(known(entry(4)), KEPT)
     assert not image.recovered, "the bucket has no news of it"
+
+
+def test_nothing_of_any_topic_expires_where_settings_may_have_been_altered_since() -> None:
+    other = UUID(int=8)
+    own = image_of(TopicRecord(name="local", topic_id=other), base=known(entry(4)))
+    for is_copy_newer in (True, False):
+        found = Found([KEPT], known(entry(4)), is_copy_newer, 1, 0, "a newer copy is lost")
+        frames = adopt(own, found, node_id=1).frames
+        image = image_of(*(frame.record for frame in frames), base=own)
+        assert image.recovered[ID].settings_unknown
+        assert image.recovered[other].settings_unknown, "also of one that the bucket says nothing of"
+
+
+def test_a_restored_disk_keeps_all_of_what_the_bucket_went_on_with_though_there_is_an_older_copy() -> None:
+    """The copy is older than the disk, as the newer ones are lost: what was altered since is not known."""
+    copy = known(entry(1, 20))
+    image, _ = adopted(known(entry(2, 40)), KEPT, lost=copy, is_copy_newer=False)
+    assert image.recovered[ID].settings_unknown
+    image, _ = adopted(known(entry(4)), KEPT, lost=copy, is_copy_newer=False)
+    assert not image.recovered, "the bucket has no news of it"
+
+
+def test_who_may_lead_by_the_metadata_may_lead_after_a_recovery() -> None:
+    """A disk from a backup ends uncleanly: the ISR is empty then, and the last leader alone is known."""
+    state = PartitionRecord(
+        partition_id=0, topic_id=ID, replicas=(1, 2), isr=(), leader=-1, leader_epoch=5,
+        partition_epoch=3, directories=(UUID(int=50), UUID(int=51)), eligible_leader_replicas=(2,),
+        last_known_elr=(1,), adding_replicas=(2,), leader_recovery_state=1,
+    )  # fmt: skip
+    own = image_of(state, base=known(entry(4)))
+    image, _ = adopted(own, KEPT, lost=own, is_copy_newer=False)
+    before, after = (one.topics_by_id[ID].partitions[0] for one in (own, image))
+    assert after == before._replace(leader_epoch=9 + EPOCH_MARGIN, partition_epoch=4)
+
+
+def test_a_topic_made_again_after_the_newest_copy_takes_its_name_on_a_restored_disk() -> None:
+    again = UUID(int=8)
+    for is_copy_newer in (True, False):
+        image, adoption = adopted(
+            known(entry(4)), topic(topic_id=again), lost=known(entry(4)), is_copy_newer=is_copy_newer
+        )
+        assert image.topics_by_name["events"].id == again
+        assert (adoption.removed, adoption.refused) == (["events"], [])

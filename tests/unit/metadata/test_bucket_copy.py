@@ -18,6 +18,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image, encode_snapshot
 from service.remote.format.keys import CLUSTER_KEY, MetadataKey, metadata_key
 from service.remote.format.manifest_codec import ClusterFile, MetadataRef, encode_cluster
+from service.remote.stores.errors import ObjectAsleep
 from service.remote.stores.memory_store import MemoryStore
 
 CLUSTER = "c-1"
@@ -151,3 +152,45 @@ def test_of_any_copies_the_greatest_whole_one_is_read(
     whole = [one for number, one in enumerate(copies) if number not in damaged]
     found = bucket.newest()
     assert (found and (found.life, found.epoch, found.end_offset)) == max(whole, default=None)
+
+
+def test_a_newer_copy_that_is_lost_is_told_and_an_older_one_is_not(bucket: Bucket) -> None:
+    """Settings that were altered after the copy that is left are not known."""
+    older, before, last = bucket.put(0, 3, 30), bucket.put(0, 3, 40), bucket.put(0, 3, 50)
+    bucket.name(last)
+    assert newest_copy(bucket.store).lost is None
+    bucket.damage(older.key)
+    assert newest_copy(bucket.store).lost is None
+    bucket.store.delete([older.key])
+    bucket.name(before)
+    assert newest_copy(bucket.store).lost is None, "an old cluster.json"
+    bucket.damage(last.key)
+    assert newest_copy(bucket.store).lost is not None, "damaged, whoever names it"
+    bucket.store.delete([last.key])
+    assert newest_copy(bucket.store).lost is None, "nothing tells of it any more"
+    bucket.name(last)
+    assert newest_copy(bucket.store).lost == f"{last.key}: cluster.json names it, and it is not there"
+
+
+class Refusing(MemoryStore):
+    """A store that refuses some keys."""
+
+    refused: frozenset[str] = frozenset()
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        if key in self.refused:
+            raise ObjectAsleep(f"{key}: in an archive class")
+        return super().get(key, max_size=max_size)
+
+
+def test_a_refused_copy_counts_only_where_it_may_be_the_newest(bucket: Bucket) -> None:
+    bucket.store = store = Refusing(SystemThreads())
+    before, last = bucket.put(0, 3, 40), bucket.put(0, 3, 50)
+    bucket.name(last)
+    store.refused = frozenset([before.key])
+    found = newest_copy(store)
+    assert (found.copy is not None and found.copy.ref, found.lost) == (last, None)
+    assert any(before.key in problem for problem in found.problems)
+    store.refused = frozenset([last.key])
+    with pytest.raises(ObjectAsleep):
+        newest_copy(store)
