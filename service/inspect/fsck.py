@@ -24,6 +24,7 @@ from service.base.errors import CorruptionError
 from service.inspect.committed import Committed, has_words, read_committed
 from service.inspect.fsck_report import FsckReport
 from service.inspect.partition_check import Subject, check_partition
+from service.inspect.readable_store import ReadableStore
 from service.remote.format.keys import (
     CLUSTER_KEY,
     DATA_PREFIX,
@@ -60,9 +61,9 @@ def fsck(
 
     `progress` is called after each partition with the report so far; with `pool` several partitions are
     checked at a time. Whatever is wrong with the data is in the report; only a store that does not answer
-    raises (`StoreUnavailable`, `StoreRefused`).
+    raises (`StoreUnavailable`, and `StoreRefused` of the account, the bucket or a listing).
     """
-    check = _Check(store, FsckReport(deep), progress, pool)
+    check = _Check(ReadableStore(store), FsckReport(deep), progress, pool)
     check.run(topic)
     return check.report
 

@@ -265,9 +265,9 @@ class _PartitionCheck:
 
     def _why_wrong(self, manifest: Manifest, entry: SegmentEntry, size: int | None) -> Footer | str:
         """The footer of a segment that is as its manifest says, or what is wrong with it."""
-        if size is None:
-            size = self._size(entry.key)  # it may have come after its place in the listing was read
         try:
+            if size is None:
+                size = self._size(entry.key)  # it may have come after its place in the listing was read
             footer = proved_footer(
                 self._store, entry, size, cluster_id=manifest.cluster_id, topic=manifest.topic
             )

@@ -53,7 +53,7 @@ from service.remote.format.manifest_codec import (
 )
 from service.remote.reading.object_reader import open_cluster, open_cluster_file, open_metadata, open_topics
 from service.remote.stores import conditional
-from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.errors import ObjectNotFound, StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore, Tagged
 
 NewUuid = Callable[[], UUID]
@@ -110,11 +110,19 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
     committed = read_committed(store)
     partitions: dict[UUID, list[_Found]] = {}
     met: set[HeadKey] = set()
+    is_refused = False
     for key in _partitions(store):
         met.add(key)
         if _is_deleted(committed, key):
             continue
-        manifest, repairs = repairs_of_partition(store, key, committed.entry(key))
+        try:
+            manifest, repairs = repairs_of_partition(store, key, committed.entry(key))
+        except StoreRefused as e:
+            raise_of_the_store(e)
+            is_refused = True
+            where = f"{topic_prefix(key.topic_id)}/{key.partition}"
+            yield Hopeless(where, f"nothing of it is repaired while it cannot be read: {e}")
+            continue
         yield from repairs
         if manifest is not None:
             partitions.setdefault(key.topic_id, []).append(_Found(manifest, _head_ms(store, key)))
@@ -122,6 +130,8 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
         if key not in met and entry.segments:
             yield Hopeless(f"{topic_prefix(key.topic_id)}/{key.partition}", "nothing of it is there")
     topics = _topics_repair(store, committed, partitions, is_empty=not met)
+    if isinstance(topics, TopicsRepair) and committed.copy is None and is_refused:
+        topics = Hopeless(TOPICS_KEY, "not all manifests can be read, which tell what belongs in it")
     if topics is not None:
         yield topics
     cluster = _cluster_repair(store, committed, partitions)

@@ -1,8 +1,8 @@
 """Reads what the bucket alone says of partitions: chains, epochs and producers that a new disk lacks.
 
 For an operator's takeover (`firn.remote.recover`), never for a node that goes on by itself. Everything is
-read and checked before anything is decided; what cannot be read is told and left alone. Blocks: for a
-pool's thread.
+read and checked before anything is decided; what cannot be read is told and left alone, be it damaged, gone,
+refused or asleep: one such object keeps no other partition from coming back. Blocks: for a pool's thread.
 
 A partition's HEAD decides, unless the catalog of the metadata's copy has a later entry whose manifest is
 there (HEAD is written after the commit). Where HEAD is damaged or gone, the newest manifest that can be read
@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError
 from service.hot.producer_snapshot import decode_snapshot
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import DATA_PREFIX, HeadKey, ManifestKey, PageKey, SegmentKey, parse_key
@@ -31,7 +31,7 @@ from service.remote.reading.object_reader import (
     open_published,
     read_section,
 )
-from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.fence import read_cluster
 from service.tiering.units import catalog_entry
@@ -152,14 +152,16 @@ class _ArchiveReader:
             )
         try:
             self.partitions[key] = self._partition(chain)
-        except (CorruptionError, ObjectNotFound) as e:
+        except UNREADABLE as e:
+            raise_of_the_store(e)
             self.problems.append(f"{where}: {e}")
             self._blind(key, catalog_entry(chain), chain.manifest.topic)
 
     def _published(self, key: HeadKey, where: str) -> Chain | None:
         try:
             chain = open_published(self._store, key)
-        except (CorruptionError, ObjectNotFound) as e:
+        except UNREADABLE as e:
+            raise_of_the_store(e)
             self.problems.append(f"{where}: {e}")
             return None
         return chain if chain is None or self._is_ours(chain, where) else None
@@ -168,7 +170,8 @@ class _ArchiveReader:
         """The chain of the copy's entry, which is later than HEAD; None where the bucket has lost it."""
         try:
             chain = open_chain(self._store, known.manifest_key)
-        except (CorruptionError, ObjectNotFound) as e:
+        except UNREADABLE as e:
+            raise_of_the_store(e)
             self.problems.append(f"{where}: HEAD is older than the copy of the metadata, and counts: {e}")
             return None
         self.differences.append(f"{where}: HEAD is older than version {known.version}, which was committed")
@@ -198,7 +201,8 @@ class _ArchiveReader:
         try:
             chain = open_chain(self._store, name)
             return chain if self._is_ours(chain, where) else None
-        except (CorruptionError, ObjectNotFound):
+        except UNREADABLE as e:
+            raise_of_the_store(e)
             return None
 
     def _is_ours(self, chain: Chain, where: str) -> bool:
