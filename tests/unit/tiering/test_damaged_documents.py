@@ -144,3 +144,14 @@ def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_a
         claim_prefix(proven, CLUSTER[:-6] + "others")
     claim_prefix(proven, CLUSTER)
     assert read_cluster(store) == ClusterFile(CLUSTER)
+
+
+def test_topics_that_change_all_the_time_are_written_all_the_same(world: World) -> None:
+    """Each change puts the writing off by a second, and all of them together by ten at the most."""
+    before = open_topics(world.bucket).metadata_offset
+    for _ in range(24):
+        world.metadata_offset += 1
+        world.manager.topics_changed()
+        world.clock.advance(500)
+        world.run()
+    assert open_topics(world.bucket).metadata_offset > before + 15
