@@ -4,6 +4,9 @@ A follower's fetch from an offset says that it has all below it. The high waterm
 that count: the in-sync replicas (ISR), those of a proposed ISR, and any that may join and is caught up, so
 that it can join at all. It stands while the ISR is below ``min.insync.replicas``, and never falls.
 
+Whom the controller takes out of the ISR, or keeps out, counts no more until it has asked from the high
+watermark on since: it may be one that replicates nothing for want of room, and is silent.
+
 The ISR is the controller's to change. The leader proposes, one proposal at a time; until the metadata image
 says what became of it, both the old set and the proposed one count. What may have been done is asked again.
 
@@ -130,6 +133,7 @@ class Follower:
         "end_offset",
         "mark_end",
         "mark_ms",
+        "out_ms",
         "session",
         "start_offset",
     )
@@ -144,6 +148,8 @@ class Follower:
         self.mark_ms = _LONG_AGO
         self.mark_end = NO_OFFSET
         """when it fetched last before the newest append, and where the log ended then"""
+        self.out_ms = _LONG_AGO
+        """when the controller took it out of the ISR, or kept it out; long ago once it was heard since"""
         self.session: ReplicaSession | None = None
 
     def note(self, end: int) -> None:
@@ -334,6 +340,8 @@ class LeaderState:
         assert one is not None, "a verdict was given"
         has_moved = one.end_offset != asked.offset or one.broker_epoch != asked.broker_epoch
         one.fetched(asked, session, self.end_offset, now_ms)
+        if one.out_ms != _LONG_AGO:
+            one.out_ms = _LONG_AGO if one.end_offset >= self._least_to_join else now_ms
         happened = NOTHING
         if asked.replica_id not in self.in_sync:
             happened |= self._expand(now_ms)
@@ -394,6 +402,7 @@ class LeaderState:
             self._begin_epoch(shape, now_ms)
         else:
             self._take_replicas(shape)
+            self._put_out(self.in_sync.difference(shape.isr), now_ms)
         self._take_isr(shape)
         return self._advance(now_ms) | self._expand(now_ms)
 
@@ -418,6 +427,11 @@ class LeaderState:
         self.in_sync = self.counted = frozenset(shape.isr)
         self.proposal: Proposal | None = None
 
+    def _put_out(self, replicas: frozenset[int], now_ms: int) -> None:
+        for one in self.followers:
+            if one.broker_id in replicas:
+                one.out_ms = now_ms
+
     # -- the high watermark
 
     def _is_caught_up(self, one: Follower, now_ms: int) -> bool:
@@ -426,9 +440,10 @@ class LeaderState:
         return now_ms - one.caught_up_ms <= self._settings.lag_time_max_ms
 
     def _may_join(self, one: Follower) -> bool:
-        """Alive, and the process that fetches is the one that is registered (KIP-903)."""
+        """Alive, heard since the controller put it out, and the process that fetches is the one that is
+        registered (KIP-903)."""
         known = self._brokers.get(one.broker_id)
-        if known is None or not known.is_active:
+        if known is None or not known.is_active or one.last_fetch_ms <= one.out_ms:
             return False
         return one.broker_epoch in (known.epoch, NO_BROKER_EPOCH)
 
@@ -448,12 +463,16 @@ class LeaderState:
 
     # -- the in-sync replicas
 
+    @property
+    def _least_to_join(self) -> int:
+        return max(self.high_watermark, self.epoch_start)
+
     def _expand(self, now_ms: int) -> int:
         """Who has all that is committed, and all that may have been when the epoch began, joins, unless it
         has been silent since."""
         if self.proposal is not None:
             return NOTHING
-        least, earliest = max(self.high_watermark, self.epoch_start), now_ms - self._settings.lag_time_max_ms
+        least, earliest = self._least_to_join, now_ms - self._settings.lag_time_max_ms
         joining = [
             one.broker_id
             for one in self.followers
@@ -509,6 +528,8 @@ class LeaderState:
         if isinstance(outcome, ErrorCode) and outcome in _NOT_DONE:
             if sent_ms < self._unknown_ms + self._settings.settle_ms:
                 return AGAIN
+            if outcome is ErrorCode.ineligible_replica:
+                self._put_out(self.counted - self.in_sync, now_ms)
             self.proposal, self.counted = None, self.in_sync
             return self._advance(now_ms)
         self._unknown_ms = max(self._unknown_ms, now_ms)

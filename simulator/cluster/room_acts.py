@@ -19,6 +19,9 @@ from simulator.model import Violation
 MOVED_S: Final = 8.0
 """A look at the disk each second, a heartbeat at once or after the one under way, an election"""
 _SETTLED_S: Final = 3.0
+_PROMPT_S: Final = 6.0
+"""A produce request in a healthy cluster, by a client that learns first who leads: far less than
+``replica.lag.time.max.ms``, for which a leader waits for a replica that is silent."""
 
 
 async def no_room(world: ClusterWorld, random: Random) -> None:
@@ -33,7 +36,9 @@ async def no_room(world: ClusterWorld, random: Random) -> None:
     world.disturbed()
     await asyncio.sleep(MOVED_S)
     _check_leaders(world, number)
+    _check_in_sync(world, number)
     await _check_rest(world, random, machine)
+    _check_in_sync(world, number)
     if random.random() < 0.7:
         world.faults[machine.name].on.discard(NO_ROOM)
         world.tell(f"{machine.name} has room again")
@@ -64,6 +69,16 @@ def _check_leaders(world: ClusterWorld, full: int) -> None:
                 )
 
 
+def _check_in_sync(world: ClusterWorld, resting: int) -> None:
+    """P15: what rests is in no ISR that others lead."""
+    for topic in world.image().topics_by_id.values():
+        for index, state in topic.partitions.items():
+            if resting in state.isr and state.leader not in (resting, -1):
+                raise Violation(
+                    f"P15: {topic.name}-{index} has {resting} in its ISR, which is in its reserve"
+                )
+
+
 async def _check_rest(world: ClusterWorld, random: Random, machine: Machine) -> None:
     """P15: what leaders elsewhere send takes nothing of the reserve; and they take records."""
     number, before = int(machine.name[1:]), _followed_bytes(world, machine)
@@ -73,11 +88,15 @@ async def _check_rest(world: ClusterWorld, random: Random, machine: Machine) -> 
         if state.leader in (-1, number) or len(state.isr) < min(least, len(state.replicas)):
             continue
         taken, losses = world.acknowledged, partition.losses
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         batches = [clients.values_of(world, 2, 90)]
         own = Random(random.getrandbits(48))
         await clients.produce(world, own, topic, partition, batches, idempotent=True)
         if world.acknowledged == taken and losses == partition.losses:
             raise Violation(f"P14: {partition} takes no records, and its leader {state.leader} has room")
+        if (took_s := loop.time() - began_s) > _PROMPT_S:
+            raise Violation(f"P14: {partition} takes records after {took_s:.1f} s, and its leader has room")
     await asyncio.sleep(_SETTLED_S)
     after = _followed_bytes(world, machine)
     for name in sorted(before.keys() & after.keys()):

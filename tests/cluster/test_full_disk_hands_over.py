@@ -62,10 +62,10 @@ class Small:
         found = states(self.cluster.members[seen_by], TOPIC)
         return [number for number, one in found.items() if node_id in one.isr]
 
-    def write(self, count: int, size: int = 100) -> None:
+    def write(self, count: int, size: int = 100, within_ms: int = 60_000) -> None:
         """Records to each partition in turn; all are acknowledged by all that are in sync."""
         failed: list[Any] = []
-        settings = {"acks": "all", "linger.ms": 1, "message.timeout.ms": 60_000}
+        settings = {"acks": "all", "linger.ms": 1, "message.timeout.ms": within_ms}
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap, **settings})
         for number in range(count):
             producer.produce(
@@ -130,7 +130,8 @@ def test_a_leader_in_its_reserve_hands_over_and_leads_again_once_there_is_room(
         nodes.write(300)
         wait_until("its leaderships to move", lambda: not nodes.led_by(2, seen_by=1))
         wait_until("it to be out of sync", lambda: not nodes.in_sync(2, seen_by=1))
-        nodes.write(300)
+        nodes.write(300, within_ms=15_000)  # less than replica.lag.time.max.ms
+        assert not nodes.in_sync(2, seen_by=1)
         # It takes none back meanwhile.
         assert nodes.elect_preferred(before) == {PREFERRED_LEADER_NOT_AVAILABLE}
         assert not nodes.led_by(2, seen_by=1)

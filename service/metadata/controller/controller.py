@@ -141,11 +141,12 @@ class Controller:
         self._rules = config_rules
         self._incarnation_id = options.incarnation_id
         self._full = FullDirectories()
-        self._elections = options.elections._replace(full=self._full)
         self._turns = Turns(
             publisher, self._clock, lambda: self._overseer.wrote(), counts or publisher.committed
         )
-        self._elections = options.elections._replace(is_awaited=lambda one: self._overseer.is_awaited(one))
+        self._elections = options.elections._replace(
+            full=self._full, is_awaited=lambda one: self._overseer.is_awaited(one)
+        )
         self._overseer = Overseer(
             self._turns,
             self._clock,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -10,8 +12,16 @@ from service.metadata.controller.cluster_control import fence_broker, relieve_di
 from service.metadata.controller.elections_control import balance_leaders
 from service.metadata.controller.full_directories import FullDirectories
 from service.metadata.controller.isr_control import alter_partitions
-from service.metadata.controller.requests import AlterPartition, BrokerState
-from service.metadata.image import MetadataImage
+from service.metadata.controller.requests import (
+    AlterPartition,
+    BrokerHeartbeat,
+    BrokerState,
+    CreateTopic,
+    ElectionType,
+    ElectLeaders,
+)
+from service.metadata.image import MetadataImage, PartitionImage
+from tests.unit.metadata.controllers import LOG_DIR, join, running
 from tests.unit.metadata.test_partitions import (
     SETTINGS,
     THREE,
@@ -117,3 +127,42 @@ def test_a_broker_that_goes_is_followed_by_one_with_room() -> None:
     assert world.has() == (2, (2,), ()), "room is no condition"
     world.full.clear()
     assert not world.full.is_full(2, directory(2))
+
+
+def test_a_controller_asks_what_the_heartbeats_said(tmp_path: Path) -> None:
+    """The elections and the ISRs of a running controller, which hears of directories by heartbeats alone."""
+
+    async def act() -> None:
+        async with running(tmp_path) as controller:
+            epochs = {one: await join(controller, one) for one in ALL}
+            (made,) = await controller.create_topics([CreateTopic("events", assignments=((0, ALL),))])
+
+            def state() -> PartitionImage:
+                return controller.publisher.image.topics_by_id[made.topic_id].partitions[0]
+
+            async def says(full: tuple[UUID, ...] = (), resting: tuple[UUID, ...] = ()) -> None:
+                offset = controller.publisher.image.offset
+                said = BrokerHeartbeat(1, epochs[1], offset, full_log_dirs=full, resting_log_dirs=resting)
+                await controller.heartbeat(said)
+
+            async def proposes_all() -> ErrorCode:
+                now = state()
+                members = tuple(BrokerState(one, epochs[one]) for one in ALL)
+                asked = AlterPartition(made.topic_id, 0, now.leader_epoch, now.partition_epoch, members)
+                (result,) = await controller.alter_partitions(now.leader, epochs[now.leader], [asked])
+                error: ErrorCode = result.error
+                return error
+
+            await says(resting=(LOG_DIR,))
+            assert (state().leader, state().isr) == (2, (2, 3))
+            assert await proposes_all() is ErrorCode.ineligible_replica
+            await says(full=(LOG_DIR,))
+            assert await proposes_all() is ErrorCode.none
+            (result,) = await controller.elect_leaders(ElectLeaders(ElectionType.PREFERRED, (("events", 0),)))
+            assert result.error is ErrorCode.preferred_leader_not_available
+            await says()
+            (result,) = await controller.elect_leaders(ElectLeaders(ElectionType.PREFERRED, (("events", 0),)))
+            assert result.error is ErrorCode.none
+            assert state().leader == 1
+
+    asyncio.run(act())

@@ -19,7 +19,7 @@ from service.replication.leader import (
     ReplicaSession,
     Unknown,
 )
-from tests.unit.replication.leaders import LAG_MS, SETTLE_MS, Cluster, Log
+from tests.unit.replication.leaders import LAG_MS, NOW_MS, SETTLE_MS, Cluster, Log
 
 # -- the high watermark
 
@@ -316,6 +316,50 @@ def test_who_was_put_out_for_its_lag_is_not_proposed_again_before_it_is_heard() 
     assert cluster.leader.high_watermark == 10
     assert cluster.fetch(3, 9)[1] == NOTHING
     assert cluster.fetch(3, 10)[1] == PROPOSES
+
+
+def test_who_is_taken_out_by_the_controller_and_is_silent_is_not_waited_for() -> None:
+    """It lives, and its disk has no room: the controller took it out, and it asks for nothing more."""
+    cluster = Cluster()
+    cluster.append(10)
+    cluster.fetch(2, 10)
+    cluster.fetch(3, 10)
+    assert cluster.image(1, 2) == NOTHING, "it is not proposed either"
+    cluster.append(5)
+    assert cluster.fetch(2, 15)[1] == MOVED
+    assert cluster.leader.high_watermark == 15
+    assert cluster.fetch(3, 10)[1] == NOTHING
+    cluster.append(5)
+    assert cluster.fetch(2, 20)[1] == MOVED, "it has to reach the high watermark first"
+    assert cluster.fetch(3, 20)[1] == PROPOSES
+    assert cluster.image(1, 2, 3) == NOTHING
+    cluster.append(5)
+    assert cluster.fetch(2, 25)[1] == NOTHING
+
+
+def test_who_was_refused_and_is_silent_is_not_waited_for() -> None:
+    cluster, number = pending()
+    cluster.now_ms -= LAG_MS
+    refusal = ErrorCode.ineligible_replica
+    assert cluster.leader.answered(number, refusal, cluster.now_ms, cluster.now_ms) == MOVED
+    assert cluster.leader.high_watermark == 15
+    assert cluster.leader.tick(cluster.now_ms) == NOTHING
+
+
+def test_who_was_refused_is_proposed_again_once_its_session_asks() -> None:
+    """For this partition it has nothing to ask."""
+    cluster, session = Cluster((1, 2)), ReplicaSession(NOW_MS)
+    cluster.append(10)
+    cluster.fetch(2, 10)
+    cluster.fetch(3, 10, session=session)
+    proposal = cluster.leader.proposal
+    assert proposal is not None
+    refusal = ErrorCode.ineligible_replica
+    assert cluster.leader.answered(proposal.number, refusal, cluster.now_ms, cluster.now_ms) == NOTHING
+    assert cluster.leader.tick(cluster.now_ms) == NOTHING
+    session.last_fetch_ms = NOW_MS + 500
+    cluster.now_ms = NOW_MS + 600
+    assert cluster.leader.tick(cluster.now_ms) == PROPOSES
 
 
 def test_one_proposal_at_a_time_and_meanwhile_both_sets_count() -> None:
