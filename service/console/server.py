@@ -118,16 +118,16 @@ class Console:
         response = StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         response.content_length = sum(map(len, text))
         await response.prepare(request)
+        piece: list[bytes] = []
         if request.method == "GET":
-            piece: list[bytes] = []
             for part in text:
                 piece.append(part)
                 if sum(map(len, piece)) >= _PIECE_BYTES:
                     # Waits until the peer has taken most of it.
                     await response.write(b"".join(piece))
                     piece = []
-            await response.write(b"".join(piece))
-        await response.write_eof()
+        # Waits as well, but only where it has something to write: the next request comes behind.
+        await response.write_eof(b"".join(piece))
         return response
 
     async def _scraped(self) -> list[bytes]:

@@ -231,6 +231,21 @@ def test_hostile_http_clients_cost_nobody_anything(watched: tuple[Node, Http]) -
     assert node.stderr_path.read_text().count("Traceback") == 0, node.log()
 
 
+def test_requests_sent_ahead_wait_for_their_reader(watched: tuple[Node, Http]) -> None:
+    """What nobody reads is not answered; the answers of a node without topics are small."""
+    node, http = watched
+    paths = ("/metrics", "/readyz", "/turns", "/tiering", "/version", "/nothing")
+    http.get("/metrics")
+    before = node.rss_bytes()
+    with ExitStack() as stack:
+        for path in paths:
+            deaf = stack.enter_context(http.connect())
+            deaf.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 20_000)
+        for _ in range(500):  # the loop has had as many turns, and more
+            assert http.get("/healthz") == (200, "ok\n")
+    assert node.peak_rss_bytes() - before < 24 << 20
+
+
 def test_a_connection_that_never_asks_is_cut(watched: tuple[Node, Http]) -> None:
     _, http = watched
     with http.connect() as silent:
