@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -205,6 +206,11 @@ class GroupCoordinators:
         if topic is None:
             return None
         return self.runtime.active(partition_of(group_id, len(topic.partitions)))
+
+    def most_bytes(self, group_id: str) -> int:
+        """What the group's log takes in one batch; anything where `write` has to say why there is none."""
+        found = self.active(group_id)
+        return sys.maxsize if found is None else found.max_batch_bytes
 
     def read(self, group_id: str, look: Look[GroupShard, R]) -> R:
         """What `look` finds in the committed state of the group's shard. Raises `RequestError`."""

@@ -176,6 +176,11 @@ class Context(Generic[S]):
 
     # -- what comes from outside
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """No batch of the log may be larger."""
+        return self._log.max_batch_bytes
+
     def ask(self, decide: Decide[S, Any], asked: Asked) -> None:
         """Decide; `asked` gets the answer, or a `RequestError`."""
         self._last_ticket += 1

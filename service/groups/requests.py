@@ -219,8 +219,11 @@ def refused_group_id(group_id: str) -> ErrorCode | None:
     return ErrorCode.invalid_group_id
 
 
-def refused_join(request: Any, client: Client, config: GroupsConfig) -> ErrorCode | None:
-    """Why a JoinGroup goes to no group at all."""
+def refused_join(
+    request: Any, client: Client, config: GroupsConfig, most_metadata_bytes: int
+) -> ErrorCode | None:
+    """Why a JoinGroup goes to no group at all. `most_metadata_bytes`: what a member's protocols may hold
+    together, which the topic of groups can take; Kafka keeps any size in memory, and fails to write it."""
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return refused
@@ -233,6 +236,8 @@ def refused_join(request: Any, client: Client, config: GroupsConfig) -> ErrorCod
     if any(len(name.encode()) > _MOST_NAME_BYTES for name in names):
         return ErrorCode.invalid_request
     if any(len(protocol.name.encode()) > _MOST_NAME_BYTES for protocol in request.protocols):
+        return ErrorCode.invalid_request
+    if sum(len(protocol.metadata) for protocol in request.protocols) > most_metadata_bytes:
         return ErrorCode.invalid_request
     return None
 

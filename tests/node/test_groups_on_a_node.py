@@ -198,6 +198,38 @@ def test_without_the_feature_there_are_no_consumer_groups(talk: Talk) -> None:
     assert heartbeat() is ErrorCode.none
 
 
+def test_a_member_s_metadata_is_bounded_by_what_the_topic_takes(talk: Talk) -> None:
+    """What could never be written is not kept for a session of half an hour."""
+    join = request_module(ApiKey.JOIN_GROUP)
+    alter = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+
+    def answer(*sizes: int) -> ErrorCode:
+        error: ErrorCode = talk(
+            ApiKey.JOIN_GROUP, "JoinGroupRequest", group_id="g", session_timeout=30_000,
+            rebalance_timeout=30_000, member_id="", protocol_type="consumer",
+            protocols=tuple(
+                join.JoinGroupRequestProtocol(name=f"range-{size}", metadata=bytes(size)) for size in sizes
+            ),
+        ).error_code  # fmt: skip
+        return error
+
+    assert answer(1_048_588) is ErrorCode.member_id_required
+    assert answer(1_048_589) is ErrorCode.invalid_request
+    assert answer(600_000, 600_001) is ErrorCode.invalid_request
+    config = alter.AlterableConfig(name="max.message.bytes", config_operation=0, value="1200001")
+    resource = alter.AlterConfigsResource(
+        resource_type=2, resource_name="__consumer_offsets", configs=(config,)
+    )
+    talk(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        "IncrementalAlterConfigsRequest",
+        resources=(resource,),
+        validate_only=False,
+    )
+    wait_until("the topic to take more", lambda: answer(600_000, 600_001) is ErrorCode.member_id_required)
+    assert answer(600_000, 600_002) is ErrorCode.invalid_request
+
+
 def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, talk: Talk) -> None:
     module = request_module(ApiKey.JOIN_GROUP)
     answers: list[Any] = []

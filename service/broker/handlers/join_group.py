@@ -17,7 +17,7 @@ def handle(
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     """The answer comes once the generation has its members."""
     groups, client = broker.groups, client_of(context)
-    refused = refused_join(request, client, groups.config())
+    refused = refused_join(request, client, groups.config(), groups.most_bytes(request.group_id))
     if refused is not None:
         return JoinGroupResponse(refused, request.member_id)
     fresh_id = str(groups.new_uuid())
