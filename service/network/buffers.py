@@ -1,7 +1,8 @@
 """Memory for requests that arrive or wait, under one budget for all connections of a server. [P]
 
 Only bytes that arrive cost memory: a connection asks for a larger buffer when the one it has is full, and
-gets twice what it has sent; more while little of the budget is used.
+gets twice what it has sent; more while little of the budget is used. A large buffer is a mapping of its own:
+it grows without a copy, has pages only where bytes have arrived, and gives all of them back in the end.
 
 When the budget is used up, who needs memory waits in line, the smallest need first, and loses its place when
 it has sent nothing more by the time that its turn has come. Memory comes back as requests are complete, and
@@ -20,6 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final, Protocol
 
 from service.network.pace import STALL_S, Pace
@@ -30,6 +32,10 @@ TRUSTED_BYTES: Final = 64 << 10
 LINE_STALL_S: Final = 1.0
 """When nobody was let in for so long, some of those in line have to go."""
 _MAX_POOLED_BYTES = 2 << 20
+
+
+Memory = bytearray | mmap
+"""A buffer for requests; one beyond `_MAX_POOLED_BYTES` is a mapping."""
 
 
 class Owner(Protocol):
@@ -87,12 +93,13 @@ class BufferPool:
         return much if (self.in_use_bytes + much) * 4 <= self.budget_bytes else 2 * arrived
 
     def take(
-        self, size: int, owner: Owner, *, held: bytearray | None = None, force: bool = False
-    ) -> bytearray | None:
+        self, size: int, owner: Owner, *, held: Memory | None = None, force: bool = False
+    ) -> Memory | None:
         """A buffer of at least `size` bytes, or None while the budget does not allow it and `force` does not
         say so.
 
-        `held` is what `owner` has now and gives back right after, once its bytes are copied.
+        `held` is what `owner` has now: it is what is returned where it could be made larger, and what `owner`
+        gives back right after where not, once its bytes are copied.
         """
         capacity = _size_class(size)
         after = self.in_use_bytes + capacity - (len(held) if held is not None else 0)
@@ -102,14 +109,19 @@ class BufferPool:
             if self._privileged is not owner:
                 return None
         self.holders.setdefault(owner)
+        if isinstance(held, mmap) and _is_enlarged(held, capacity):
+            self.in_use_bytes = after
+            return held
         self.in_use_bytes += capacity
+        if capacity > _MAX_POOLED_BYTES:
+            return mmap(-1, capacity, MAP_PRIVATE | MAP_ANONYMOUS)
         free = self._free.get(capacity)
         if free:
             self._kept_bytes -= capacity
             return free.pop()
         return bytearray(capacity)
 
-    def give(self, buffer: bytearray, owner: Owner, *, done: bool = True) -> None:
+    def give(self, buffer: Memory, owner: Owner, *, done: bool = True) -> None:
         """`owner` needs `buffer` no more; `done` says that it now holds none at all."""
         capacity = len(buffer)
         self.in_use_bytes -= capacity
@@ -118,7 +130,7 @@ class BufferPool:
             if self._privileged is owner:
                 self._privileged = None
         if (
-            capacity <= _MAX_POOLED_BYTES
+            isinstance(buffer, bytearray)
             and self._kept_bytes + capacity <= self._keep_bytes
             and is_unseen(buffer)
         ):
@@ -248,6 +260,15 @@ def _size_class(size: int) -> int:
     if size > _MAX_POOLED_BYTES:
         return size
     return max(MIN_BUFFER_BYTES, 1 << (size - 1).bit_length())
+
+
+def _is_enlarged(mapping: mmap, size: int) -> bool:
+    """Make the mapping so large, wherever it comes to lie. False: somebody has a view of it."""
+    try:
+        mapping.resize(size)
+    except BufferError:
+        return False
+    return True
 
 
 def is_unseen(buffer: bytearray) -> bool:

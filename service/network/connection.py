@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from service.base.errors import InvariantError
-from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Owner
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, Owner
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
 PIPELINE_BYTES = 64 << 10
@@ -55,7 +55,7 @@ class Connection:
         self._pool = pool
         self._owner: Owner = owner or self
         self._max_request_bytes = max_request_bytes
-        self._owned: bytearray | None = None
+        self._owned: Memory | None = None
         self._view = _NOTHING
         self._start = 0
         self._end = 0
@@ -170,7 +170,7 @@ class Connection:
             self._keep(self._pool.take(wanted, self._owner) or self._pool.take(left, self._owner, force=True))
         elif self._end == len(owned) and not crowded:
             wanted = self.needed_bytes if has_waited else self._wanted(left)
-            self._keep(self._pool.take(wanted, self._owner, held=owned))
+            self._keep(self._pool.take(self._start + wanted, self._owner, held=owned))
         return not crowded and self._owned is not None and self._end < len(self._owned)
 
     def _wanted(self, left: int) -> int:
@@ -180,11 +180,11 @@ class Connection:
         trusted = max(self._pool.wanted(left), MIN_BUFFER_BYTES)
         return trusted if left < SIZE_BYTES else min(SIZE_BYTES + self._frame_size(), trusted)
 
-    def _keep(self, buffer: bytearray | None) -> None:
-        """Move what is left into `buffer`; a request that was handed out keeps the old one alive by its
-        view.
+    def _keep(self, buffer: Memory | None) -> None:
+        """Move what is left into `buffer`, where that is another one; a request that was handed out keeps the
+        old one alive by its view.
         """
-        if buffer is None:
+        if buffer is None or buffer is self._owned:
             return
         left = self._end - self._start
         old = self._owned

@@ -296,15 +296,20 @@ def test_a_join_while_the_leader_assigns_begins_anew() -> None:
 
 def test_what_is_refused_before_any_group_is_looked_for() -> None:
     config = GroupsConfig()
-    assert refused_join(join_request(), client(), config) is None
-    assert refused_join(join_request(group_id=""), client(), config) == E.invalid_group_id
-    assert refused_join(join_request(session_ms=5_999), client(), config) == E.invalid_session_timeout
-    assert refused_join(join_request(session_ms=1_800_001), client(), config) == E.invalid_session_timeout
-    assert refused_join(join_request(instance="i" * 32_768), client(), config) == E.invalid_request
-    assert refused_join(join_request(group_id="g" * 32_768), client(), config) == E.invalid_group_id
+    assert refused_join(join_request(), client(), config, 100) is None
+    assert refused_join(join_request(group_id=""), client(), config, 100) == E.invalid_group_id
+    assert refused_join(join_request(session_ms=5_999), client(), config, 100) == E.invalid_session_timeout
+    assert (
+        refused_join(join_request(session_ms=1_800_001), client(), config, 100) == E.invalid_session_timeout
+    )
+    assert refused_join(join_request(instance="i" * 32_768), client(), config, 100) == E.invalid_request
+    assert refused_join(join_request(group_id="g" * 32_768), client(), config, 100) == E.invalid_group_id
     many = [(f"p{n}", b"") for n in range(1001)]
-    assert refused_join(join_request(protocols=many), client(), config) == E.invalid_request
-    assert refused_join(join_request(protocols=many[1:]), client(), config) is None
+    assert refused_join(join_request(protocols=many), client(), config, 100) == E.invalid_request
+    assert refused_join(join_request(protocols=many[1:]), client(), config, 100) is None
+    large = [("range", bytes(60)), ("sticky", bytes(40))]
+    assert refused_join(join_request(protocols=large), client(), config, 100) is None
+    assert refused_join(join_request(protocols=large), client(), config, 99) == E.invalid_request
     assert refused_sync(sync_request("m", 1, group_id=""), 3) == E.invalid_group_id
     assert refused_sync(sync_request("m", 1), 5) == E.inconsistent_group_protocol
     assert refused_sync(sync_request("m", 1, protocol_name="range"), 5) is None

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from service.base.errors import InvariantError
-from service.network.buffers import MIN_BUFFER_BYTES, BufferPool
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, Owner
 from service.network.connection import PIPELINE_BYTES, Connection, State
 from service.wire.errors import FrameError
 from service.wire.frames import frame
@@ -16,12 +16,27 @@ from service.wire.frames import frame
 LIMIT = 1 << 20
 
 
+class CountingPool(BufferPool):
+    """Notes how large the buffers are whose bytes are copied into larger ones."""
+
+    def __init__(self) -> None:
+        super().__init__(64 << 20)
+        self.copied: list[int] = []
+
+    def give(self, buffer: Memory, owner: Owner, *, done: bool = True) -> None:
+        if not done:
+            self.copied.append(len(buffer))
+        super().give(buffer, owner, done=done)
+
+
 class Shell:
     """What the server does, without a socket: puts bytes where the machine wants them."""
 
-    def __init__(self, pool: BufferPool | None = None, answer_at_once: bool = True) -> None:
+    def __init__(
+        self, pool: BufferPool | None = None, answer_at_once: bool = True, limit: int = LIMIT
+    ) -> None:
         self.pool = pool or BufferPool(64 << 20)
-        self.connection = Connection(self.pool, LIMIT)
+        self.connection = Connection(self.pool, limit)
         self.scratch = memoryview(bytearray(64 << 10))
         self.requests: list[bytes] = []
         self.reading = True
@@ -55,6 +70,36 @@ class Shell:
                 self.connection.answered()
         self.reading = self.connection.settle()
         self.scratch[:] = b"\xee" * len(self.scratch)  # the shell's buffer is somebody else's now
+
+
+def test_a_large_request_is_not_copied_as_it_grows() -> None:
+    """A copy is a step of the loop that is as long as a peer makes it."""
+    pool = CountingPool()
+    shell = Shell(pool, limit=30 << 20)
+    message = random.Random(1).randbytes(20 << 20)
+    shell.put(frame(message))
+    assert shell.requests == [message]
+    assert max(pool.copied) <= 2 << 20
+    assert pool.in_use_bytes == 0
+    assert pool.holders == {}
+
+
+def test_memory_that_somebody_looks_at_stays_where_it_is() -> None:
+    """A request that was handed out is a view of it; the rest behind it moves to other memory."""
+    pool = BufferPool(64 << 20)
+    owner = Connection(pool, LIMIT)
+    held = pool.take(3 << 20, owner)
+    assert held is not None
+    held[:5] = b"bytes"
+    with memoryview(held) as request:
+        other = pool.take(9 << 20, owner, held=held)
+        assert other is not None
+        assert other is not held
+        assert bytes(request[:5]) == b"bytes"
+    pool.give(held, owner, done=False)
+    assert pool.in_use_bytes == 9 << 20
+    assert pool.take(12 << 20, owner, held=other) is other
+    assert (len(other), pool.in_use_bytes) == (12 << 20, 12 << 20)
 
 
 @pytest.mark.parametrize("seed", range(6))
