@@ -97,6 +97,9 @@ class ProcessesAreNotToldApart(LeaderState):
     ) -> tuple[Verdict, int]:
         return super().fetched(asked._replace(broker_epoch=-1), session, now_ms)
 
+    def _put_out(self, replicas: frozenset[int], now_ms: int) -> None:
+        """What the process before said counts on, though the controller took it out of the ISR."""
+
 
 class CommitsBelowMinIsr(LeaderState):
     __slots__ = ()
