@@ -68,7 +68,7 @@ class _Coming(NamedTuple):
     tip: TopicIdPartition
     replica: PartitionImage
     is_new: bool
-    """its topic is made with this change"""
+    """it is made with this change, with its topic or as one that the topic grows by"""
 
 
 class Applier:
@@ -230,12 +230,21 @@ class Applier:
                 if known is None:
                     if not is_topic_new and not self._has(before, topic.id, index):
                         self._given.add(tip)
-                    coming.append(_Coming(tip, replica, is_topic_new))
+                    is_new = is_topic_new or self._is_grown_by(tip, before)
+                    coming.append(_Coming(tip, replica, is_new))
                 else:
                     self._change(known, replica)
         if going:
             await self._logs.delete(going)
         await self._bring(coming)
+
+    def _is_grown_by(self, tip: TopicIdPartition, before: MetadataImage) -> bool:
+        """Whether its topic has grown by the partition since the image `before`: nothing of it lies in the
+        bucket. What is there of one that a recovery has brought back is not known yet."""
+        if before.partition(tip.topic_id, tip.partition) is not None or self._entry(tip) is not None:
+            return False
+        recovered = self._image.recovered.get(tip.topic_id)
+        return recovered is None or tip.partition not in recovered.unchecked_partitions
 
     def _change(self, partition: Partition, replica: PartitionImage) -> None:
         """The metadata says other things of a partition that is online."""

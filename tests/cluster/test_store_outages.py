@@ -6,6 +6,7 @@ import time
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.conftest import NodeFactory
 from tests.support.batches import batch
@@ -91,6 +92,33 @@ def test_cold_reads_wait_for_the_store_and_hot_ones_do_not(
             cold.close()
         assert found == [row.value for row in rows]
         node.stop()
+
+
+@pytest.mark.parametrize("outage", [Fault.REFUSE, Fault.HANG], ids=lambda outage: outage.value)
+def test_partitions_that_a_topic_grows_by_take_records_during_an_outage(
+    outage: Fault, start_node: NodeFactory, moto_store: Store
+) -> None:
+    with fault_proxy(moto_store.endpoint or "") as proxy:
+        node = start_node(moto_store.through(proxy.endpoint))
+        Admin(node.bootstrap).create("topic", 1, **TIERED)
+        rows = make_rows(6000, 3)
+        Confluent().produce(node.bootstrap, "topic", [row for row in rows if row.partition == 0])
+        settle(node.bootstrap, "topic", 0)
+        proxy.mode = outage
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        for future in admin.create_partitions([NewPartitions("topic", 3)]).values():
+            future.result(timeout=20)
+        # Both answers are the first, so nobody waits for the store and tries again.
+        for partition in (1, 2):
+            with RawConnection(node.bootstrap) as connection:
+                answer = produce(connection, "topic", partition, batch([b"first"]))
+                assert (answer.error_code, answer.base_offset) == (0, 0)
+        Confluent().produce(node.bootstrap, "topic", [row for row in rows if row.partition != 0])
+        proxy.mode = Fault.PASS
+        for partition in (1, 2):
+            settle(node.bootstrap, "topic", partition)
+        node.stop()
+    fsck(moto_store)
 
 
 def test_a_node_restarted_during_an_outage_serves_what_it_has_and_takes_records_after_it(
