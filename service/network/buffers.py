@@ -263,10 +263,11 @@ def _size_class(size: int) -> int:
 
 
 def _is_enlarged(mapping: mmap, size: int) -> bool:
-    """Make the mapping so large, wherever it comes to lie. False: somebody has a view of it."""
+    """Make the mapping so large, wherever it comes to lie. False: somebody has a view of it, or the system has
+    no ``mremap``."""
     try:
         mapping.resize(size)
-    except BufferError:
+    except (BufferError, SystemError):
         return False
     return True
 
