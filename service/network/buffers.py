@@ -263,8 +263,8 @@ def _size_class(size: int) -> int:
 
 
 def _is_enlarged(mapping: mmap, size: int) -> bool:
-    """Make the mapping so large, wherever it comes to lie. False: somebody has a view of it, or the system has
-    no ``mremap``."""
+    """Make the mapping so large, wherever it comes to lie. False: somebody has a view of it, or the system
+    has no ``mremap``."""
     try:
         mapping.resize(size)
     except (BufferError, SystemError):
