@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from service.base.clock import Clock
@@ -37,7 +38,8 @@ log = logging.getLogger(__name__)
 OpenConsole = Callable[[Node, Clock], AbstractAsyncContextManager[str]]
 """Shows a node to people over HTTP while the context lasts; gives the URL."""
 
-
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+"""Signals that stop a node"""
 SWITCH_S: Final = 0.0005
 """How long a thread that works in Python keeps the interpreter while others want it. The loop gives it away
 with each call of a socket or file and waits so long to have it back: with Python's 5 ms, a request that takes
@@ -47,6 +49,7 @@ three calls waits 15 ms beside one thread that decodes a manifest."""
 def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; returns the process's exit code.
 
+    The signals are the node's from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
     """
     turns = Turns()
@@ -79,14 +82,28 @@ def _trimmer() -> Callable[[], None] | None:
     return lambda: trim(0)
 
 
+def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
+    """Let SIGTERM and SIGINT stop the node in order.
+
+    Not by the loop's own handlers: when it closes, these give the signals back to the system, and a second
+    SIGTERM would kill the process that has just ended well.
+    """
+
+    def told(number: int, frame: FrameType | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(supervisor.stop)
+
+    for number in STOPPING:
+        signal.signal(number, told)
+
+
 async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
     for complaint in (*without_effect(config.static), *config.cluster.complaints()):
         log.warning("configuration: %s", complaint)
     open_files = _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
+    _stop_at_signals(loop, supervisor)
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)

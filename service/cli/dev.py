@@ -115,7 +115,8 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
         beside = partial(
             with_console, node_id=config.node_id, port=args.console_port, log_level=args.log_level
         )
-    return serve(config, args.log_level, beside)
+    with _signals_given_back():
+        return serve(config, args.log_level, beside)
 
 
 def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
@@ -181,6 +182,19 @@ def _data_directory(chosen: Path | None) -> Iterator[Path]:
         )
     chosen.mkdir(parents=True, exist_ok=True)
     yield chosen
+
+
+@contextlib.contextmanager
+def _signals_given_back() -> Iterator[None]:
+    """For what takes signals over, and keeps them."""
+    import signal
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -57,13 +57,19 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    import signal
+
     from service.base.properties_file import load_properties
     from service.config.settings import BrokerConfig
 
     properties = load_properties(args.config) if args.config else {}
     if args.until_eof:
         _end_at_eof()
-    return serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
+    code = serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
+    # What is left is to leave: a signal that comes while the interpreter ends must not change the code.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    return code
 
 
 def _end_at_eof() -> None:

@@ -87,6 +87,20 @@ def test_a_fetch_that_waits_does_not_delay_the_end(tmp_path: Path) -> None:
     assert closed_s < 4, "it waited for the fetch"
 
 
+def test_more_signals_while_it_ends_change_nothing(tmp_path: Path) -> None:
+    """Until the process is gone: the interpreter that ends, too, must not be killed by one."""
+    port = free_port()
+    with server(tmp_path, port) as process:
+        assert first_line(process, 60).startswith("ready: ")
+        Admin(f"127.0.0.1:{port}").create("t", 10)
+        until_s = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until_s:
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.0005)
+        assert process.wait(1) == 0
+
+
 def test_names_from_the_wire_cannot_forge_lines_of_the_log(tmp_path: Path) -> None:
     forged = "2026-01-01 00:00:00,000 CRITICAL service.broker.node: node 1 is on fire"
     name = f"t\n{forged}\x1b[2J" + "x" * 10_000
