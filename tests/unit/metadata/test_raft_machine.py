@@ -16,6 +16,8 @@ from service.metadata.raft.events import (
     Answer,
     AppendControl,
     Appended,
+    AppendFetched,
+    Cancelled,
     Commit,
     Effect,
     Event,
@@ -23,6 +25,7 @@ from service.metadata.raft.events import (
     Flushed,
     Lead,
     LeaderChange,
+    NotAppended,
     Persist,
     Reply,
     Request,
@@ -49,6 +52,8 @@ from service.metadata.raft.requests import (
     Refused,
     RemoveVoter,
     Unsupported,
+    VersionsAnswer,
+    VersionsAsked,
     VoteAnswer,
     VoteAsked,
 )
@@ -540,3 +545,49 @@ def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None
     assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is False
     node.now_ms += 2000
     assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is True
+
+
+def test_a_node_says_which_kraft_versions_it_speaks() -> None:
+    assert Node().ask(VersionsAsked()) == VersionsAnswer(NONE, 0, 1)
+
+
+def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
+    voted = Node(state=QuorumState(3, voted_id=0))
+    assert voted.ask(vote(3, last_epoch=2)).granted is False
+    assert voted.ask(vote(4)).granted is True
+    led = Node(state=QuorumState(3, leader_id=0))
+    assert led.ask(vote(3, last_epoch=2)).leader_id == 0
+    assert Node(state=QuorumState(3, leader_id=-1)).ask(vote(3, last_epoch=2)).leader_id == -1
+    assert Node(state=QuorumState(1, voted_id=2), end=3).machine.epoch == 1
+    older = Node(state=QuorumState(0, voted_id=2), end=3)
+    assert older.machine.epoch == 1
+    assert older.ask(vote(1, candidate=key(3), last_offset=9, last_epoch=0, pre_vote=True)).granted is False
+
+
+def test_what_could_not_be_appended_is_fetched_again_after_a_moment() -> None:
+    node = Node(state=QuorumState(3, leader_id=2))
+    (send,) = node.sends(node.started, FetchAsked)
+    effects = node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2), 5, 0, records=b"abc"))
+    assert AppendFetched(3, b"abc") in effects
+    assert not node.sends(node.pass_ms(10), FetchAsked)
+    assert not node.sends(node.tell(NotAppended()), FetchAsked)
+    assert not node.sends(node.pass_ms(19), FetchAsked)
+    assert node.sends(node.pass_ms(1), FetchAsked)
+
+
+def test_who_goes_away_is_answered_no_more() -> None:
+    node = Node()
+    node.lead()
+    epoch = node.machine.epoch
+    assert node.ask(FetchAsked(key(3), epoch, 1, epoch, max_wait_ms=500)) is None
+    node.tell(Cancelled(node.requests))
+    assert not [one for one in node.pass_ms(600) if isinstance(one, Reply)]
+
+
+def test_a_resigned_leader_that_stops_begins_no_epoch() -> None:
+    node = Node()
+    node.lead()
+    epoch = node.machine.epoch
+    node.tell(Stop())
+    node.pass_ms(10_000)
+    assert (node.machine.role, node.machine.epoch) == (Role.RESIGNED, epoch)

@@ -957,3 +957,37 @@ def test_a_leader_that_nobody_hears_resigns_in_favour_of_the_longest_log() -> No
     log.voters.add(5, VoterSet([voter(1), voter(2)]))
     Leading(alone).poll(sole)
     assert sole.quorum_deadline_ms == NOW_MS + 3000
+
+
+def test_of_whoever_knows_nothing_nothing_is_said() -> None:
+    nothing = FetchAnswer(NONE, 4)
+    assert (nothing.high_watermark, nothing.log_start, nothing.leader_id) == (-1, -1, -1)
+    piece_of_nothing = SnapshotAnswer(NONE, 4)
+    assert (piece_of_nothing.size, piece_of_nothing.position, piece_of_nothing.data) == (0, 0, b"")
+    unheard = Replica()
+    assert (unheard.end_offset, unheard.last_fetch_ms, unheard.last_caught_up_ms, unheard.leader_end) == (
+        -1,
+    ) * 4
+    fresh = Follower(deadline_ms=1, update_due_ms=2)
+    assert (fresh.has_fetched, fresh.is_appending, fresh.has_updated, fresh.leader_mark) == (False,) * 3 + (
+        -1,
+    )
+    new = Leader(5, (1,), 9)
+    assert (new.committed, new.shown_end, new.show_ms, new.change) == (-1, 0, None, None)
+
+
+def test_controllers_wait_as_apache_kafkas_do() -> None:
+    """``controller.quorum.*``, and what `KafkaRaftClient` has as constants: a MiB a fetch, half a second."""
+    timing = Timing()
+    assert (timing.election_timeout_ms, timing.fetch_timeout_ms, timing.election_backoff_max_ms) == (
+        1000,
+        2000,
+        1000,
+    )
+    assert (timing.request_timeout_ms, timing.retry_backoff_ms, timing.append_linger_ms) == (2000, 20, 0)
+    assert (timing.fetch_max_bytes, timing.snapshot_max_bytes, timing.fetch_wait_ms) == (
+        1_048_576,
+        1_048_576,
+        500,
+    )
+    assert (timing.refused_election, timing.auto_join) == (True, False)
