@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -366,3 +367,36 @@ def test_a_restart_leaves_an_empty_log_at_the_new_offset(tmp_path: Path) -> None
     log.close()
     again = open_log(tmp_path, clean=True)
     assert (again.log_start_offset, again.log_end_offset) == (1000, 1002)
+
+
+def test_a_read_gives_what_fits_and_the_first_batch_in_any_case(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    size = len(batch(2).data)
+    for _ in range(3):
+        log.append(batch(2), 0, START_MS)
+
+    def read(max_bytes: int, **options: Any) -> int:
+        found = log.read(0, max_bytes, **options)
+        return 0 if found.slice is None else found.slice.size
+
+    assert [read(n) for n in (1, size - 1, size, size + 1)] == [size, size, size, size + 1]
+    assert [read(n) for n in (3 * size - 1, 3 * size, 3 * size + 1)] == [3 * size - 1, 3 * size, 3 * size]
+    assert [read(n, min_one=False) for n in (1, size - 1, size)] == [0, 0, size]
+
+
+def test_a_read_goes_on_in_the_next_segment_while_a_batch_of_it_fits(tmp_path: Path) -> None:
+    size = len(batch(2).data)
+    log = open_log(tmp_path, segment_bytes=2 * size)
+    for _ in range(5):
+        log.append(batch(2), 0, START_MS)
+
+    def read(max_bytes: int) -> list[int]:
+        found = log.read(0, max_bytes)
+        assert found.slice is not None
+        return [found.slice.size, *(one.size for one in found.more)]
+
+    assert read(2 * size) == [2 * size]
+    assert read(3 * size - 1) == [2 * size]
+    assert read(3 * size) == [2 * size, size]
+    assert read(4 * size) == [2 * size, 2 * size]
+    assert read(9 * size) == [2 * size, 2 * size, size]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.base.clock import ManualClock
 from service.base.files import FsyncFailed
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
@@ -105,3 +106,17 @@ def test_a_failed_fsync_is_final_through_whichever_door_it_came(tmp_path: Path, 
     with pytest.raises(LogOffline):
         log.flush()
     assert len(disk.log) == asked, "nothing is asked of the disk any more"
+
+
+def test_the_time_until_the_next_flush_begins_with_one_that_covers_all(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock)
+    opened_ms = log.last_flush_ms
+    for _ in range(2):
+        log.append(batch(3), 0, START_MS)
+    clock.advance(50)
+    assert log.flush(3) == 3
+    assert log.last_flush_ms == opened_ms
+    clock.advance(50)
+    assert log.flush() == 6
+    assert log.last_flush_ms == opened_ms + 100

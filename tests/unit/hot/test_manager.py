@@ -21,6 +21,7 @@ from service.base.disk import SystemDisk
 from service.base.errors import ConfigError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
+from service.hot.log import LocalLog
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
 from service.hot.producer_snapshot import read_snapshot
@@ -435,3 +436,34 @@ def test_a_start_that_falls_is_told_soon(tmp_path: Path) -> None:
     log = get_or_create(again, A, CONFIG)
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
     close(again)
+
+
+def test_a_log_may_be_cut_once_its_checkpoint_says_no_more_than_what_is_left(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = LogManager([tmp_path], make_world(ManualClock(START_MS), disk))
+    file = tmp_path / "recovery-point-offset-checkpoint"
+
+    async def scenario() -> None:
+        await logs.open_all(lambda _: CONFIG)
+        (log,) = await logs.create([(A, CONFIG)])
+        assert isinstance(log, LocalLog)
+        log.append(batch(10), 0, START_MS)
+        log.append(batch(10), 0, START_MS)
+        await logs.flush(log)
+        await logs.checkpoint_starts()
+        assert checkpointed(file) == {("a", 0): 20}
+        disk.fail("rename", errno.EIO, path=file.name)
+        async with logs.cutting(log, 10) as may_be_cut:
+            assert not may_be_cut
+        disk.heal()
+        async with logs.cutting(log, 10) as may_be_cut:
+            assert may_be_cut
+            assert checkpointed(file) == {("a", 0): 10}
+            log.truncate_to(10)
+        written = disk.calls["rename"]
+        async with logs.cutting(log, 10) as may_be_cut:
+            assert may_be_cut
+        assert disk.calls["rename"] == written, "it said no more before"
+        await logs.close()
+
+    asyncio.run(scenario())
