@@ -18,7 +18,7 @@ from service.partition.partition import Partition
 from service.remote.format.keys import SegmentKey, parse_key, partition_prefix, segment_key
 from simulator.archive import Archive
 from simulator.client import Client, NoAnswer
-from simulator.faults import READS, WRITES
+from simulator.faults import DELETES, READS, WRITES
 from simulator.loop import Loop
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.store import Bucket, Verdict
@@ -156,6 +156,8 @@ REFUSALS: Final = (
     Refusal("writes are refused", Verdict.REFUSED, WRITES),
     Refusal("objects are asleep", Verdict.ASLEEP, READS, ".seg"),
     Refusal("reads of segments are refused", Verdict.REFUSED, READS, ".seg"),
+    Refusal("deletes are refused", Verdict.REFUSED, DELETES),
+    Refusal("everything is refused", Verdict.REFUSED, (*READS, *WRITES, *DELETES)),
 )
 """Each of the objects of a whole topic of six partitions."""
 PARTITIONS: Final = 6

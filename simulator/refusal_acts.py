@@ -16,7 +16,7 @@ from simulator.faults import WRITES, KeyFault
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel
 from simulator.sending import send, values_of
-from simulator.topics import create
+from simulator.topics import create, delete_up_to
 from simulator.world import SimWorld
 
 CONFIGS: Final = {
@@ -58,6 +58,8 @@ async def refuse_objects(world: SimWorld, random: Random) -> None:
     world.store_faults.on.add(fault)
     world.tell(f"now {fault}")
     await _fill(world, denied)
+    for one in denied.partitions:  # something to delete, where that is refused
+        await delete_up_to(world.client, world.tell, denied, one, BATCHES // 2)
     await asyncio.sleep(SETTLES_S * random.random())
     beside = Beside(
         world.loop, world.bucket, world.archive, world.tell, _led(world, spared), f"the store says: {fault}"
