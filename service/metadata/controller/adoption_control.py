@@ -155,17 +155,20 @@ class _Adopting:
     def _deletions(self) -> Iterator[MetadataRecord]:
         """Topics of ours that the copy knows to be deleted, or whose name was given to another one since.
 
-        Ours is the older of two where the copy has it and lacks the other one, and where the copy is newer
-        than our metadata and lacks ours.
+        Ours is the older of two where the copy has it and lacks the other one, and where the bucket is of
+        later metadata than ours and the copy lacks ours.
         """
         is_newer = self._found.is_copy_newer
+        is_bucket_later = is_newer or self._found.doubt is not None
         ids = {one.name: one.topic_id for one in self._found.topics}
         for topic in self._image.topics_by_id.values():
             other = ids.get(topic.name, topic.id)
             is_dead = is_newer and topic.id in self._copy.tombstones
             is_renamed = other not in self._image.topics_by_id and other not in self._image.tombstones
             is_older = (
-                other not in self._copy.topics_by_id if topic.id in self._copy.topics_by_id else is_newer
+                other not in self._copy.topics_by_id
+                if topic.id in self._copy.topics_by_id
+                else is_bucket_later
             )
             if is_dead or (is_renamed and is_older):
                 self._gone.add(topic.id)

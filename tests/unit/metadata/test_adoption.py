@@ -332,3 +332,12 @@ def test_a_topic_made_again_after_the_newest_copy_takes_its_name_on_a_restored_d
         )
         assert image.topics_by_name["events"].id == again
         assert (adoption.removed, adoption.refused) == (["events"], [])
+
+
+def test_so_does_one_that_topics_json_alone_tells_of() -> None:
+    again = topic(topic_id=UUID(int=8))
+    for doubt, expected in ((None, ID), ("topics.json was made of later metadata", again.topic_id)):
+        own = known(entry(4))
+        frames = adopt(own, Found([again], None, False, 1, 0, doubt), node_id=1).frames
+        image = image_of(*(frame.record for frame in frames), base=own)
+        assert image.topics_by_name["events"].id == expected
