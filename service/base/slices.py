@@ -88,12 +88,15 @@ async def _rest_in_slices(steps: Steps[T]) -> T:
     return await piece.go_on(steps)
 
 
-async def each_in_slices(call: Callable[[S], T], items: Iterable[S], work_us: int) -> list[T]:
-    """Return what `call` makes of each item, which takes it so long, in later turns where they are many."""
+async def each_in_slices(
+    call: Callable[[S], T], items: Iterable[S], work_us: int, more_us: Callable[[S], int] = lambda item: 0
+) -> list[T]:
+    """Return what `call` makes of each item, which takes it so long, in later turns where they are many.
+    `more_us`: what an item takes beyond `work_us`, by its own size."""
     piece = Slice()
     made = []
     for item in items:
-        if piece.charge(work_us):
+        if piece.charge(work_us + more_us(item)):
             await piece.next_turn()
         made.append(call(item))
     return made

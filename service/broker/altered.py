@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -13,6 +13,7 @@ from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION, AlterResourceResult
 
 RESOURCE_US: Final = 4
+CONFIG_US: Final = 2
 
 
 class Resource(Protocol):
@@ -23,6 +24,11 @@ class Resource(Protocol):
 
     @property
     def resource_name(self) -> str: ...
+
+
+def configs_us(resource: Any) -> int:
+    """How long the changes of a resource take to be read, in either request."""
+    return CONFIG_US * len(resource.configs)
 
 
 async def alter_each(

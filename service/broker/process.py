@@ -125,7 +125,8 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
                 pool = world.threads.pool("memory", 1)
                 stack.callback(pool.shutdown, wait=False)
                 statm = os.open("/proc/self/statm", os.O_RDONLY)  # for as long as the process lives
-                memory = Memory(partial(_resident_bytes, statm), trim, pool, lambda: slices.taken)
+                resident = partial(_resident_bytes, statm)
+                memory = Memory(resident, trim, pool, lambda: slices.taken, sys.getallocatedblocks)
                 supervisor.run("memory", memory.run())
             await asyncio.sleep(0)
             watch.start()

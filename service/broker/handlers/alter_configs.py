@@ -11,7 +11,7 @@ from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfig
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
 
 from service.base.slices import each_in_slices
-from service.broker.altered import RESOURCE_US, alter_each
+from service.broker.altered import RESOURCE_US, alter_each, configs_us
 from service.broker.broker import NO_THROTTLE
 from service.broker.ports import AdminHost
 from service.metadata.controller.requests import (
@@ -30,7 +30,7 @@ async def handle(
 
     async def alter() -> Sequence[AlterResourceResult]:
         return await broker.config_admin.alter_configs(
-            await each_in_slices(_asked, request.resources, RESOURCE_US),
+            await each_in_slices(_asked, request.resources, RESOURCE_US, configs_us),
             validate_only=request.validate_only,
             via_broker=broker.config.node_id,
         )

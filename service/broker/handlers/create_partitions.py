@@ -21,6 +21,8 @@ from service.metadata.controller.requests import (
 from service.network.exchange import RequestContext
 
 TOPIC_US: Final = 4
+ELEMENT_US: Final = 2
+"""what an array of a topic takes for each of its elements"""
 
 
 async def handle(
@@ -33,7 +35,7 @@ async def handle(
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        asked = await each_in_slices(_asked, request.topics, TOPIC_US)
+        asked = await each_in_slices(_asked, request.topics, TOPIC_US, _more_us)
         results = await broker.topic_admin.create_partitions(asked, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
@@ -43,6 +45,10 @@ async def handle(
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results, TOPIC_US))
     )
+
+
+def _more_us(topic: CreatePartitionsTopic) -> int:
+    return ELEMENT_US * len(topic.assignments or ())
 
 
 def _asked(topic: CreatePartitionsTopic) -> CreatePartitions:

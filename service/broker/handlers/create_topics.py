@@ -26,6 +26,8 @@ from service.metadata.controller.requests import (
 from service.network.exchange import RequestContext
 
 TOPIC_US: Final = 6
+ELEMENT_US: Final = 2
+"""what an array of a topic takes for each of its elements"""
 ANSWER_US: Final = 300
 """The settings of a topic are described with it."""
 
@@ -43,7 +45,7 @@ async def handle(
             raise RequestError(
                 ErrorCode.policy_violation, "Excessively large number of partitions per request."
             )
-        asked = await each_in_slices(_asked, request.topics, TOPIC_US)
+        asked = await each_in_slices(_asked, request.topics, TOPIC_US, _more_us)
         results = await broker.topic_admin.create_topics(asked, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
@@ -52,6 +54,10 @@ async def handle(
         )
     answers = await each_in_slices(lambda one: _answer(broker, one), results, ANSWER_US)
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
+
+
+def _more_us(topic: CreatableTopic) -> int:
+    return ELEMENT_US * (len(topic.assignments) + len(topic.configs))
 
 
 def _asked(topic: CreatableTopic) -> CreateTopic:

@@ -18,7 +18,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 from service.base.errors import RequestError
 from service.base.slices import Slice, each_in_slices
 from service.broker import loggers
-from service.broker.altered import RESOURCE_US, alter_each
+from service.broker.altered import RESOURCE_US, alter_each, configs_us
 from service.broker.broker import NO_THROTTLE
 from service.broker.ports import AdminHost
 from service.metadata.controller.configs_control import TWICE
@@ -37,7 +37,7 @@ async def handle(
     """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
 
     async def alter() -> Sequence[AlterResourceResult]:
-        asked = await each_in_slices(_asked, request.resources, RESOURCE_US)
+        asked = await each_in_slices(_asked, request.resources, RESOURCE_US, configs_us)
         return await _alter(broker, asked, validate_only=request.validate_only)
 
     results = await alter_each(request.resources, alter)

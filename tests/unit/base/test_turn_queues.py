@@ -197,6 +197,19 @@ def test_many_short_works_of_new_tasks_are_no_more_than_a_slice_either() -> None
     assert max(list(work_us.values())[2:]) <= SLICE_US + 200
 
 
+def test_large_items_take_more_of_a_slice_than_small_ones() -> None:
+    async def scenario() -> dict[int, int]:
+        turns = Turns()
+        sizes = [1, 500, 1, 1_500, 1_900, 10] * 20
+        await each_in_slices(lambda size: turns.worked(10 + size), sizes, 10, lambda size: size)
+        turns.stop()
+        return turns.work_us
+
+    work_us = asyncio.run(scenario())
+    assert sum(work_us.values()) == 20 * (6 * 10 + 3_912)
+    assert max(work_us.values()) <= 2 * SLICE_US, "the item that fills a slice is done in the next one"
+
+
 def test_nodes_that_share_a_loop_share_no_turns() -> None:
     async def scenario() -> bool:
         loop, own = asyncio.get_running_loop(), contextvars.copy_context()

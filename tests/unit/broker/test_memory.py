@@ -24,7 +24,8 @@ class Process:
 
     def __init__(self) -> None:
         self.held, self.free, self.slices, self.trims = 60 * MIB, 0, 0, 0
-        self.memory = Memory(lambda: self.held, self.trim, AtOnce(), lambda: self.slices)
+        self.blocks = 1_000_000
+        self.memory = Memory(lambda: self.held, self.trim, AtOnce(), lambda: self.slices, lambda: self.blocks)
 
     def trim(self) -> None:
         self.trims += 1
@@ -65,3 +66,31 @@ def test_the_next_burst_is_given_back_as_well() -> None:
             process.memory.look()
         assert process.trims == number
         assert process.held == 60 * MIB
+
+
+def test_a_try_while_all_was_in_use_is_not_the_last_one() -> None:
+    """The burst waits for a moment, and is answered then."""
+    process = Process()
+    process.memory.look()
+    process.held += 200 * MIB
+    process.slices += 100
+    for _ in range(8):
+        process.memory.look()
+    assert (process.trims, process.held) == (1, 260 * MIB)
+    process.free, process.slices = 200 * MIB, 200
+    for _ in range(8):
+        process.memory.look()
+    assert (process.trims, process.held) == (2, 60 * MIB)
+
+
+def test_what_is_let_go_of_without_work_is_given_back() -> None:
+    """The clients have gone, and what was read for them with them."""
+    process = Process()
+    process.memory.look()
+    process.held, process.blocks = 260 * MIB, 3_000_000
+    for _ in range(8):
+        process.memory.look()
+    process.free, process.blocks = 200 * MIB, 1_000_000
+    for _ in range(8):
+        process.memory.look()
+    assert (process.trims, process.held) == (2, 60 * MIB)
