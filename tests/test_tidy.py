@@ -58,8 +58,12 @@ IMPURE = {
     "multiprocessing", "obstore", "os", "queue", "random", "resource", "secrets", "select", "selectors",
     "shutil", "signal", "socket", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib",
 }  # fmt: skip
-PURE_NAMES = {"uuid": {"UUID"}, "pathlib": {"Path", "PurePath"}}
-"""Of modules that are partly pure, the names that are."""
+PURE_NAMES = {
+    "mmap": {"MAP_ANONYMOUS", "MAP_PRIVATE", "mmap"},
+    "pathlib": {"Path", "PurePath"},
+    "uuid": {"UUID"},
+}
+"""Of modules that are partly pure, the names that are: a private mapping of no file is memory."""
 
 
 @cache

@@ -198,8 +198,10 @@ class Connection:
             self._pool.give(old, self._owner, done=False)
 
     def _frame_size(self) -> int:
-        data = self._view if self._owned is None else self._owned
-        return read_frame_size(data, self._start, self._max_request_bytes)
+        if self._owned is None:
+            return read_frame_size(self._view, self._start, self._max_request_bytes)
+        with memoryview(self._owned) as data:
+            return read_frame_size(data, self._start, self._max_request_bytes)
 
     def _drop(self) -> None:
         if self._owned is not None:

@@ -7,7 +7,6 @@ connection.
 from __future__ import annotations
 
 import struct
-from mmap import mmap
 
 from service.base.types import Buffer
 from service.wire.errors import FrameError
@@ -16,7 +15,7 @@ SIZE_BYTES = 4
 _SIZE = struct.Struct(">i")
 
 
-def read_frame_size(data: Buffer | mmap, position: int, max_size: int) -> int:
+def read_frame_size(data: Buffer, position: int, max_size: int) -> int:
     """Size in bytes of the message that follows the prefix at `position` (four bytes must be there).
 
     Raises `FrameError` when it is negative or above `max_size`.
