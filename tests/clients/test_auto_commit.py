@@ -191,11 +191,20 @@ def killable(tmp_path: Path) -> Iterator[Killable]:
         yield Killable(cluster.bootstrap, one.kill, one.start)
 
 
-@pytest.fixture
-def groups(killable: Killable, tmp_path: Path) -> Iterator[list[Group]]:
-    """One group of each client; that of Java where it is."""
+@pytest.fixture(
+    params=["most", pytest.param("confluent-consumer", marks=pytest.mark.thorough)],
+)
+def groups(request: pytest.FixtureRequest, killable: Killable, tmp_path: Path) -> Iterator[list[Group]]:
+    """One group of each client, those of Java where it is; or of librdkafka's KIP-848 members, by themselves.
+
+    Of these, on a machine with ten times more to do than it can, one sometimes keeps partitions that it is to
+    give up until its rebalance timeout (five minutes): whose fault that is is not known yet.
+    """
     Admin(killable.bootstrap, REPLICAS).create("t", PARTITIONS)
-    kinds = [*KINDS, *(JAVA if has_javac() or os.environ.get("CI") == "true" else ())]
+    kinds = ["confluent-consumer"]
+    if request.param == "most":
+        kinds = [one for one in KINDS if one != "confluent-consumer"]
+        kinds += JAVA if has_javac() or os.environ.get("CI") == "true" else ()
     made = [Group(kind, killable.bootstrap, "t", tmp_path) for kind in kinds]
     yield made
     for group in made:
