@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.world import system_world
     from service.config.tables import store_url_problem
     from service.inspect.orphans import Skipped, delete_orphans, find_orphans
+    from service.remote.stores.errors import StoreRefused, raise_of_the_store
     from service.remote.stores.obstore_store import open_store
     from service.tiering.store_clock import StoreClock
 
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.delete:
         now_ms -= StoreClock(store, world).skew_ms()
     found = deleted = size = 0
+    is_kept = False
     for one in find_orphans(
         store, older_than_ms=args.older_than_hours * 3_600_000, now_ms=now_ms, forsaken=forsaken
     ):
@@ -67,9 +69,14 @@ def run(args: argparse.Namespace) -> int:
         found += len(one.orphans)
         size += sum(info.size for info in one.orphans)
         if args.delete:
-            deleted += delete_orphans(store, one)
+            try:
+                deleted += delete_orphans(store, one)
+            except StoreRefused as e:
+                raise_of_the_store(e)
+                print(f"not deleted: {one.where}: {e}")
+                is_kept = True
     print(
         f"{found} orphans of {size} bytes, "
         + (f"{deleted} deleted" if args.delete else "none deleted (--delete)")
     )
-    return 0
+    return 1 if is_kept else 0

@@ -4,10 +4,10 @@ A node sweeps by itself what it can judge; this is for what is left where no nod
 live is told by the newest copy of the metadata and by HEAD, never by `topics.json` alone; without a copy
 nothing is swept. The copy may be older than the bucket and HEAD may lag behind a commit: so a partition is
 passed over as soon as it has a manifest newer than HEAD or the copy is ahead of HEAD, as are partitions
-with errors, young objects, and topics that are not known to live, unless one is asked for by its id. Such a
-topic goes where its deletion was committed, or where the copy does not know it and is newer than all of its
-objects. HEAD is looked at again before anything of its partition is deleted. What a store was probed with
-and was not removed goes, too.
+with errors or with objects that the store refuses, young objects, and topics that are not known to live,
+unless one is asked for by its id. Such a topic goes where its deletion was committed, or where the copy does
+not know it and is newer than all of its objects. HEAD is looked at again before anything of its partition is
+deleted. What a store was probed with and was not removed goes, too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from uuid import UUID
 from service.base.errors import CorruptionError
 from service.inspect.committed import Committed, Standing, read_committed
 from service.inspect.partition_check import Subject, check_partition
+from service.inspect.readable_store import ReadableStore
 from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
@@ -90,12 +91,13 @@ def find_orphans(
         return
     names = committed.ever_live()
     told: set[UUID] = set()
+    readable = ReadableStore(store)
     for owner, _ in groupby(store.list(DATA_PREFIX), lambda info: _owner(parse_key(info.key))):
         if owner is None:
             continue
         if owner.topic_id in names:
             subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner))
-            yield from _partition(store, subject, age)
+            yield from _partition(readable, subject, age)
         elif owner.topic_id not in told:
             told.add(owner.topic_id)
             is_deleted = owner.topic_id in committed.copy.image.tombstones
@@ -196,7 +198,10 @@ def _pieces(
 
 
 def delete_orphans(store: ObjectStore, found: PartitionOrphans) -> int:
-    """Delete what was found, if HEAD is still the one it was judged by; how many."""
+    """Delete what was found, if HEAD is still the one it was judged by; how many.
+
+    Raises `StoreRefused` where the store keeps one of them; others of its batch may be gone.
+    """
     for start in range(0, len(found.orphans), DELETE_BATCH):
         if found.key is not None and not _stands(store, found.key, found.head):
             return start  # somebody writes there: what was an orphan may be live now
@@ -206,7 +211,7 @@ def delete_orphans(store: ObjectStore, found: PartitionOrphans) -> int:
 
 def _stands(store: ObjectStore, key: HeadKey, head: Head | None) -> bool:
     try:
-        return open_head(store, key) == head
+        return open_head(ReadableStore(store), key) == head
     except (ObjectNotFound, CorruptionError):
         return False
 

@@ -1,7 +1,7 @@
-"""A store as `firn fsck` reads it: an object that the store refuses counts as one that cannot be read.
+"""A store as `firn fsck` and `firn sweep` read it: a refused object counts as one that cannot be read.
 
 One that is asleep, locked or encrypted with a disabled key is told by its name, and everything else is
-checked. It only reads: where something is to be written or deleted, a refusal is no proof of damage.
+checked. For readers: where something is to be made anew, a refusal is no proof of damage.
 """
 
 from __future__ import annotations

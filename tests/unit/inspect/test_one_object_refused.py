@@ -1,7 +1,7 @@
 """Each object of an archive in turn is refused, as one in an archive class is: all others are read.
 
-A refused object is there. So `firn fsck` names it and goes on, `firn repair` leaves its partition alone, and
-a recovery brings every other partition back.
+A refused object is there. So `firn fsck` names it and goes on, `firn repair` leaves its partition alone,
+`firn sweep` passes it over, and a recovery brings every other partition back.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import Hopeless
+from service.inspect.orphans import PartitionOrphans, find_orphans
 from service.inspect.repair import find_repairs
 from service.metadata.bucket_copy import newest_copy
 from service.remote.format.keys import HeadKey, parse_key
@@ -97,6 +98,27 @@ def test_a_recovery_brings_every_other_partition_back(archive: Archive, kind: st
         assert own not in catalog or found.partitions[own].entry.end_offset >= catalog[own].end_offset, (
             "no offset of it is given out again"
         )
+
+
+@pytest.mark.parametrize("kind", OF_PARTITIONS)
+def test_a_sweep_passes_its_partition_over_and_finds_the_orphans_of_all_others(
+    archive: Archive, kind: str
+) -> None:
+    def sweep(store: ObjectStore) -> dict[HeadKey | None, set[str]]:
+        found = find_orphans(store, older_than_ms=0, now_ms=1 << 50)
+        return {
+            one.key: {info.key for info in one.orphans} for one in found if isinstance(one, PartitionOrphans)
+        }
+
+    whole = sweep(archive.store())
+    assert len(whole) > 2
+    for key in archive.kinds[kind]:
+        found = sweep(refusing(archive, key))
+        own = partition_of(key)
+        assert {one: keys for one, keys in whole.items() if one != own} == {
+            one: keys for one, keys in found.items() if one != own
+        }, key
+        assert found.get(own, set()) <= whole.get(own, set()), key
 
 
 def test_an_answer_of_the_whole_store_ends_each_of_them(archive: Archive) -> None:
