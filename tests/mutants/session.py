@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -87,13 +87,15 @@ class Reach:
     """CPU time, by test that passed"""
 
     def tests_of(self, place: Place) -> list[str]:
-        """The fastest first. What an import makes may be anybody's where no function is beside it."""
+        """The fastest first. What an import makes anybody may use: those that reach the module come first."""
         reached = self.lines.get(place.path, {})
         if place.mutant.in_function:
-            found = reached.get(place.mutant.statement, set())
-        else:
-            found = set().union(*reached.values()) or set(self.seconds)
-        return sorted(found & self.seconds.keys(), key=lambda test: (self.seconds[test], test))
+            return self._sorted(reached.get(place.mutant.statement, set()))
+        near = set().union(*reached.values())
+        return self._sorted(near) + self._sorted(self.seconds.keys() - near)
+
+    def _sorted(self, tests: Set[str]) -> list[str]:
+        return sorted(tests & self.seconds.keys(), key=lambda test: (self.seconds[test], test))
 
 
 def repeat_examples() -> None:
