@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -87,15 +87,11 @@ class Reach:
     """CPU time, by test that passed"""
 
     def tests_of(self, place: Place) -> list[str]:
-        """The fastest first. What an import makes anybody may use: those that reach the module come first."""
-        reached = self.lines.get(place.path, {})
+        """Those that reach the statement, or all, as anybody may use what an import makes; fastest first."""
+        found = set(self.seconds)
         if place.mutant.in_function:
-            return self._sorted(reached.get(place.mutant.statement, set()))
-        near = set().union(*reached.values())
-        return self._sorted(near) + self._sorted(self.seconds.keys() - near)
-
-    def _sorted(self, tests: Set[str]) -> list[str]:
-        return sorted(tests & self.seconds.keys(), key=lambda test: (self.seconds[test], test))
+            found &= self.lines.get(place.path, {}).get(place.mutant.statement, set())
+        return sorted(found, key=lambda test: (self.seconds[test], test))
 
 
 def repeat_examples() -> None:
