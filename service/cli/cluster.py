@@ -31,7 +31,8 @@ def _add_describe(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="show nodes, quorum, replicas that are missing, and reassignments",
         description="Show the nodes with their roles, racks and addresses, the quorum and how far each of its"
         " replicas is, which partitions are not whole, what each broker leads, and reassignments under way."
-        " It asks over Kafka's protocol, and changes nothing.",
+        " It asks over Kafka's protocol, and at brokers' firn.http.listener what is wrong with their stores."
+        " It changes nothing.",
     )
     asked = describe.add_mutually_exclusive_group()
     asked.add_argument(

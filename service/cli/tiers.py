@@ -151,6 +151,7 @@ def collect(
 ) -> TopicTiers:
     """One look at a topic. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
     from service.network.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
+    from service.network.health_asking import ask_health
 
     with Cluster(bootstrap) as cluster:
         (info,) = cluster.topics([topic])
@@ -159,6 +160,7 @@ def collect(
             leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY, HTTP_KEY))
             for leader in set(leaders.values())
         }
+        hosts = {one.node_id: one.host for one in cluster.describe().nodes}
         start = cluster.offsets(topic, leaders, EARLIEST)
         hot_start = cluster.offsets(topic, leaders, EARLIEST_LOCAL)
         hot_end = cluster.offsets(topic, leaders, LATEST)
@@ -191,32 +193,42 @@ def collect(
             )
         )
     asleep = tuple(Asleep(p, *found.asleep) for p, found in cold.items() if found.asleep is not None)
-    failing = tuple(
-        line
+    listeners = {
+        leader: (hosts.get(leader, "127.0.0.1"), listener)
         for leader, found in settings.items()
-        for line in _failing(leader, found.get(HTTP_KEY), info.topic_id)
-    )
+        if (listener := found.get(HTTP_KEY))
+    }
+    failing = [line for leader, at in listeners.items() for line in _failing(leader, *at, info.topic_id)]
+    failing += ask_health(listeners)
     return TopicTiers(
-        topic, info.topic_id, url, problem, tuple(rows), writer, ahead, asleep, refused, is_unknown, failing
+        topic,
+        info.topic_id,
+        url,
+        problem,
+        tuple(rows),
+        writer,
+        ahead,
+        asleep,
+        refused,
+        is_unknown,
+        tuple(failing),
     )
 
 
-def _failing(leader: int, listener: str | None, topic_id: UUID) -> list[str]:
+def _failing(leader: int, host: str, listener: str, topic_id: UUID) -> list[str]:
     """What `leader` says of the topic's partitions and of the prefix; nothing where it cannot be asked."""
     from urllib.request import urlopen
 
-    if not listener:
-        return []
-    host, _, port = listener.rpartition(":")
-    url = f"http://{host or '127.0.0.1'}:{port}/tiering?topic={topic_id}"
+    from service.network.health_asking import WAIT_S, http_url
+
     try:
-        with urlopen(url, timeout=3) as answer:
+        with urlopen(http_url(listener, host, f"/tiering?topic={topic_id}"), timeout=WAIT_S) as answer:
             told = json.loads(answer.read(MOST_TOLD_BYTES))
         return [
             *(f"partition {one['partition']}: {one['why']}" for one in told["partitions"]),
             *(f"node {leader}: {one['step']}: {one['why']}" for one in told["prefix"]),
         ]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
         return []  # another machine's loopback, or an older node
 
 

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import FirnError, RequestError
 from service.network.cluster import TOPIC_RESOURCE, Cluster, raise_for
+from service.network.health_asking import ask_health
 from service.network.standing import (
     DirectoryRefusal,
     MetadataReplica,
@@ -37,6 +38,7 @@ T = TypeVar("T")
 METADATA_TOPIC: Final = "__cluster_metadata"
 MIN_ISR_KEY: Final = "min.insync.replicas"
 URL_KEY: Final = "firn.remote.url"
+HTTP_KEY: Final = "firn.http.listener"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 10.0
 """So long is waited for what a controller has to answer: there may be none."""
@@ -185,14 +187,21 @@ def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[Directo
 
 
 def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[str]:
-    """What is wrong with the prefixes of object storage that brokers have: those that are not fenced."""
+    """What is wrong with the prefixes of object storage that brokers have, and with how they use them: those
+    that are not fenced."""
     with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
-        urls = {
-            one.node_id: cluster.broker_configs(one.node_id, (URL_KEY,)).get(URL_KEY)
+        found = {
+            one: cluster.broker_configs(one.node_id, (URL_KEY, HTTP_KEY))
             for one in brokers
             if not one.is_fenced
         }
-    return strange_prefixes(urls)
+    urls = {one.node_id: configs.get(URL_KEY) for one, configs in found.items()}
+    listeners = {
+        one.node_id: (one.host, listener)
+        for one, configs in found.items()
+        if (listener := configs.get(HTTP_KEY)) and configs.get(URL_KEY)
+    }
+    return strange_prefixes(urls) + ask_health(listeners)
 
 
 def look(bootstrap: str, most: int) -> Standing:

@@ -4,6 +4,8 @@ stranger's. What the others lead is archived, nobody ends, and each surface says
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -19,7 +21,7 @@ from service.remote.format.stamp import Stamp, Writer
 from tests.conftest import BRISK
 from tests.support.clients import Admin
 from tests.support.faults import Fault, FaultProxy, fault_proxy
-from tests.support.processes import wait_until
+from tests.support.processes import FIRN, wait_until
 from tests.support.quorums import Cluster, Member
 from tests.support.replicas import wait_in_sync
 from tests.support.stores import Store, folder_store, moto_server, new_bucket
@@ -82,6 +84,13 @@ def ready(member: Member) -> str:
         return str(e.read().decode())
 
 
+def firn(*command: str, cluster: Cluster) -> str:
+    """What a command says of the cluster."""
+    asked = [str(FIRN), *command, "--bootstrap-server", cluster.bootstrap]
+    environ = {**os.environ, **cluster.members[12].environ}
+    return subprocess.run(asked, env=environ, capture_output=True, text=True, timeout=60).stdout
+
+
 def waits_s(member: Member) -> float:
     with urlopen(f"http://{member.settings['firn.http.listener']}/metrics", timeout=20) as answer:
         text = answer.read().decode()
@@ -124,6 +133,8 @@ def test_a_rolling_restart_while_the_keeper_gets_503_tiers(
             60,
         )
         assert waits_s(cluster.members[12]) >= 0
+        for command in ("cluster", "describe"), ("tiers", TOPIC):
+            assert "waits to be named by broker 11" in firn(*command, cluster=cluster), command
 
         def others_tier() -> bool:
             now, leaders = archived(cluster), led_by(cluster)
@@ -181,6 +192,8 @@ def test_another_prefix_at_the_broker_of_lowest_id_and_a_foreign_cluster_json_en
             lambda: all("another-cluster" in ready(cluster.members[one]) for one in BROKERS),
             90,
         )
+        for command in ("cluster", "describe"), ("tiers", TOPIC):
+            assert "another-cluster" in firn(*command, cluster=cluster), command
         write(cluster)
         assert all(cluster.members[one].is_running for one in BROKERS)
         before = archived(cluster)

@@ -1,0 +1,60 @@
+"""What brokers say at `/readyz` is told by name; who says nothing that can be read is passed over."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from service.network.health_asking import ask_health
+
+CHECKS = {
+    "node": {"state": "failed", "why": "it starts or stops"},
+    "store": {"state": "degraded", "why": "nothing is copied, expired or swept since noon"},
+    "recovery": {"state": "ok", "why": ""},
+}
+ODD = (b"", b"{", b"[]", b"7", b'{"checks": 7}', b'{"checks": {"store": 7}}', b"\xff" * 100, b"[" * 100_000)
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    answer = 200, b""
+
+    def do_GET(self) -> None:
+        status, body = self.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_what_a_broker_says_of_its_store_is_told_by_its_id(server: ThreadingHTTPServer, status: int) -> None:
+    Handler.answer = status, json.dumps({"ready": False, "checks": CHECKS}).encode()
+    listener = f"0.0.0.0:{server.server_address[1]}"
+    assert ask_health({12: ("127.0.0.1", listener), 13: ("127.0.0.1", "127.0.0.1:1")}) == [
+        "broker 12: store: nothing is copied, expired or swept since noon"
+    ]
+
+
+@pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
+def test_an_answer_that_makes_no_sense_says_nothing(server: ThreadingHTTPServer, body: bytes) -> None:
+    Handler.answer = 200, body
+    assert ask_health({12: ("127.0.0.1", f"127.0.0.1:{server.server_address[1]}")}) == []
+    assert ask_health({}) == []
