@@ -21,7 +21,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import TOPICS_KEY, HeadKey
 from service.remote.format.manifest_codec import TopicRow, Topics
 from service.remote.reading.object_reader import open_topics
-from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.errors import ObjectNotFound, StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 
 _NEVER: Final = -1
@@ -164,7 +164,7 @@ def _row(copy: MetadataCopy, topic: TopicImage) -> TopicRow:
 def read_committed(store: ObjectStore) -> Committed:
     """Read both, the copy first: what is in the bucket then is not older than it, but for one commit.
 
-    Raises what the store raises when it does not answer.
+    Raises what the store raises when it does not answer, or refuses a copy that may be the newest.
     """
     copy: MetadataCopy | None = None
     problems: tuple[str, ...] = ()
@@ -184,4 +184,7 @@ def read_committed(store: ObjectStore) -> Committed:
         wrong = "it is not there"
     except CorruptionError as e:
         wrong = str(e)
+    except StoreRefused as e:
+        raise_of_the_store(e)
+        wrong = f"it cannot be read: {e}"
     return Committed(copy, problems, later, topics, wrong, stored_ms)

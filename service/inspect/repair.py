@@ -129,7 +129,11 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
     for key, entry in committed.archived():
         if key not in met and entry.segments:
             yield Hopeless(f"{topic_prefix(key.topic_id)}/{key.partition}", "nothing of it is there")
-    topics = _topics_repair(store, committed, partitions, is_empty=not met)
+    try:
+        topics = _topics_repair(store, committed, partitions, is_empty=not met)
+    except StoreRefused as e:
+        raise_of_the_store(e)
+        topics = Hopeless(TOPICS_KEY, f"it is left alone while it cannot be read: {e}")
     if isinstance(topics, TopicsRepair) and committed.copy is None and is_refused:
         topics = Hopeless(TOPICS_KEY, "not all manifests can be read, which tell what belongs in it")
     if topics is not None:
