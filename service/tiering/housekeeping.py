@@ -371,13 +371,13 @@ class Housekeeping:
             self._tell_once("topics.json", said)
 
     async def _why_behind_copy(self, snapshot: TopicsSnapshot) -> str | None:
-        """Where `topics.json` is damaged: why `cluster.json` says that our metadata is older than its own."""
+        """Where `topics.json` cannot be read: why our metadata is older than what `cluster.json` names."""
         named = (await self._fence.read()).metadata
         if named is None or (named.life, named.end_offset) <= (snapshot.life, snapshot.metadata_offset + 1):
             return None
         return (
-            f"it is damaged, and cluster.json names metadata up to offset {named.end_offset}, this node's "
-            f"ends at {snapshot.metadata_offset} (firn.remote.recover)"
+            f"it cannot be read, and cluster.json names metadata up to offset {named.end_offset}, this "
+            f"node's ends at {snapshot.metadata_offset} (firn.remote.recover)"
         )
 
     # -- what is due -----------------------------------------------------------------------------------------

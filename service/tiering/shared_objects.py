@@ -26,7 +26,13 @@ from service.remote.format.manifest_codec import (
 from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import open_topics
 from service.remote.stores import conditional
-from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
+from service.remote.stores.errors import (
+    ObjectNotFound,
+    StoreRefused,
+    StoreUnavailable,
+    naming,
+    raise_of_the_store,
+)
 from service.remote.stores.store import ObjectStore, Tagged
 
 log = logging.getLogger(__name__)
@@ -107,8 +113,15 @@ def etag_of_topics(store: ObjectStore) -> str:
 def compare_topics(
     store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot, deleted: Collection[UUID]
 ) -> Compared:
-    """Whether `topics.json` may be replaced by `snapshot`, as `write_topics` has it."""
-    seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+    """Whether `topics.json` may be replaced by `snapshot`, as `write_topics` has it.
+
+    One that the store refuses to give says as little as a damaged one, and keeps nobody from tiering.
+    """
+    try:
+        seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+    except StoreRefused as e:
+        raise_of_the_store(e)
+        return Compared(damage=str(e))
     return _compare(store, cluster_id, snapshot, deleted, seen)
 
 

@@ -410,6 +410,19 @@ def test_a_shared_object_that_is_refused_ends_the_steps_that_need_it_alone(
     assert not world.manager.metrics.failing
 
 
+def test_a_node_that_starts_while_topics_json_is_refused_goes_on_tiering(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.fill(2)
+    world.settle()
+    world.store.decide = refused("topics.json")
+    world.reboot()
+    for _ in range(3):
+        world.fill(1)
+        rounds(world, 2)
+        assert world.lag(world.replicas[0]) == 0
+    assert {one for one, _ in world.manager.metrics.failing} == {Task.WRITE_TOPICS}
+
+
 def test_one_error_of_several_steps_of_the_keeper_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
