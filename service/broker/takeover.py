@@ -24,6 +24,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.remote.format.manifest_codec import MetadataRef, Topics
+from service.remote.stores.errors import StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.tiering.recovery import Archive, check_prefix, read_archive
 from service.tiering.shared_objects import read_topics
@@ -58,7 +59,8 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
         listed = read_topics(store)
     except UnknownVersion:
         raise
-    except CorruptionError as e:
+    except (CorruptionError, StoreRefused) as e:
+        raise_of_the_store(e)
         if newest.copy is None:
             raise
         problems.append(f"{e}; the copy of the metadata says which topics there are")

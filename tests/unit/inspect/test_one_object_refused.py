@@ -11,11 +11,13 @@ from typing import Any, Final, cast
 
 import pytest
 
+from service.broker.takeover import read_bucket
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import Hopeless
 from service.inspect.orphans import PartitionOrphans, find_orphans
 from service.inspect.repair import find_repairs
 from service.metadata.bucket_copy import newest_copy
+from service.metadata.image import MetadataImage
 from service.remote.format.keys import HeadKey, parse_key
 from service.remote.stores.errors import AccountRefused, ObjectAsleep, StoreRefused
 from service.remote.stores.store import ObjectStore
@@ -119,6 +121,14 @@ def test_a_sweep_passes_its_partition_over_and_finds_the_orphans_of_all_others(
             one: keys for one, keys in found.items() if one != own
         }, key
         assert found.get(own, set()) <= whole.get(own, set()), key
+
+
+def test_a_recovery_goes_by_the_copy_where_topics_json_is_refused(archive: Archive) -> None:
+    bucket = read_bucket(refusing(archive, "topics.json"), CLUSTER, MetadataImage())
+    whole = read_bucket(archive.store(), CLUSTER, MetadataImage())
+    assert (bucket.listed, bucket.newest.copy) == (None, whole.newest.copy)
+    assert bucket.archive.partitions == whole.archive.partitions
+    assert any("the copy of the metadata says which topics there are" in one for one in bucket.problems)
 
 
 def test_an_answer_of_the_whole_store_ends_each_of_them(archive: Archive) -> None:
