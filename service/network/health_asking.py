@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 WAIT_S: Final = 3.0
 """So long is waited for one broker: it may hang."""
 MOST_BYTES: Final = 1 << 20
-_AT_ONCE: Final = 8
+_MOST_SILENT: Final = 3
 _TOLD: Final = ("store", "recovery")
 """Checks that nothing in Kafka's protocol tells of."""
 
@@ -32,35 +31,41 @@ def ask_health(listeners: Mapping[int, tuple[str, str]]) -> list[str]:
     """What is not as it should be with stores and recoveries, in words, by broker.
 
     `listeners`: host and `firn.http.listener` by broker id. A broker that cannot be reached says nothing: its
-    listener may be of another machine's loopback.
+    listener may be of another machine's loopback. Once a few have not answered in time no other is asked:
+    whoever asks may be shut out by a packet filter.
     """
-    if not listeners:
-        return []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        asked = {
-            broker: pool.submit(_checks, http_url(listener, host, "/readyz"))
-            for broker, (host, listener) in sorted(listeners.items())
-        }
-        return [
-            f"broker {broker}: {what}: {why}"
-            for broker, found in asked.items()
-            for what, why in found.result()
-        ]
+    said = []
+    silent = 0
+    for broker, (host, listener) in sorted(listeners.items()):
+        try:
+            checks = _checks(http_url(listener, host, "/readyz"))
+        except (
+            OSError,
+            HTTPException,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as e:
+            silent += isinstance(getattr(e, "reason", e), TimeoutError)
+            if silent == _MOST_SILENT:
+                break
+            continue
+        said += [f"broker {broker}: {what}: {why}" for what, why in checks]
+    return said
 
 
 def _checks(url: str) -> list[tuple[str, str]]:
-    try:
-        told = json.loads(_read(url))
-        checks = {what: told["checks"].get(what, {}) for what in _TOLD}
-        return [(what, str(one["why"])) for what, one in checks.items() if one.get("why")]
-    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return []
+    told = json.loads(_read(url))["checks"]
+    checks = {what: told.get(what, {}) for what in _TOLD}
+    return [(what, str(one["why"])) for what, one in checks.items() if one.get("why")]
 
 
-def _read(url: str) -> Any:
+def _read(url: str) -> bytes:
     try:
         with urlopen(url, timeout=WAIT_S) as answer:
-            return answer.read(MOST_BYTES)
+            return bytes(answer.read(MOST_BYTES))
     except HTTPError as e:
         with e:  # 503 has checks, too
             return e.read(MOST_BYTES)
