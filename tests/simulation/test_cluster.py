@@ -24,8 +24,8 @@ from simulator.process import Process
 from simulator.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
-HISTORIES = 24
-PER_TEST = 8
+HISTORIES = 15
+PER_TEST = 5
 FOUND_SOON = {
     "told_before_it_is_applied": "B2",
     "head_before_the_commit": "T7",
