@@ -281,7 +281,7 @@ class ColdTier:
             if delta.deleted_topics:
                 manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs or delta.recovered:
-                manager.topics_changed(is_altered=_is_altered(before, delta))
+                manager.topics_changed()
 
         broker.metadata.subscribe(changed)
         broker.replicas.watch(manager.changed)
@@ -313,12 +313,6 @@ def is_tiered(image: MetadataImage) -> bool:
     """Whether anything of the cluster is tiered, or was and may have objects in the bucket still."""
     enabled = (settings.get("remote.storage.enable") == "true" for settings in image.configs.values())
     return bool(image.remote) or bool(image.tombstones) or any(enabled)
-
-
-def _is_altered(before: MetadataImage, delta: MetadataDelta) -> bool:
-    """Whether settings were altered of what was there before: of brokers, or of a topic that was not just
-    made with them."""
-    return any(kind != ResourceType.TOPIC or name in before.topics_by_name for kind, name in delta.configs)
 
 
 def _led(broker: Broker, house: ClusterHouse | None) -> Iterator[Partition]:

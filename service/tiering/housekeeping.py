@@ -107,23 +107,15 @@ class Housekeeping:
         self._host.wake()
         self._news.set()
 
-    def topics_changed(self, *, is_altered: bool = False) -> None:
+    def topics_changed(self) -> None:
         """The image has other topics or settings: `topics.json` is written when it has been quiet for a
-        moment, and the metadata is copied, soon where settings of brokers or topics were altered
-        (`is_altered`): nothing but the copy has those of brokers."""
+        moment, and the metadata is copied with it: nothing but the copy has settings of brokers."""
         settings, now_ms = self._tools.settings, self._tools.clock.monotonic_ms()
         if self._topics_due_ms is None:
             self._topics_latest_ms = now_ms + settings.topics_latest_ms
         self._topics_due_ms = min(now_ms + settings.topics_debounce_ms, self._topics_latest_ms)
-        spacing_ms = settings.topics_debounce_ms if is_altered else settings.metadata_spacing_ms
-        self._metadata.changed(settings.topics_debounce_ms, spacing_ms)
+        self._metadata.changed(settings.topics_debounce_ms)
         self._news.set()
-
-    def _write_topics_again(self) -> None:
-        """Have `topics.json` written, and the metadata copied with it: what the one was made of must not be
-        later than the other, or a recovery takes settings for doubtful that are not."""
-        self._topics_due_ms = self._topics_latest_ms = self._tools.clock.monotonic_ms()
-        self._metadata.changed(0, 0)
 
     def topics_deleted(self) -> None:
         """The image has other tombstones: what they name is deleted after the grace period."""
@@ -288,7 +280,7 @@ class Housekeeping:
                 return
         await self._fence.take_over(after)
         if self._topics_due_ms is None:  # what it lists was written by another one
-            self._write_topics_again()
+            self._topics_due_ms = self._tools.clock.monotonic_ms()
         self._told.pop("take-over", None)
         self._tools.metrics.take_over_refused = None
         self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
@@ -400,7 +392,7 @@ class Housekeeping:
             etag = await self._tools.pool.run(etag_of_topics, self._tools.store)
             if etag != self._topics_etag:
                 log.warning("topics.json is not the one that this node wrote: it is written again")
-                self._write_topics_again()
+                self._topics_due_ms = now_ms
 
     async def _write_topics(self) -> None:
         due_ms, self._topics_due_ms = self._topics_due_ms, None
@@ -423,6 +415,8 @@ class Housekeeping:
             raise
         self._note_topics(written.compared)
         if written.compared.refusal is None:
+            # What it was made of must not be later than the copy: a recovery would doubt all settings.
+            self._metadata.changed(0)
             self._topics_etag, self._listed = written.etag, frozenset(snapshot.ids)
         else:  # it may be another one by then
             self._topics_due_ms = self._tools.clock.monotonic_ms() + self._tools.settings.heads_interval_ms

@@ -241,9 +241,9 @@ class TieringManager:
         self._agenda.tell(key)
         self._wake.set()
 
-    def topics_changed(self, *, is_altered: bool = False) -> None:
+    def topics_changed(self) -> None:
         """The image has other topics or settings. As `Housekeeping.topics_changed`."""
-        self._housekeeping.topics_changed(is_altered=is_altered)
+        self._housekeeping.topics_changed()
 
     def topics_deleted(self) -> None:
         """The image has other tombstones: what they name is deleted after the grace period."""

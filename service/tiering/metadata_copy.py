@@ -28,6 +28,8 @@ from service.tiering.offload import OffloadPool
 log = logging.getLogger(__name__)
 
 _KEPT: Final = 2
+_BYTES_PER_MS: Final = 5_000
+"""Copies that follow each other write no more than this on average."""
 
 
 class MetadataSnapshot(NamedTuple):
@@ -153,12 +155,13 @@ class MetadataCopies:
         self._written = (-1, -1, -1)
         self._written_ms = clock.monotonic_ms() - interval_ms
         """when the last copy was written, by this process"""
+        self._pause_ms = 0
+        """until the next one, by its size"""
         self.due_ms = clock.monotonic_ms()
 
-    def changed(self, in_ms: int, spacing_ms: int) -> None:
-        """What is worth a copy was committed: write one in `in_ms`, and `spacing_ms` after the last one at
-        the soonest."""
-        due_ms = max(self._clock.monotonic_ms() + in_ms, self._written_ms + spacing_ms)
+    def changed(self, in_ms: int) -> None:
+        """What is worth a copy was committed: write one in `in_ms`, or later after a large one."""
+        due_ms = max(self._clock.monotonic_ms() + in_ms, self._written_ms + self._pause_ms)
         self.due_ms = min(self.due_ms, due_ms)
 
     async def run_due(self, now_ms: int) -> None:
@@ -171,7 +174,7 @@ class MetadataCopies:
             return
         try:
             await self._fence.check()
-            await self._pool.run(
+            written = await self._pool.run(
                 write_metadata,
                 self._store,
                 self._cluster_id,
@@ -192,3 +195,4 @@ class MetadataCopies:
             self.due_ms = now_ms
             raise
         self._written, self._written_ms = snapshot.position, now_ms
+        self._pause_ms = written.size // _BYTES_PER_MS

@@ -191,9 +191,7 @@ class TieringSettings(NamedTuple):
     """`topics.json` is written when topics have not changed for `topics_debounce_ms`, and so long after the
     first change at the latest."""
     metadata_interval_ms: int = 3_600_000  # metadata.log.max.snapshot.interval.ms
-    metadata_spacing_ms: int = 30_000
-    """Topics that are made or deleted have the metadata copied with `topics.json`, no more often than this;
-    settings that are altered have it copied each time, and it is copied once per interval, too."""
+    """The metadata is copied with `topics.json`, and once per interval."""
     commit_segments: int = 16
     """So many segments at most, and no more once they have `commit_bytes`, go with one manifest."""
     commit_bytes: int = 256 << 20

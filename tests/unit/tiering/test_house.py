@@ -216,7 +216,7 @@ def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_
     keeper = cluster[1]
     keeper.metadata = MetadataSnapshot(60, 1, lambda: [b"later"])
     copies = keeper.manager._housekeeping._metadata
-    copies.changed(0, 0)
+    copies.changed(0)
     keeper.manager._fence._looked_ms = keeper.clock.monotonic_ms()
     with pytest.raises(NotNamed):
         keeper.do(copies.run_due(keeper.clock.monotonic_ms()))

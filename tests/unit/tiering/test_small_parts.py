@@ -47,7 +47,6 @@ def test_a_node_waits_as_apache_kafka_does_and_for_the_rest_as_docs_say() -> Non
     assert (settings.grace_ms, settings.sweep_interval_ms, settings.metadata_interval_ms) == (hour_ms,) * 3
     assert (settings.watchdog_ms, settings.fence_age_ms, settings.stop_timeout_ms) == (120_000, 10_000, 5_000)
     assert (settings.topics_debounce_ms, settings.topics_latest_ms) == (1_000, 10_000)
-    assert settings.metadata_spacing_ms == 30_000
     assert (settings.commit_segments, settings.commit_bytes, settings.block_bytes) == (
         16,
         268_435_456,
