@@ -401,6 +401,7 @@ class Housekeeping:
             if snapshot is None:
                 return
             await self._fence.check(self._tools.settings.fence_age_ms)
+            behind = await self._why_behind_copy(snapshot)
             written = await self._tools.pool.run(
                 write_topics,
                 self._tools.store,
@@ -408,6 +409,7 @@ class Housekeeping:
                 snapshot,
                 self._tools.stamps(),
                 self._deleted(),
+                behind=behind,
                 is_conditional=self._fence.is_conditional,
             )
         except (StorageError, CorruptionError, RequestError):

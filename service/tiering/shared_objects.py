@@ -74,14 +74,18 @@ def write_topics(
     stamp: Stamp | None = None,
     deleted: Collection[UUID] = (),
     *,
+    behind: str | None = None,
     is_conditional: bool = True,
 ) -> Written:
-    """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted.
+    """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted. `behind`: why
+    our metadata is older than the bucket's, which a damaged `topics.json` does not tell.
 
     `StoreUnavailable` when somebody else wrote it at the same moment: look again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
     compared = _compare(store, cluster_id, snapshot, deleted, seen)
+    if compared.damage is not None:
+        compared = compared._replace(refusal=behind)
     if compared.refusal is not None:
         return Written(compared)
     if compared.damage is not None:

@@ -9,7 +9,8 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
-from service.remote.format.manifest_codec import ClusterFile, encode_cluster
+from service.remote.format.keys import MetadataKey, metadata_key
+from service.remote.format.manifest_codec import ClusterFile, MetadataRef, encode_cluster
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.errors import StoreUnavailable
@@ -133,6 +134,20 @@ def test_one_that_was_damaged_before_the_start_is_written_again(world: World) ->
     world.fill(1)
     world.settle()
     assert [row.name for row in open_topics(world.bucket).topics] == ["events"]
+
+
+def test_a_damaged_one_is_left_by_a_node_whose_metadata_is_older_than_the_bucket_s(world: World) -> None:
+    end = world.metadata_offset + 100
+    later = MetadataRef(metadata_key(MetadataKey(end, 9, UUID(int=9))), end, 9, 1, 0)
+    update_cluster(world.bucket, CLUSTER, lambda one: one._replace(metadata=later), OwnWrites())
+    damaged = flip(world, "topics.json", 60)
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert world.bucket.get("topics.json", max_size=1 << 20) == damaged, "it may list topics that we lack"
+    told = world.manager.metrics.topics_file
+    assert told is not None
+    assert "cluster.json names metadata up to offset" in told
 
 
 def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_alone() -> None:
