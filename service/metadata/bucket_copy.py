@@ -94,14 +94,9 @@ def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
 
 
 def _why_lost(found: MetadataCopy | None, named: MetadataRef | None, is_named_there: bool) -> str | None:
-    if is_named_there or named is None or found is None or found.image.position > _position(named):
+    if is_named_there or named is None or found is None or found.image.position > named.position:
         return None
     return f"{named.key}: {CLUSTER_KEY} names it, and it is not there"
-
-
-def _position(ref: MetadataRef) -> tuple[int, int, int]:
-    """As `MetadataImage.position`."""
-    return ref.life, ref.epoch, ref.end_offset
 
 
 def _newer(greatest: MetadataCopy | None, named: MetadataCopy | None) -> MetadataCopy | None:

@@ -68,7 +68,7 @@ def write_metadata(
     and as new is left as it is.
     """
     named = _checked(read_cluster(store), snapshot, writer).metadata
-    if named is not None and _position(named) == snapshot.position:
+    if named is not None and named.position == snapshot.position:
         return named
     data = b"".join(snapshot.encode())
     if len(data) > MAX_METADATA_BYTES:
@@ -87,16 +87,12 @@ def write_metadata(
     return ref
 
 
-def _position(ref: MetadataRef) -> tuple[int, int, int]:
-    return ref.life, ref.epoch, ref.end_offset
-
-
 def _checked(cluster: ClusterFile, snapshot: MetadataSnapshot, writer: Writer) -> ClusterFile:
     owner = cluster.stamp.writer.incarnation if cluster.stamp is not None else None
     if owner != writer.incarnation:
         raise Displaced(f"another process ({owner}) has the prefix, this one is {writer.incarnation}")
     named = cluster.metadata
-    if named is not None and _position(named) > snapshot.position:
+    if named is not None and named.position > snapshot.position:
         raise OlderMetadata(
             f"the bucket has the cluster's metadata up to offset {named.end_offset} of epoch {named.epoch} "
             f"in life {named.life}, this node up to {snapshot.end_offset} of epoch {snapshot.epoch} in life "
@@ -153,16 +149,11 @@ class MetadataCopies:
         self._clock = clock
         self._interval_ms = interval_ms
         self._written = (-1, -1, -1)
-        self._written_ms = clock.monotonic_ms() - interval_ms
-        """when the last copy was written, by this process"""
-        self._pause_ms = 0
-        """until the next one, by its size"""
-        self.due_ms = clock.monotonic_ms()
+        self.due_ms = self._soonest_ms = clock.monotonic_ms()
 
     def changed(self, in_ms: int) -> None:
         """What is worth a copy was committed: write one in `in_ms`, or later after a large one."""
-        due_ms = max(self._clock.monotonic_ms() + in_ms, self._written_ms + self._pause_ms)
-        self.due_ms = min(self.due_ms, due_ms)
+        self.due_ms = min(self.due_ms, max(self._clock.monotonic_ms() + in_ms, self._soonest_ms))
 
     async def run_due(self, now_ms: int) -> None:
         """Write a copy if it is time and there is anything new. Raises what `write_metadata` does."""
@@ -194,5 +185,4 @@ class MetadataCopies:
         except (StorageError, CorruptionError, RequestError):
             self.due_ms = now_ms
             raise
-        self._written, self._written_ms = snapshot.position, now_ms
-        self._pause_ms = written.size // _BYTES_PER_MS
+        self._written, self._soonest_ms = snapshot.position, now_ms + written.size // _BYTES_PER_MS

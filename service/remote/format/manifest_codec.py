@@ -109,6 +109,11 @@ class MetadataRef(NamedTuple):
     life: int = 0
     """of the cluster, as the snapshot says (`LifeRecord`)"""
 
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """What orders snapshots: the newest has the greatest."""
+        return self.life, self.epoch, self.end_offset
+
 
 class ClusterFile(NamedTuple):
     """`cluster.json`: whose prefix it is, who took it over last, and the newest snapshot of its metadata.
