@@ -6,9 +6,10 @@ From there on every segment is read whole and its batches are verified; below it
 A **torn tail** is what a crash leaves of the last write: it lies beyond the last known-durable point, and
 nothing valid is behind it. It is cut. Where the machine was started anew since, its cache is gone, and with
 it any of the pages that were not flushed, in no order: there the log ends before the first batch that is
-missing, whatever is behind it. Everything else that is not as it was written is **damage**: bytes that
-are wrong or missing below that point, or in front of batches that are sound. Then `CorruptionError` says
-where, and the files stay as they are: whoever opened the log takes the replica offline.
+missing, whatever is behind it; with ``flush.messages=1`` only where that batch lacks a page. Everything else
+that is not as it was written is **damage**: bytes that are wrong or missing below that point, or in front of
+batches that are sound. Then `CorruptionError` says where, and the files stay as they are: whoever opened the
+log takes the replica offline.
 
 Indexes are made anew where they were read past, leader epochs that did not reach their file are learnt again.
 Producer state is the latest snapshot at or before the recovery point, and the batches since.
@@ -33,7 +34,7 @@ from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.raw_batches import read_marker
-from service.hot.recovery_walk import Problem, Run, recover_segment
+from service.hot.recovery_walk import Problem, Run, has_unwritten_page, recover_segment
 from service.hot.segment import Segment, SegmentSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
@@ -361,8 +362,9 @@ class _Loader:
         segment, known = self._segments[slot], self.known
         if known.clean or end_offset < known.recovery_point:
             raise CorruptionError(f"{problem.why}; it had been on disk for good")
-        if not self._may_have_lost(end_offset):
-            self._check_nothing_follows(slot, end_offset, problem)
+        is_lost = self._may_have_lost(end_offset)
+        if not is_lost or (self._state.config.flush_messages == 1 and not known.doubtful):
+            self._check_nothing_follows(slot, end_offset, problem, is_lost)
         _log.warning(
             "%s: valid up to offset %d, a torn tail of %d bytes cut: %s",
             segment.log.path, end_offset, segment.size - problem.position, problem.why,
@@ -371,18 +373,21 @@ class _Loader:
         self._drop(self._segments[slot + 1 :])
 
     def _may_have_lost(self, end_offset: int) -> bool:
-        """Whether what stood at `end_offset` may have gone with the machine's cache.
-
-        Where every batch is flushed before the next one comes, nothing has, unless a flush failed.
-        """
+        """Whether what stood at `end_offset` may have gone with the machine's cache."""
         known = self.known
-        if known.clean or (self._state.config.flush_messages == 1 and not known.doubtful):
-            return False
-        return known.lost_power and end_offset >= known.recovery_point
+        return known.lost_power and not known.clean and end_offset >= known.recovery_point
 
-    def _check_nothing_follows(self, slot: int, end_offset: int, problem: Problem) -> None:
-        segment = self._segments[slot]
-        behind = find_sound(segment.log.get().pread, problem.position + 1, segment.size, end_offset + 1)
+    def _check_nothing_follows(self, slot: int, end_offset: int, problem: Problem, is_lost: bool) -> None:
+        """`CorruptionError` where sound batches follow.
+
+        `is_lost`: unless the machine stopped before it wrote what is in front of them. With
+        ``flush.messages=1`` that is no more than what came during one flush, so it has to be seen.
+        """
+        segment, position = self._segments[slot], problem.position
+        read = segment.log.get().pread
+        behind = find_sound(read, position + 1, segment.size, end_offset + 1)
+        if is_lost and has_unwritten_page(read, position, segment.size if behind is None else behind):
+            return
         if behind is not None:
             raise CorruptionError(f"{problem.why}; a sound batch follows at position {behind}")
         for later in self._segments[slot + 1 :]:

@@ -19,9 +19,12 @@ from service.records.index_kernel import TABLE_FIELDS, recent_producers
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
-from service.records.walk import at_position, read_verified
+from service.records.walk import Read, at_position, read_verified
 
 _PIECE_BYTES: Final = 1 << 20
+_PAGE_BYTES: Final = 4096
+_LEAST_ZEROS: Final = 8
+"""as long as a base offset, which is zero in the first batch alone"""
 _SLOTS: Final = 1024
 
 
@@ -78,6 +81,21 @@ def recover_segment(
             next_offset = run.batches.last_offsets[-1] + 1
     segment.replace_indexes(builder)
     return next_offset, problem
+
+
+def has_unwritten_page(read: Read, position: int, end: int) -> bool:
+    """Whether a page of ``[position, end)`` was never written, as it is zeros from its border or from
+    `position` on; damage to a batch that was written leaves other bytes."""
+    at = position
+    while at < end:
+        until = at - at % _PAGE_BYTES + _PAGE_BYTES
+        if until > end and at != position:
+            return False  # zeros may be the last bytes of a batch
+        page = read(min(until, end) - at, at)
+        if len(page) >= _LEAST_ZEROS and not any(page):
+            return True
+        at = until
+    return False
 
 
 def _read(file: SegmentFile, position: int, size: int, next_offset: int) -> Run:

@@ -88,17 +88,12 @@ class FollowedLog:
         return await self._logs.append_beside(self._log, data, run)
 
     @property
-    def flushes_each(self) -> bool:
-        return self._log.config.flush_messages == 1
-
-    @property
     def needs_flush(self) -> bool:
         return self._log.flush_due
 
     async def flush(self) -> None:
         """The next fetch tells the leader that we have it: by then it is on the device, as on the leader's
-        own before it is acknowledged. And recovery takes a log of ``flush.messages=1`` for damaged where a
-        batch is missing in front of a sound one."""
+        own before it is acknowledged."""
         if self.needs_flush:
             await self._logs.flush(self._log)
 

@@ -98,10 +98,6 @@ class Replica(FollowerLog, Protocol):
         else before that began: nothing is appended then."""
 
     @property
-    def flushes_each(self) -> bool:
-        """Whether every batch is to be on the device before the next one comes (``flush.messages=1``)."""
-
-    @property
     def needs_flush(self) -> bool:
         """Whether something was appended that the topic's settings want on the device, and that is not."""
 
@@ -476,16 +472,13 @@ class Fetcher:
         replica, view = self._replicas[effect.tip], memoryview(records)
         taken, position, is_flushed = 0, 0, True
         try:
-            one_each = replica.flushes_each
-            while (end := end_of_run(view, position, 1 if one_each else _RUN_BATCHES)) > position:
+            while (end := end_of_run(view, position, _RUN_BATCHES)) > position:
                 if piece.charge(_RUN_US + (end - position) // _BYTES_PER_US):
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW
                 run = scan_batches(view, position, end, small_bytes=_SMALL_BYTES)
-                if one_each and run.batches > 1:
-                    run = first_of(run, 1)
-                elif run.batches > 2 * _RUN_BATCHES:  # the first was a large one
+                if run.batches > 2 * _RUN_BATCHES:  # the first was a large one
                     run = first_of(run, _RUN_BATCHES)
                 if run.batches:
                     found = await self._append_run(effect, replica, view, run)

@@ -12,6 +12,7 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
 from service.hot.log import LocalLog
+from service.hot.recovery_walk import has_unwritten_page
 from service.records.batch import stamp
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
 
@@ -151,13 +152,50 @@ def test_what_the_power_took_ends_the_log_whatever_is_behind_it(tmp_path: Path) 
     assert [r.offset for r in records_from(again)] == list(range(first + 5))
 
 
-def test_what_is_flushed_before_the_next_batch_comes_the_power_cannot_take(tmp_path: Path) -> None:
+def test_with_a_flush_for_each_batch_the_power_takes_pages_and_no_single_bytes(tmp_path: Path) -> None:
     log = filled(tmp_path)
     flip(log.dir / f"{bases(log)[2]:020d}.log", 100)
     before = contents(log.dir)
     with pytest.raises(CorruptionError, match="sound batch"):
         open_log(tmp_path, lost_power=True, flush_messages=1, **SETTINGS)
     assert contents(log.dir) == before
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_batches_that_came_during_one_flush_may_be_lost_in_any_order(tmp_path: Path, is_last: bool) -> None:
+    """The loop goes on appending while a thread flushes, with ``flush.messages=1``, too."""
+    log = filled(tmp_path)
+    first = bases(log)[-1 if is_last else 2]
+    path, size = log.dir / f"{first:020d}.log", len(batch(2).data)
+    data = bytearray(path.read_bytes())
+    data[size : 2 * size] = bytes(size)
+    path.write_bytes(data)
+    before = contents(log.dir)
+    for known in ({"lost_power": False}, {"lost_power": True, "recovery_point": first + 3}):
+        with pytest.raises(CorruptionError):
+            open_log(tmp_path, flush_messages=1, **known, **SETTINGS)
+        assert contents(log.dir) == before
+    again = open_log(tmp_path, lost_power=True, flush_messages=1, recovery_point=first + 2, **SETTINGS)
+    assert again.log_end_offset == first + 2
+
+
+@pytest.mark.parametrize(
+    ("zeros", "is_unwritten"),
+    [
+        ((100, 300), True),  # a small batch, from its beginning to the next sound one
+        ((100, 290), False),
+        ((4096, 8192), True),
+        ((4096, 8191), False),
+        ((4200, 8192), False),
+        ((100, 4096), True),
+        ((8192, 9000), False),  # the last bytes of a batch
+    ],
+)
+def test_an_unwritten_page_is_zeros_from_its_border_on(zeros: tuple[int, int], is_unwritten: bool) -> None:
+    end = 300 if zeros[1] <= 300 else 9000
+    data = bytearray(b"x" * end)
+    data[slice(*zeros)] = bytes(zeros[1] - zeros[0])
+    assert has_unwritten_page(lambda size, at: bytes(data[at : at + size]), 100, end) is is_unwritten
 
 
 def test_a_segments_end_that_the_power_took_ends_the_log(tmp_path: Path) -> None:
