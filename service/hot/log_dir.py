@@ -90,6 +90,21 @@ class Boot(NamedTuple):
     damaged: frozenset[str] = frozenset()
 
 
+def _encode_boot(boot: Boot) -> bytes:
+    """The id, a line for each directory and one with the checksum of these."""
+    body = "".join(f"{line}\n" for line in (boot.boot_id, *sorted(boot.damaged)))
+    return f"{body}{_META_CHECKSUM}{crc32c(body.encode()):08x}\n".encode()
+
+
+def _decode_boot(text: str) -> Boot:
+    """`CorruptionError` for a wrong checksum; earlier versions wrote none."""
+    body, marker, rest = text.rpartition(_META_CHECKSUM)
+    if marker and rest != f"{crc32c(body.encode()):08x}\n":
+        raise CorruptionError("its checksum is wrong")
+    boot_id, *damaged = (body if marker else text).splitlines()
+    return Boot(boot_id, frozenset(damaged))
+
+
 def is_reserved(directory_id: UUID) -> bool:
     """Whether the id stands for something else than a directory (Kafka ``DirectoryId.reserved``)."""
     high, low = divmod(directory_id.int, 1 << 64)
@@ -240,8 +255,7 @@ class LogDir:
         """The machine's run in which the directory was last in use; with id "" where that is not known."""
         path = self.path / BOOT_ID
         try:
-            boot_id, *damaged = read_file(self.disk, path, MAX_SMALL_BYTES).decode().splitlines()
-            self._boot = Boot(boot_id, frozenset(damaged))
+            self._boot = _decode_boot(read_file(self.disk, path, MAX_SMALL_BYTES).decode())
         except MissingFile:
             pass
         except (DiskError, CorruptionError, ValueError) as e:
@@ -262,9 +276,8 @@ class LogDir:
         boot = Boot(self._world.boot_id, frozenset(damaged))
         if boot == self._boot:
             return
-        lines = [boot.boot_id, *sorted(boot.damaged), ""]
         try:
-            write_atomically(self.disk, self.path / BOOT_ID, "\n".join(lines).encode())
+            write_atomically(self.disk, self.path / BOOT_ID, _encode_boot(boot))
         except DiskError as e:
             if isinstance(e, FsyncFailed):
                 self.latch.fail(e)

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,15 @@ from service.base.errors import ConfigError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
-from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
+from service.hot.log_dir import (
+    Boot,
+    LogDir,
+    cluster_id_of,
+    decode_uuid,
+    encode_uuid,
+    read_meta,
+    read_topic_id,
+)
 from service.hot.manager import LogManager
 from service.hot.producer_snapshot import read_snapshot
 from tests.support.fault_disk import FaultDisk
@@ -83,6 +92,26 @@ def test_whether_the_machine_was_started_anew_has_to_be_known(tmp_path: Path, be
     logs = boot(now, tmp_path)
     assert [tip for tip, _ in logs.offline()] == [A]
     close(logs, clean=False)
+
+
+def read_boot(path: Path) -> Boot:
+    with closing(LogDir(path, make_world())) as home:
+        return home.read_boot()
+
+
+def test_a_damaged_boot_id_is_no_loss_of_power(tmp_path: Path) -> None:
+    """Every bit of the file; an id that is another one would let damage be cut like what the power took."""
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    whole = (tmp_path / ".boot-id").read_bytes()
+    found = set()
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        (tmp_path / ".boot-id").write_bytes(data)
+        found.add(read_boot(tmp_path).boot_id)
+    assert found == {"", "one"}
+    (tmp_path / ".boot-id").write_bytes(b"two\na-0\n")  # as versions before the checksum wrote it
+    assert read_boot(tmp_path) == ("two", {"a-0"})
 
 
 def test_what_was_damaged_before_the_machine_was_started_anew_stays_as_it_is(tmp_path: Path) -> None:
