@@ -80,7 +80,8 @@ def write_topics(
     """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted. `behind`: why
     our metadata is older than the bucket's, which a damaged `topics.json` does not tell.
 
-    `StoreUnavailable` when somebody else wrote it at the same moment: look again.
+    `StoreUnavailable` when somebody else wrote it at the same moment, or when its bytes changed on the way:
+    look again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
     compared = _compare(store, cluster_id, snapshot, deleted, seen)
@@ -89,6 +90,8 @@ def write_topics(
     if compared.refusal is not None:
         return Written(compared)
     if compared.damage is not None:
+        if conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES) != seen:
+            raise StoreUnavailable(f"{TOPICS_KEY} comes with other bytes each time: {compared.damage}")
         log.warning("topics.json is damaged (%s): it is written again from the metadata", compared.damage)
     data = encode_topics(
         cluster_id,

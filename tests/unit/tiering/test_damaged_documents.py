@@ -9,13 +9,20 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
-from service.remote.format.keys import MetadataKey, metadata_key
-from service.remote.format.manifest_codec import ClusterFile, MetadataRef, encode_cluster
+from service.remote.format.keys import MetadataKey, head_key, metadata_key
+from service.remote.format.manifest_codec import (
+    ClusterFile,
+    MetadataRef,
+    TopicRow,
+    encode_cluster,
+    encode_topics,
+)
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.proven_uploads import ProvenUploads
+from service.remote.stores.store import Tagged
 from service.tiering.fence import OwnWrites, claim_prefix, read_cluster, take_over, update_cluster
 from tests.unit.tiering.test_damaged_uploads import FlippingOnce
 from tests.unit.tiering.world import CLUSTER, World
@@ -148,6 +155,43 @@ def test_a_damaged_one_is_left_by_a_node_whose_metadata_is_older_than_the_bucket
     told = world.manager.metrics.topics_file
     assert told is not None
     assert "cluster.json names metadata up to offset" in told
+
+
+class FlippedOnItsWay(MemoryStore):
+    """The next readings of one object come with a bit changed, each time another one."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemThreads())
+        self.flips = 0
+
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        found = super().get_tagged(key, max_size=max_size)
+        if key != "topics.json" or not self.flips:
+            return found
+        self.flips -= 1
+        data = bytearray(found.data)
+        data[60 + self.flips] ^= 1
+        return found._replace(data=bytes(data))
+
+
+@pytest.mark.parametrize("flips", [1, 2, 3])
+def test_one_that_changes_on_its_way_loses_nothing_that_it_alone_lists(tmp_path: Path, flips: int) -> None:
+    bucket = FlippedOnItsWay()
+    world = World(tmp_path / "disk", bucket)
+    world.fill(1)
+    world.settle()
+    stranger = TopicRow("orders", UUID(int=77), 2, {"retention.ms": "-1"})
+    bucket.put("topics.json", encode_topics(CLUSTER, 1, [*open_topics(bucket).topics, stranger]))
+    bucket.put(head_key(stranger.topic_id, 0), b"of somebody")
+    world.metadata_offset += 1
+    world.manager.topics_changed()
+    bucket.flips = flips
+    for _ in range(4):
+        world.clock.advance(10 * world.settings.topics_debounce_ms)
+        world.run()
+    assert bucket.flips == 0
+    assert open_topics(bucket).metadata_offset == world.metadata_offset
+    assert open_topics(bucket).foreign == (stranger,)
 
 
 def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_alone() -> None:
