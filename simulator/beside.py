@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.partition.partition import Partition
 from service.remote.format.keys import SegmentKey, parse_key, partition_prefix, segment_key
 from simulator.archive import Archive
-from simulator.client import Client, NoAnswer
+from simulator.client import EARLIEST, Client, NoAnswer
 from simulator.faults import DELETES, READS, WRITES
 from simulator.loop import Loop
 from simulator.model import PartitionModel, TopicModel, Violation
@@ -130,10 +130,11 @@ class Beside:
         end, at, deadline = self._end(one), one.partition.log_start, self._loop.time() + READ_S
         while at < end:
             found = await client.fetch(*one.key, at, max_wait_ms=500)
-            if found.error is ErrorCode.offset_out_of_range and found.log_start_offset > at:
-                at = found.log_start_offset
-            elif found.error is ErrorCode.none and found.next_offset > at:
-                at, deadline = found.next_offset, self._loop.time() + READ_S
+            came = found.next_offset if found.error is ErrorCode.none else at
+            if found.error is ErrorCode.offset_out_of_range:  # the cluster's own retention may apply to it
+                came = (await client.offset(one.topic.name, one.partition.index, EARLIEST))[1]
+            if came > at:
+                at, deadline = came, self._loop.time() + READ_S
             elif self._loop.time() > deadline:
                 raise Violation(
                     f"{one.partition}: nothing comes from {at} for {READ_S} s, {found.error.name}, "
