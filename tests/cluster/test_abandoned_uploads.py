@@ -25,7 +25,13 @@ def unfinished(store: Store) -> list[str]:
     return [upload["Key"] for upload in uploads]
 
 
-@pytest.mark.parametrize("server", ["moto", pytest.param("versitygw", marks=pytest.mark.versitygw)])
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param("moto", marks=pytest.mark.thorough),
+        pytest.param("versitygw", marks=pytest.mark.versitygw),
+    ],
+)
 def test_an_upload_cut_off_by_a_kill_is_aborted_after_the_grace(
     server: str, start_node: NodeFactory, request: pytest.FixtureRequest
 ) -> None:

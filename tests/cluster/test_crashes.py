@@ -91,6 +91,7 @@ def test_what_was_acknowledged_survives_kills_while_producing(start_node: NodeFa
     node.stop()
 
 
+@pytest.mark.thorough
 def test_what_was_acknowledged_survives_kills_at_segment_borders(start_node: NodeFactory) -> None:
     """Large batches, so that segments are rolled all the time."""
     source = random.Random(SEED)
@@ -139,6 +140,7 @@ def test_a_torn_tail_is_cut_and_the_log_goes_on(tail: bytes, start_node: NodeFac
     node.stop()
 
 
+@pytest.mark.thorough
 def test_topics_and_configs_survive_kills(start_node: NodeFactory) -> None:
     source = random.Random(SEED)
     node = start_node()

@@ -107,6 +107,7 @@ def disks(http: Http) -> Any:
     return http.json("/readyz")["checks"]["disks"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)  # after an outage the store is asked again every half a minute
 def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_it_is_back(
     start_node: NodeFactory, disk: Path, moto_store: Store

@@ -155,6 +155,7 @@ def test_a_leader_in_its_reserve_hands_over_and_leads_again_once_there_is_room(
         check_equal(cluster, TOPIC, range(PARTITIONS))
 
 
+@pytest.mark.thorough
 def test_leaders_stay_where_no_replica_has_room_and_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def proxy(store: Store) -> Iterator[FaultProxy]:
         yield made
 
 
+@pytest.mark.thorough
 def test_a_rolling_restart_while_the_keeper_gets_503_tiers(
     tmp_path: Path, store: Store, proxy: FaultProxy
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_disk_from_a_backup_deletes_nothing_and_takes_over_what_it_is_told_to(
     fsck(disk_store)
 
 
+@pytest.mark.thorough
 def test_a_new_disk_under_the_old_cluster_id_deletes_nothing_and_takes_over_what_it_is_told_to(
     archived: Node, disk_store: Store
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_new_disk_under_the_old_cluster_id_deletes_nothing_and_takes_over_what
     fsck(disk_store)
 
 
+@pytest.mark.thorough
 def test_of_two_nodes_with_one_disk_s_past_on_one_prefix_one_goes_on(
     archived: Node, disk_store: Store, start_node: NodeFactory, tmp_path: Path
 ) -> None:

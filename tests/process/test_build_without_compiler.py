@@ -59,6 +59,7 @@ def test_without_a_compiler_the_kernel_stays_interpreted_and_that_is_said(tmp_pa
     assert kernel_is_compiled(tmp_path) == "False"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 def test_a_compiler_that_gives_up_half_way_leaves_no_kernel_compiled(tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"
