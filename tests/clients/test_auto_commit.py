@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from signal import SIGTERM
 from typing import Protocol
 
 import pytest
@@ -71,7 +72,8 @@ class PythonMember:
     def leave(self) -> None:
         end(self._process, 60)
         self._reader.join(30)
-        assert self._process.returncode == 0, self._log.read_text()[-2000:]
+        is_over = self._process.returncode == 0 or (self._process.returncode == -SIGTERM and not self.values)
+        assert is_over, self._log.read_text()[-2000:]  # one that has just been started knows no signal yet
 
 
 class OneOfJava:
