@@ -478,6 +478,18 @@ def joined(random: Random, group: GroupModel) -> None:
     group.members.append(Member(member_id, instance_id=instance_id))
 
 
+def _cannot_write(world: SimWorld, group: GroupModel) -> bool:
+    """Whether the coordinator's log is offline: positions are told, and nobody joins."""
+    run = world.machine.run
+    if run is None or run.ended or run.node is None:
+        return True
+    return any(
+        one.is_offline
+        for one in run.node.partitions()
+        if one.tip.topic == OFFSETS and one.tip.partition == group.partition
+    )
+
+
 async def examine(world: SimWorld, group: GroupModel, final: bool) -> bool:
     """Read and judge one group; False where that cannot be done now. `NoAnswer`."""
     if group.is_busy:
@@ -492,6 +504,8 @@ async def examine(world: SimWorld, group: GroupModel, final: bool) -> bool:
                 return True
             if await drive(world, group, SETTLED_S):
                 return True
+            if _cannot_write(world, group):
+                return False
             raise Violation(f"{group} has not settled within {SETTLED_S:.0f} s")
     finally:
         client.close()
