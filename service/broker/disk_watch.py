@@ -79,6 +79,8 @@ class _Directory:
         """until when the disk's own refusal counts"""
         self.full_since_ms: int | None = None
         """since when its leaderships are to move; None: they are not"""
+        self.unknown = ""
+        """why it is not known what is left, as the log has it"""
 
 
 class RoomTeller(Protocol):
@@ -303,8 +305,13 @@ class DiskWatch:
             self._gone(home)
             return
         except StorageError as e:
-            self._troubles.warning("what is left of %s is not known: %s", home.path, e)
+            if home.unknown != str(e):
+                home.unknown = str(e)
+                _log.warning("what is left of %s is not known, and asked again: %s", home.path, e)
             return
+        if home.unknown:
+            home.unknown = ""
+            _log.info("what is left of %s is known again", home.path)
         config = self._config()
         marks = marks_of(config)
         was_in_reserve = home.standing is not None and home.standing.is_in_reserve

@@ -378,7 +378,11 @@ def test_a_disk_that_does_not_say_takes_no_more_than_it_had_left(climb: Callable
     wait_until("records to be taken", lambda: ladder.produce(plain)[0].error_code == 0)
 
 
-def test_a_disk_that_cannot_say_is_left_as_it_is(climb: Callable[..., Ladder]) -> None:
+def test_a_disk_that_cannot_say_is_left_as_it_is(
+    climb: Callable[..., Ladder], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked again and again, and told once."""
+    caplog.set_level(logging.INFO, "service.broker.disk_watch")
     ladder = climb()
     events = ladder.create("events", **TIERED)
     ladder.leave(1, Step.REFUSE)
@@ -390,6 +394,10 @@ def test_a_disk_that_cannot_say_is_left_as_it_is(climb: Callable[..., Ladder]) -
     ladder.disk.heal()
     ladder.wait_for(Step.FREE)
     assert ladder.node.failure is None
+    said = [text for one in caplog.records if "what is left of" in (text := one.getMessage())]
+    assert len(said) == 2, said
+    assert "not known, and asked again" in said[0]
+    assert "known again" in said[1]
 
 
 def test_a_directory_that_failed_is_on_no_step_and_is_said_to_be_offline(
