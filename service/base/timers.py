@@ -16,6 +16,9 @@ from service.base.purgatory import Operation, Purgatory
 
 _EXACT_BITS: Final = 9
 """Waits of more bits (of ms) end on a grid, by less than 1/256 of their time late."""
+_STOOD_STILL_S: Final = 1.0
+_READ_FIRST_S: Final = 0.5
+"""so long after a standstill nothing is due: what peers sent meanwhile waits in the sockets"""
 
 
 class Timers:
@@ -26,6 +29,7 @@ class Timers:
         self.purgatory = Purgatory(int(loop.time() * 1000))
         self._handle: asyncio.TimerHandle | None = None
         self._set_for_ms = 0
+        self._is_put_off = False
 
     def watch(self, operation: Operation, keys: Iterable[Hashable], timeout_s: float) -> None:
         """Let `operation` wait for events on `keys`, for `timeout_s` seconds and never for less, nor for much
@@ -49,8 +53,14 @@ class Timers:
         self._handle = self._loop.call_at(next_ms / 1000, self._due)
 
     def _due(self) -> None:
+        now_s = self._loop.time()
+        if now_s - self._set_for_ms / 1000 > _STOOD_STILL_S and not self._is_put_off:
+            # Of a process that was stopped, or a machine, every member's session would seem to be over.
+            self._is_put_off = True
+            self._handle = self._loop.call_at(now_s + _READ_FIRST_S, self._due)
+            return
         # The loop calls a little early, within its clock's resolution; what it was set for is due anyway.
-        self._handle = None
+        self._handle, self._is_put_off = None, False
         try:
             self.purgatory.advance(max(self._set_for_ms, int(self._loop.time() * 1000)))
         finally:

@@ -62,3 +62,42 @@ def test_long_waits_that_begin_one_after_the_other_end_together() -> None:
         assert len(ends) <= 320 / 32 + 1
     finally:
         loop.close()
+
+
+class Session(Operation):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = False
+
+    def completed(self, *, expired: bool) -> None:
+        self.is_over = expired
+
+
+def test_who_was_heard_only_after_a_standstill_has_time_to_be() -> None:
+    loop = Clock()
+
+    def turn(passed_s: float) -> None:
+        loop.now_s += passed_s
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+    try:
+        timers = Timers(loop)
+        heard, silent = Session(), Session()
+        timers.watch(heard, (), 6.0)
+        timers.watch(silent, (), 6.0)
+        turn(0.1)
+        turn(9.0)  # the process was stopped so long
+        turn(0.4)
+        assert not heard.is_over
+        assert not silent.is_over
+        timers.purgatory.forget(heard)
+        turn(0.2)
+        assert silent.is_over, "half a second is enough, and is given once"
+        assert not heard.is_over
+        late = Session()
+        timers.watch(late, (), 0.1)
+        turn(0.9)
+        assert late.is_over, "a long turn is no standstill"
+    finally:
+        loop.close()
