@@ -98,7 +98,7 @@ class Dispatcher:
         """What the controller answers, or this node where it is asked for what is its own."""
         is_long = len(frame) > LONG_BYTES
         if is_long:
-            await self.decoded.enter(context, len(frame), GROWTH)
+            await self._enter(context, header, frame, GROWTH)
         try:
             request = await Slice().go_through(decode_request_steps(header, frame), STEP_US)
             if forwards(request):
@@ -122,13 +122,21 @@ class Dispatcher:
     ) -> Response | None:
         """As a call, for a request with many elements: it waits for room as bytes, and reading and writing it
         is cut, too."""
-        context.only_reads = header.api_key in ONLY_READS
         growth = GROWTH if served.parse_steps is None else GROWTH_BY_HAND
-        await self.decoded.enter(context, len(frame), growth)
+        await self._enter(context, header, frame, growth)
         try:
             return await self._decoded(context, header, frame, served)
         finally:
             self.decoded.leave(context)
+
+    async def _enter(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, growth: int
+    ) -> None:
+        """Wait for room. Until there is any, the request ends with its peer: nothing of it was done. What
+        only reads ends with it later, too. A Produce may want no answer, so that its peer may leave."""
+        context.ends_with_peer = header.api_key != ApiKey.PRODUCE
+        await self.decoded.enter(context, len(frame), growth)
+        context.ends_with_peer = header.api_key in ONLY_READS
 
     async def _decoded(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served

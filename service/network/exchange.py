@@ -113,7 +113,7 @@ class RequestContext:
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "hurry", "listener", "only_reads",
+        "connection_id", "correlation_id", "ends_with_peer", "has_left", "hurry", "listener",
     )  # fmt: skip
 
     def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
@@ -126,8 +126,10 @@ class RequestContext:
         self.api_version = -1
         self.correlation_id = 0
         self.cancel_on_disconnect = False
-        self.only_reads = False
-        """It is long and changes nothing: nobody goes on with it when its peer sends no more, as in Kafka."""
+        self.ends_with_peer = False
+        """It is long, and has changed nothing yet: nobody goes on with it when its peer sends no more."""
+        self.has_left = False
+        """The peer has closed its side of the connection, or the connection has ended."""
         self.hurry: Callable[[], None] | None = None
         """Of a request that waits for nothing but time or news: another one waits behind it."""
 

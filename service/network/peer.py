@@ -57,8 +57,8 @@ class Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_behind", "_connection", "_context", "_eof", "_held", "_is_due", "_is_full",
-        "_mute", "_on_done", "_on_failed", "_owed", "_owed_key", "_owed_weight", "_pausing", "_pending",
+        "_api", "_asked_s", "_behind", "_connection", "_context", "_held", "_is_due", "_is_full", "_mute",
+        "_on_done", "_on_failed", "_owed", "_owed_key", "_owed_weight", "_pausing", "_pending",
         "_sender", "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
 
@@ -79,7 +79,6 @@ class Peer(asyncio.BufferedProtocol):
         self._behind: tuple[Answer, ApiMetrics] | WireError | None = None
         """what becomes of the current request then"""
         self._pausing = False
-        self._eof = False
         self._turn = True
         self._on_done: Callable[[], None] | None = None
         self._on_failed: Callable[[], None] | None = None
@@ -133,7 +132,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer sends no more. What it asked for already is still answered, except long polls."""
-        self._eof = True
+        self._context.has_left = True
         if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
             return False  # nothing is left to answer
         return bool(self._owed) or (self._connection.state is not READING and not self._ends_with_peer)
@@ -145,6 +144,7 @@ class Peer(asyncio.BufferedProtocol):
         self._sender.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._context.has_left = True
         self._shared.peers.pop(self, None)
         if self._turn:
             self._shared.admission.leave()
@@ -200,7 +200,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._owed and request[:2] != self._owed_key:
             self._held = request
             return began
-        context.cancel_on_disconnect = context.only_reads = False
+        context.cancel_on_disconnect = context.ends_with_peer = False
         context.hurry = None
         answer = shared.handler(context, request)
         # What the dispatcher let through is an API that is served: there are not many.
@@ -397,7 +397,9 @@ class Peer(asyncio.BufferedProtocol):
     def _kept(self, promise: Promise) -> None:
         """Within somebody else's work: where a request is next, or the end, that is for a step of its own."""
         shared = self._shared
-        has_more = self._connection.arrived_bytes or self._eof or shared.stopping or self._pausing
+        has_more = (
+            self._connection.arrived_bytes or self._context.has_left or shared.stopping or self._pausing
+        )
         if has_more or shared.is_turn_full:
             shared.calls.add(self._kept_before_more, promise)
         else:
@@ -439,7 +441,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def _close_where_over(self) -> None:
         """Where nobody asks any more, or is to ask, and all is answered."""
-        if (self._eof or self._shared.stopping) and not self._owed and not self._sender.busy:
+        if (self._context.has_left or self._shared.stopping) and not self._owed and not self._sender.busy:
             self._transport.close()
 
     def _settle(self, has_waited: bool = False) -> None:
@@ -536,9 +538,9 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def _ends_with_peer(self) -> bool:
-        """Whether what is asked is of no use to anybody but this peer: a long poll, or long and only read."""
+        """Whether what is asked ends with this peer: a long poll, or what is long and has changed nothing."""
         context = self._context
-        return self._pending is not None and (context.cancel_on_disconnect or context.only_reads)
+        return self._pending is not None and (context.cancel_on_disconnect or context.ends_with_peer)
 
     @property
     def waiting(self) -> bool:

@@ -1,16 +1,20 @@
-"""Long requests: one at a time in memory, as bytes until then, and none for a peer that has left."""
+"""Long requests: one at a time in memory, as bytes until then, and none begun for a peer that has left."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
+from service.base.clock import SystemClock
 from service.broker.decoded import DecodedMemory
-from service.wire.api import ApiKey, encode_request, request_module
-from tests.node.conftest import NodeThread
+from service.network.client import Client
+from service.records.builder import build_batch
+from service.wire.api import APIS, ApiKey, encode_request, request_module
+from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
 
 FEW, MANY = 6_000, 30_000
@@ -81,11 +85,42 @@ def _read(own: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def test_what_only_reads_ends_with_its_peer_however_much_it_is(
-    start: Callable[..., NodeThread], decoded: list[tuple[int, int]]
+def of_many(key: ApiKey) -> bytes:
+    """A request of `key` that names very much of what does not exist."""
+    module = request_module(key)
+    if key is ApiKey.OFFSET_COMMIT:
+        some = tuple(
+            module.OffsetCommitRequestPartition(partition_index=n, committed_offset=n, committed_metadata="")
+            for n in range(MANY)
+        )
+        topic = module.OffsetCommitRequestTopic(topic_id=UUID(int=1), partitions=some)
+        request = module.OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=(topic,)
+        )
+    elif key is ApiKey.LEAVE_GROUP:
+        members = tuple(module.MemberIdentity(member_id=f"member-{n}") for n in range(MANY))
+        request = module.LeaveGroupRequest(group_id="g", members=members)
+    elif key is ApiKey.INCREMENTAL_ALTER_CONFIGS:
+        config = module.AlterableConfig(name="retention.ms", config_operation=0, value="1")
+        resources = tuple(
+            module.AlterConfigsResource(resource_type=2, resource_name=f"t{n}", configs=(config,))
+            for n in range(MANY)
+        )
+        request = module.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+    else:
+        return list_offsets(MANY)
+    return encode_request(key, APIS[key].max_version, 1, "long", request)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [ApiKey.LIST_OFFSETS, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.INCREMENTAL_ALTER_CONFIGS],
+)
+def test_what_was_not_begun_ends_with_its_peer_however_much_it_is(
+    start: Callable[..., NodeThread], decoded: list[tuple[int, int]], key: ApiKey
 ) -> None:
     node = start()
-    request, count = list_offsets(MANY), 30
+    request, count = of_many(key), 30
     crowd = [socket.create_connection((node.host, node.port), 60) for _ in range(count)]
     for one in crowd:
         one.sendall(request)
@@ -96,4 +131,43 @@ def test_what_only_reads_ends_with_its_peer_however_much_it_is(
     assert len(decoded) < count // 2
     with socket.create_connection((node.host, node.port), 60) as one:
         one.sendall(request)
-        assert int.from_bytes(_read(one, 4)) > MANY
+        assert int.from_bytes(_read(one, 4)) > 0
+
+
+def test_what_a_peer_produces_is_written_though_it_leaves_without_an_answer(
+    start: Callable[..., NodeThread], decoded: list[tuple[int, int]]
+) -> None:
+    """With acks=0 there is none to wait for."""
+    node, partitions, count = start(), 300, 12
+    module = request_module(ApiKey.PRODUCE)
+    with node.client() as client:
+        talk = Talk(client)
+        talk.create("t", partitions=partitions)
+        batch = bytes(build_batch([(SystemClock().now_ms(), None, bytes(1000))]))
+        data = tuple(module.PartitionProduceData(index=n, records=batch) for n in range(partitions))
+        topic = module.TopicProduceData(topic_id=talk.topic_id("t"), partition_data=data)
+        request = module.ProduceRequest(transactional_id=None, acks=0, timeout=1000, topic_data=(topic,))
+        frame = encode_request(ApiKey.PRODUCE, 13, 1, "long", request)
+        for _ in range(count):
+            with socket.create_connection((node.host, node.port), 60) as one:
+                one.sendall(frame)
+        wait_until("all records", lambda: list_ends(client, "t", partitions) == [count] * partitions)
+    assert max(waiting for _, waiting in decoded) > 0, "all of them had room at once"
+
+
+def list_ends(client: Client, topic: str, partitions: int) -> list[int]:
+    module = request_module(ApiKey.LIST_OFFSETS)
+    some = tuple(
+        module.ListOffsetsPartition(partition_index=n, current_leader_epoch=-1, timestamp=-1)
+        for n in range(partitions)
+    )
+    answer = client.request(
+        ApiKey.LIST_OFFSETS,
+        module.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            timeout=timedelta(0),
+            topics=(module.ListOffsetsTopic(name=topic, partitions=some),),
+        ),
+    )
+    return [one.offset for one in answer.topics[0].partitions]
