@@ -202,22 +202,22 @@ class BufferPool:
         if not self._waiting:
             self._line.clear()
 
-    def look(self, now_s: float, patience_s: float) -> list[Owner]:
-        """See how the requests get on; returns who has used up its time."""
-        late = []
-        for owner, pace in self.holders.items():
-            if pace is None:
-                self.holders[owner] = Pace(now_s, owner.arrived_bytes)
-                continue
-            excused = owner in self._waiting or owner.is_excused
-            pace.look(now_s, owner.arrived_bytes, excused=excused, stands=owner.is_standing)
-            if pace.is_late(patience_s):
-                late.append(owner)
+    def is_late(self, owner: Owner, now_s: float, patience_s: float) -> bool:
+        """See how the request of one who holds memory gets on; returns whether it has used up its time."""
+        pace = self.holders[owner]
+        if pace is None:
+            self.holders[owner] = Pace(now_s, owner.arrived_bytes)
+            return False
+        excused = owner in self._waiting or owner.is_excused
+        pace.look(now_s, owner.arrived_bytes, excused=excused, stands=owner.is_standing)
+        return pace.is_late(patience_s)
+
+    def look_at_line(self) -> None:
+        """Let in those in line for whom there is room, also who was silent and has sent more."""
         for owner in [owner for owner in self._silent if owner.has_more]:
             self.wait(owner, *self._silent.pop(owner))
         if self._waiting:
             self._let_in()
-        return late
 
     def stalled(self, now_s: float) -> list[Owner]:
         """Who has to go for those in line: holders of memory that have not gone on, as of the last look.

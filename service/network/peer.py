@@ -37,8 +37,10 @@ _MOST_IN_A_TURN = 256
 """So many requests that one peer has sent in one go before the others get their turn."""
 _LENT_BYTES = 64 << 10
 """The memory of a request as large is counted until it is answered."""
+_READ_BYTES = 256 << 10
+"""What is read at once of a request that is large."""
 _SHORT_BYTES = 4 << 10
-"""What is read at once while there is no memory to keep it in."""
+"""The same while there is no memory to keep it in, and in a turn that is full."""
 _MOST_OWED = 64
 """So much the answers weigh that one peer is owed before its next request is handled, or little more."""
 _NO_API = ApiMetrics()
@@ -113,11 +115,14 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._view = self._connection.free_space()
-        if self._view is not None:
-            return self._view
         shared = self._shared
-        return shared.scratch[:_SHORT_BYTES] if shared.pool.is_short else shared.scratch
+        # Many may have something to read in the same turn, and each byte is copied, often to a new page.
+        is_full = shared.is_turn_full
+        space = self._connection.free_space()
+        if space is not None:
+            self._view = space[: _SHORT_BYTES if is_full else _READ_BYTES]
+            return self._view
+        return shared.scratch[:_SHORT_BYTES] if is_full or shared.pool.is_short else shared.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         self._moved()
@@ -160,6 +165,10 @@ class Peer(asyncio.BufferedProtocol):
         if self._pending is not None and self._ends_with_peer:
             self._pending.cancel()
         self._forget_owed()
+        if hasattr(self._transport, "_read_ready_cb"):
+            # asyncio's own refers to itself by the method it reads with: thousands that end in the same
+            # moment would be garbage that the collector takes 20 ms for.
+            self._transport._read_ready_cb = None
         if self._shared.on_gone is not None:
             self._shared.on_gone(self._context)
 

@@ -3,7 +3,8 @@
 A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each and more for the
 bytes that did move (`pace`). When memory for requests is needed and there is none, who has stalled goes at
 once. Nothing is looked at, and no timer set, while nobody is in the middle of anything. There is no deadline
-for each of them to be put into a wheel: it moves with every byte, and a look at all is cheaper than that.
+for each of them to be put into a wheel: it moves with every byte, and a look at all is cheaper than that. A
+turn looks at `LOOKED_AT` of them, and more in later turns.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from service.network.metrics import NetworkMetrics
 from service.network.pace import Pace
 
 LOOK_S: Final = 0.25
+LOOKED_AT: Final = 250
+"""0.5 ms."""
 
 
 class Peer(Owner, Protocol):
@@ -48,6 +51,11 @@ class Watch:
         self._read_timeout_s = read_timeout_s
         self._send_timeout_s = send_timeout_s
         self._sending: dict[Peer, Pace] = {}
+        self._holders: list[Owner] = []
+        """who is still to be looked at"""
+        self._senders: list[Peer] = []
+        self._now_s = 0.0
+        """when the present look began"""
         self._timer: asyncio.TimerHandle | None = None
         self._cut: dict[Owner, None] = {}
         self._makes_room = False
@@ -87,6 +95,7 @@ class Watch:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _end(self, owner: Owner, reason: str) -> None:
         """In the row of what many want at once: the time of thousands may be up in the same look."""
@@ -95,23 +104,46 @@ class Watch:
         self._calls.add(peer.cut, reason)
 
     def _look(self) -> None:
-        now_s = self._loop.time()
+        self._now_s = self._loop.time()
+        self._holders, self._senders = list(self._pool.holders), list(self._sending)
+        self._look_on()
+
+    def _look_on(self) -> None:
+        if self._timer is None:
+            return  # the server has closed
+        for _ in range(LOOKED_AT):
+            if self._holders:
+                self._look_at_holder(self._holders.pop())
+            elif self._senders:
+                self._look_at_sender(self._senders.pop())
+            else:
+                break
+        if self._holders or self._senders:
+            self._calls.add(self._look_on)
+            return
         self._timer = None
-        for late in self._pool.look(now_s, self._read_timeout_s):
-            if late in self._cut:
-                continue
-            self._metrics.late_requests += 1
-            self._end(late, f"{late.arrived_bytes} bytes of a request have come, too slowly")
-        for peer, pace in list(self._sending.items()):
-            if peer in self._cut:
-                continue
-            if (moved := peer.moved_bytes) is None:
-                self._sending[peer] = Pace(now_s)
-                continue
-            pace.look(now_s, moved)
-            if pace.is_late(self._send_timeout_s):
-                self._metrics.late_responses += 1
-                self._end(peer, f"{moved} bytes of a response were taken, too slowly")
+        self._pool.look_at_line()
         self._make_room()
         if self._pool.holders or self._sending:
             self.begin()
+
+    def _look_at_holder(self, owner: Owner) -> None:
+        if owner not in self._pool.holders or not self._pool.is_late(
+            owner, self._now_s, self._read_timeout_s
+        ):
+            return
+        if owner not in self._cut:
+            self._metrics.late_requests += 1
+            self._end(owner, f"{owner.arrived_bytes} bytes of a request have come, too slowly")
+
+    def _look_at_sender(self, peer: Peer) -> None:
+        pace = self._sending.get(peer)
+        if pace is None or peer in self._cut:
+            return
+        if (moved := peer.moved_bytes) is None:
+            self._sending[peer] = Pace(self._now_s)
+            return
+        pace.look(self._now_s, moved)
+        if pace.is_late(self._send_timeout_s):
+            self._metrics.late_responses += 1
+            self._end(peer, f"{moved} bytes of a response were taken, too slowly")

@@ -286,10 +286,10 @@ def test_who_has_nothing_more_to_send_loses_its_place_in_line() -> None:
         pool.wait(one, 40_000, lambda one=one: called.append(one))  # type: ignore[misc]
     pool.give(held, next(iter(pool.holders)))
     assert called == [honest]
-    pool.look(0.0, 30)
+    pool.look_at_line()
     assert called == [honest]
     silent.has_more = True
-    pool.look(1.0, 30)
+    pool.look_at_line()
     assert called == [honest, silent]
 
 
@@ -304,17 +304,22 @@ def test_a_peer_gets_twice_what_it_sent_when_memory_is_not_plentiful() -> None:
     assert pool.in_use_bytes - before <= 256 << 10
 
 
+def late_of(pool: BufferPool, now_s: float) -> list[Owner]:
+    """Those of whom a look at all says that they have used up 30 s."""
+    return [owner for owner in list(pool.holders) if pool.is_late(owner, now_s, 30)]
+
+
 def test_who_stalls_is_named_and_who_goes_on_is_not() -> None:
     pool = BufferPool(1 << 20)
     silent, drip, brisk, busy, standing = (Holder(50_000) for _ in range(5))
     busy.is_excused = standing.is_excused = standing.is_standing = True
     for one in (brisk, drip, silent, busy, standing):
         assert pool.take(100_000, one) is not None
-    assert pool.look(0.0, 30) == []
+    assert late_of(pool, 0.0) == []
     for second in range(1, 3):
         drip.arrived_bytes += 1
         brisk.arrived_bytes += 40_000
-        assert pool.look(float(second), 30) == []
+        assert late_of(pool, float(second)) == []
     assert pool.stalled(2.0) == [], "nobody needs their memory"
     newcomer = Holder()
     pool.wait(newcomer, 1000, lambda: None)
@@ -331,14 +336,14 @@ def test_a_request_has_its_time_and_more_for_what_has_come() -> None:
         pool.take(4096, one)
     late: dict[Holder, int] = {}
     for second in range(200):
-        for found in pool.look(float(second), 30):
+        for found in late_of(pool, float(second)):
             assert isinstance(found, Holder)
             late.setdefault(found, second)
         drip.arrived_bytes += 1
         brisk.arrived_bytes += 33_000
     assert late == {drip: 31}
     pool.begin(drip)
-    assert pool.look(200.0, 30) == [], "that was another request"
+    assert late_of(pool, 200.0) == [], "that was another request"
 
 
 def test_buffers_are_used_again_when_nobody_sees_them() -> None:

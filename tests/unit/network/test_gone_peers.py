@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 
 from service.network.exchange import Response
 from service.network.peer import Peer
@@ -16,17 +17,17 @@ def test_a_connection_that_has_ended_is_freed_without_the_collector() -> None:
     async def scenario() -> int:
         server = Server("127.0.0.1", 0, lambda context, request: Response([FRAME]))
         await server.start()
+        loop = asyncio.get_running_loop()
         for _ in range(5):
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(FRAME)
-            assert await reader.readexactly(len(FRAME)) == FRAME
-            writer.close()
-            await writer.wait_closed()
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.setblocking(False)
+                await loop.sock_sendall(client, FRAME)
+                assert await loop.sock_recv(client, 100) == FRAME
         async with asyncio.timeout(30):
             while server.connection_count:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
-        alive = sum(isinstance(one, Peer) for one in gc.get_objects())
+        alive = sum(isinstance(one, Peer | asyncio.Transport) for one in gc.get_objects())
         await server.close()
         return alive
 

@@ -6,6 +6,7 @@ The loop's time goes on only where the test says that something took time, so tu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable, Coroutine
@@ -15,8 +16,11 @@ import pytest
 
 from service.base.purgatory import Purgatory
 from service.base.turns import Turns
+from service.broker.decoded import DecodedMemory
 from service.broker.loop import new_loop
 from service.network.exchange import Answer, Later, Limits, Promise, RequestContext, Response
+from service.network.pace import Pace
+from service.network.peer import Peer
 from service.network.server import Server
 from service.partition.waits import Wait
 
@@ -166,8 +170,6 @@ def test_waits_that_one_append_ends_go_on_in_as_many_turns_as_they_take_in_their
 def test_connections_whose_time_is_up_in_one_moment_are_ended_a_few_in_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from service.network.peer import Peer
-
     ended: list[float] = []
 
     async def scenario(node: Node) -> None:
@@ -200,3 +202,108 @@ def test_connections_whose_time_is_up_in_one_moment_are_ended_a_few_in_a_turn(
     node = play(scenario)
     assert len(ended) == 5 * PEERS
     assert node.longest_s <= MOST_TURN_S
+
+
+def test_a_look_at_thousands_that_are_in_the_middle_of_a_request_takes_as_many_turns_as_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[float] = []
+
+    async def scenario(node: Node) -> None:
+        look = Pace.look
+
+        def costly(
+            pace: Pace, now_s: float, moved: int, *, excused: bool = False, stands: bool = False
+        ) -> None:
+            looked.append(now_s)
+            node.worked(0.00002)
+            look(pace, now_s, moved, excused=excused, stands=stands)
+
+        monkeypatch.setattr(Pace, "look", costly)
+        server = await node.serve(lambda context, request: Response([ANSWER]))
+        crowd = await node.connected(server, 10 * PEERS)
+        for one in crowd:
+            one.send(b"\0\0\1")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        for _ in range(4):
+            node.now[0] += 0.25
+            node.turns.began = node.now[0]  # the time that passes is nobody's work
+            for _ in range(20):
+                await asyncio.sleep(0)
+        for one in crowd:
+            one.close()
+        await server.close(0)
+
+    node = play(scenario)
+    assert len(looked) >= 20 * PEERS
+    assert node.longest_s <= MOST_TURN_S
+
+
+def test_of_large_requests_a_turn_reads_a_part_and_little_once_it_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_time: list[int] = []
+    late: list[int] = []
+
+    async def scenario(node: Node) -> None:
+        updated = Peer.buffer_updated
+
+        def told(peer: Peer, nbytes: int) -> None:
+            (late if node.now[0] - node.turns.began > 0.004 else in_time).append(nbytes)
+            node.worked(nbytes / 100e6)
+            updated(peer, nbytes)
+
+        monkeypatch.setattr(Peer, "buffer_updated", told)
+        server = await node.serve(lambda context, request: Response([ANSWER]))
+        crowd = await node.connected(server, 20)
+        frame = struct.pack(">i", 2 << 20) + bytes(2 << 20)
+        unsent = {one: memoryview(frame) for one in crowd}
+        while unsent:
+            for one, rest in list(unsent.items()):
+                with contextlib.suppress(BlockingIOError):
+                    unsent[one] = rest[one.send(rest) :]
+                if not unsent[one]:
+                    del unsent[one]
+            await asyncio.sleep(0)
+        for one in crowd:
+            await received(one, len(ANSWER))
+            one.close()
+        await server.close(0)
+
+    node = play(scenario)
+    assert max(in_time) <= 256 << 10
+    assert late
+    assert max(late) <= 4 << 10
+    assert node.longest_s <= 0.004 + 2 * 0.0027 + 20 * 0.00005
+
+
+def test_a_request_that_came_before_its_peer_left_is_not_begun_afterwards() -> None:
+    """It stood in the row of a turn that was full, so nobody knew that it is long when its peer left."""
+    begun: list[bytes] = []
+
+    async def scenario(node: Node) -> None:
+        memory = DecodedMemory()
+
+        async def long(context: RequestContext, request: bytes) -> Response:
+            context.ends_with_peer = True
+            await memory.enter(context, 1 << 20, 32)
+            begun.append(request)
+            memory.leave(context)
+            return Response([ANSWER])
+
+        def answer(context: RequestContext, request: memoryview) -> Answer | Later:
+            node.worked(0.005)
+            return long(context, bytes(request))
+
+        server = await node.serve(answer)
+        crowd = await node.connected(server, 20)
+        for one in crowd:
+            one.send(REQUEST)
+            one.close()
+        while server.connection_count:
+            await asyncio.sleep(0)
+        await server.close(0)
+
+    play(scenario)
+    assert len(begun) <= 2
