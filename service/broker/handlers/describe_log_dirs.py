@@ -5,6 +5,7 @@ Sizes are those of local files: what a partition has in the bucket alone is not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
 from service.base.slices import Slice, each_in_slices
+from service.base.steps import Steps
 from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.log import LocalLog
 from service.network.exchange import RequestContext
 from service.wire.log_dirs import (
+    DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -39,12 +42,12 @@ async def handle(
     says why.
     """
     piece = Slice()
-    wanted = await _wanted(request, piece)
+    wanted = None if request.topics is None else await piece.go_on(asked_partitions(request.topics))
     by_directory: dict[Path, Topics] = {path: {} for path in broker.config.log_dirs}
     for log, path in broker.logs_by_directory():
         if piece.charge(LOOK_US if wanted is not None else PARTITION_US):
             await piece.next_turn()
-        if path in by_directory and (wanted is None or (log.tip.topic, log.tip.partition) in wanted):
+        if path in by_directory and (wanted is None or log.tip.partition in wanted.get(log.tip.topic, ())):
             by_directory[path].setdefault(log.tip.topic, []).append(_partition(broker, log))
     return DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE,
@@ -53,16 +56,16 @@ async def handle(
     )
 
 
-async def _wanted(request: DescribeLogDirsRequest, piece: Slice) -> set[tuple[str, int]] | None:
-    if request.topics is None:
-        return None
-    wanted: set[tuple[str, int]] = set()
-    for topic in request.topics:
+def asked_partitions(topics: Sequence[DescribableLogDirTopic]) -> Steps[dict[str, set[int]]]:
+    """Return the partitions asked for, by topic: pairs would be freed in one go, for 15 ms."""
+    asked: dict[str, set[int]] = {}
+    for topic in topics:
+        yield LOOK_US
+        of_topic = asked.setdefault(topic.topic, set())
         for partition in topic.partitions:
-            if piece.charge(LOOK_US):
-                await piece.next_turn()
-            wanted.add((topic.topic, partition))
-    return wanted
+            yield LOOK_US
+            of_topic.add(partition)
+    return asked
 
 
 def _partition(broker: Broker, log: LocalLog) -> DescribeLogDirsPartition:

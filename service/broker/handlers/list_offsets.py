@@ -28,6 +28,7 @@ from kio.schema.list_offsets.v11.response import (
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice, each_in_slices, in_slices
+from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.search import Look
@@ -77,6 +78,23 @@ def handle(
     return offsets.finish(known)
 
 
+def named_twice(request: ListOffsetsRequest) -> Steps[dict[str, set[int]]]:
+    """Return which partitions of each topic are named more than once.
+
+    A set for each topic, not one of pairs: a hundred thousand pairs are freed in one go, for 30 ms.
+    """
+    seen: dict[str, set[int]] = {}
+    twice: dict[str, set[int]] = {}
+    for topic in request.topics:
+        yield 1
+        of_topic = seen.setdefault(topic.name, set())
+        again = twice.setdefault(topic.name, set())
+        for one in topic.partitions:
+            yield 1
+            (again if one.partition_index in of_topic else of_topic).add(one.partition_index)
+    return twice
+
+
 class _Search(NamedTuple):
     """What is still to be answered: where the answer goes, and what was asked."""
 
@@ -106,21 +124,15 @@ class _Offsets:
 
     def places(self) -> Generator[int, None, None]:
         """Answers what is known, and notes the rest in `searches`; in steps."""
-        seen: set[tuple[str, int]] = set()
-        twice: set[tuple[str, int]] = set()
-        for topic in self._request.topics:
-            yield 1
-            for one in topic.partitions:
-                yield 1
-                key = topic.name, one.partition_index
-                (twice if key in seen else seen).add(key)
+        twice = yield from named_twice(self._request)
         for topic in self._request.topics:
             yield PARTITION_US
             answers: list[ListOffsetsPartitionResponse] = []
             self._topics.append((topic.name, answers))
+            of_topic = twice[topic.name]
             for one in topic.partitions:
                 yield PARTITION_US
-                if (topic.name, one.partition_index) in twice:
+                if one.partition_index in of_topic:
                     answers.append(_answer(one, ErrorCode.invalid_request, NOT_FOUND))
                 else:
                     answers.append(self._at_once(topic.name, one, answers))
