@@ -124,6 +124,25 @@ def test_nothing_is_looked_at_while_long_requests_are_answered(full_looks: list[
     assert decoded
 
 
+def test_nothing_young_is_looked_at_while_requests_are_objects(full_looks: list[int]) -> None:
+    is_decoding = True
+    Garbage(Turns(), time.monotonic, is_decoding=lambda: is_decoding).begin()
+    decoded: list[object] = []
+    thing = Thing()
+    gone = weakref.ref(thing)
+    del thing
+    decoded += [[n] for n in range(LITTLE)]
+    assert gone() is not None
+    assert gc.get_freeze_count() > LITTLE - YOUNG
+    is_decoding = False
+    later = Thing()
+    after = weakref.ref(later)
+    del later
+    decoded += [[n] for n in range(LITTLE)]
+    assert after() is None, "the young are looked at again"
+    assert decoded
+
+
 def test_a_long_collection_is_named_as_what_held_the_loop(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
