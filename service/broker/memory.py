@@ -42,6 +42,8 @@ class Memory:
         self._was_busy = 0
         self._least = self._floor = 1 << 62
         """what the process held at least since the last try, and ever"""
+        self._left = 0
+        """what the last try left"""
         self._rest = 0
         """looks until the next try"""
         self._tried = 0, 0
@@ -63,13 +65,17 @@ class Memory:
         if self._rest:
             self._rest -= 1
             if self._rest == LOOKS_BETWEEN - 1:
-                self._least = now  # what is left after a try was in use
+                self._least = self._left = now  # what is left after a try was in use
         self._least, self._floor = min(self._least, now), min(self._floor, now)
         if self._rest or self._was_busy != was_busy:
             return
         busy_then, blocks_then = self._tried
         blocks = self._blocks()
-        is_over = self._was_busy != busy_then or blocks < blocks_then - MANY_BLOCKS
+        is_over = (
+            self._was_busy != busy_then
+            or blocks < blocks_then - MANY_BLOCKS
+            or now < self._left - MUCH_BYTES  # large buffers are few blocks
+        )
         if now - (self._floor if is_over else self._least) > MUCH_BYTES:
             self._rest = LOOKS_BETWEEN
             self._tried = self._was_busy, blocks

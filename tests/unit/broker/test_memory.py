@@ -94,3 +94,18 @@ def test_what_is_let_go_of_without_work_is_given_back() -> None:
     for _ in range(8):
         process.memory.look()
     assert (process.trims, process.held) == (2, 60 * MIB)
+
+
+def test_what_is_left_of_large_buffers_is_given_back_when_they_have_gone() -> None:
+    """They are few blocks, and no long work: the try came in the middle of them, and most of it went by
+    itself."""
+    process = Process()
+    process.memory.look()
+    process.held += 340 * MIB
+    for _ in range(8):
+        process.memory.look()
+    assert process.trims == 1
+    process.held, process.free = 140 * MIB, 80 * MIB
+    for _ in range(8):
+        process.memory.look()
+    assert (process.trims, process.held) == (2, 60 * MIB)
