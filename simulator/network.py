@@ -125,10 +125,9 @@ class Network:
             raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {host}:{port}")
         self._connections += 1
         name = f"c{self._connections}"
-        client = Transport(
-            self, factory(), CURRENT.get(), f"{name}>", ("10.0.0.1", 50_000 + self._connections)
-        )
-        server = Transport(self, None, listener.process, f"{name}<", client.own_address)
+        client_address = ("10.0.0.1", 50_000 + self._connections)
+        client = Transport(self, factory(), CURRENT.get(), f"{name}>", listener.address)
+        server = Transport(self, None, listener.process, f"{name}<", client_address)
         client.peer, server.peer = server, client
         server.link, client.link = (own, str(host)), (str(host), own)
         if own != str(host):
@@ -214,7 +213,6 @@ class Transport(asyncio.Transport):
         self.protocol = protocol
         self.process = process
         self.name = name
-        self.own_address = address
         self.peer: Transport
         self.link: Link = ("", "")
         """over which this end is reached"""

@@ -135,6 +135,7 @@ class ControllerNode:
             world,
             NodeConfigRules(config),
             probe=self._prober.probe,
+            on_disproved=self._prober.distrust,
             on_news=self._wind,
             counts=self.publisher.published,  # who asks for clients waits for the broker that they asked
         )

@@ -162,6 +162,8 @@ class Controllers:
                 if one.may_be_done and not one.is_safe_again:
                     self.metrics.unknown += 1
                     raise OutcomeUnknown(f"the controller's answer was lost: {e}") from e
+                if was_sent(e):
+                    tried = None  # The connection broke: the channel says when the next one may be made.
                 continue
             if not is_not_controller(answer):
                 return answer

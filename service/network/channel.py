@@ -52,7 +52,16 @@ _SHORT_S: Final = 1.0
 _STEP_US: Final = 400
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 
-__all__ = ["Channel", "ChannelOptions", "Channels", "PeerFailed", "Reachable", "Versions", "was_sent"]
+__all__ = [
+    "Channel",
+    "ChannelOptions",
+    "Channels",
+    "PeerFailed",
+    "Reachable",
+    "Versions",
+    "is_refused",
+    "was_sent",
+]
 
 Versions = dict[int, tuple[int, int]]
 """oldest and newest version that both sides know, by API key"""
@@ -260,7 +269,7 @@ class Channel:
         self._link = link
 
     def _why(self, error: Exception) -> OSError:
-        if _is_refused(error):
+        if is_refused(error):
             self.metrics.refused += 1
             return ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {self.name}")
         if isinstance(error, TimeoutError):
@@ -340,8 +349,9 @@ def was_sent(error: OSError) -> bool:
     return not isinstance(error, ConnectionRefusedError) and bool(error.__dict__.get("was_sent", True))
 
 
-def _is_refused(error: Exception) -> bool:
-    """asyncio puts what it was told of several addresses into words alone."""
+def is_refused(error: Exception) -> bool:
+    """Whether nobody listens there, at any address of the host: asyncio puts what it was told of several
+    into words alone."""
     if isinstance(error, ConnectionRefusedError):
         return True
     if not isinstance(error, OSError) or error.errno is not None:

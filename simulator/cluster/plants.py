@@ -17,7 +17,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
-from service.broker.broker_prober import BrokerProber
+from service.broker.broker_prober import BrokerProber, Found
 from service.broker.cluster_plane import ClusterPlane
 from service.broker.disk_watch import DiskWatch
 from service.broker.lifecycle import Heartbeat, Lifecycle
@@ -158,7 +158,8 @@ def refusal_is_death() -> None:
     original = BrokerProber.probe
 
     async def credulous(self: Any, broker: Any) -> Any:
-        self._open[broker.id] = broker.epoch
+        if self._found(broker) is None:
+            self._open[broker.id] = Found(broker.epoch, broker.endpoints[0].host, 0.0)
         return await original(self, broker)
 
     _swap(BrokerProber, "probe", lambda _: credulous)

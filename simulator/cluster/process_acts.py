@@ -85,7 +85,8 @@ async def lose_power(world: ClusterWorld, random: Random) -> None:
 
 async def refuse_broker(world: ClusterWorld, random: Random) -> None:
     """The listener of one broker refuses whoever comes anew, though its process lives and is heard: from its
-    start on, or for a while, all other nodes or one of them, now and then clients, too."""
+    start on, or for a while, all other nodes or one of them, now and then clients, too. Now and then the
+    connections that it has with them break some times one after the other."""
     machine, names = random.choice(world.machines), [one.name for one in world.machines]
     others = [name for name in names if name != machine.name]
     hosts = random.choice((others, others, [random.choice(others)], [*others, CLIENT]))
@@ -97,6 +98,12 @@ async def refuse_broker(world: ClusterWorld, random: Random) -> None:
     world.network.links.refused |= {(host, machine.address) for host in hosts}
     if from_start:
         await _again(world, random, machine)
+    if random.random() < 0.5:
+        between_s = random.choice((0.01, 0.1, 0.3, 0.7))
+        for _ in range(random.randrange(2, 6)):
+            broken = sum(world.network.reset(machine.name, other) for other in others)
+            world.tell(f"{broken} connections of {machine.name} are reset")
+            await asyncio.sleep(between_s)
     if random.random() < 0.5:
         await asyncio.sleep(random.choice((0.3, 2.0, 5.0)))
         world.network.links.refused.clear()

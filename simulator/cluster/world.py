@@ -259,9 +259,13 @@ class ClusterWorld:
                 partition.may_lose_from(offset)
 
     def _was_unclean(self, key: Key) -> bool:
-        """Somebody leads who may lack records; whether the topic allows that."""
-        for topic, partition in self.partitions():
-            if (topic.topic_id, partition.index) == key and partition.allows_unclean:
+        """Somebody leads who may lack records; whether the topic allows that. Topics whose deletion was asked
+        for, and may not have happened, count."""
+        for topic in self.topics:
+            if topic.topic_id != key[0]:
+                continue
+            partition = topic.partitions[key[1]]
+            if partition.allows_unclean:
                 self.tell(f"{partition} has an unclean leader")
                 partition.was_unclean = True
                 partition.may_lose_from(0)

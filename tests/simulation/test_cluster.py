@@ -146,6 +146,38 @@ def test_a_broker_that_lives_and_refuses_is_not_fenced_when_controllers_fail_ove
     apart(lambda: _fail_over_beside_brokers_that_refuse(from_start=from_start))
 
 
+def _connections_break_beside_brokers_that_refuse() -> None:
+    """Two brokers that are heard refuse every controller, and their connections break again and again."""
+    world = ClusterWorld(1, nodes=5)
+    brokers = world.machines[3:]
+    controllers = [one.name for one in world.machines[:3]]
+
+    async def main() -> None:
+        for machine in world.machines:
+            world.start(machine)
+        for machine in world.machines:
+            assert await world.until_ready(machine, START_S), machine.run and machine.run.reason
+        await asyncio.sleep(3)
+        for between_s in (0.01, 0.05, 0.1, 0.3, 0.7, 2.1) * 3:
+            world.network.links.refused |= {
+                (one, broker.address) for one in controllers for broker in brokers
+            }
+            for _ in range(4):
+                for one in controllers:
+                    for broker in brokers:
+                        world.network.reset(one, broker.name)
+                await asyncio.sleep(between_s)
+            world.network.links.refused.clear()
+            await asyncio.sleep(4)
+        assert not any(one.fenced for one in world.image().brokers.values())
+
+    world.run(main())
+
+
+def test_a_broker_that_lives_and_refuses_is_not_fenced_when_its_connections_break() -> None:
+    apart(_connections_break_beside_brokers_that_refuse)
+
+
 def test_a_refusal_that_is_taken_for_a_death_is_found() -> None:
     def play() -> None:
         PLANTS["refusal_is_death"]()

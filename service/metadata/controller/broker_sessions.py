@@ -14,8 +14,11 @@ once it knows the new controller (`lifecycle.ControllerChanged`). `REFUSALS` ref
 ``firn.broker.refused.fence.ms``, and no heartbeat between them, fence a broker before its session ends. A
 refusal counts only where the prober has found this very address open before in this broker epoch: a listener
 that is out of the controller's reach refuses, too. A time-out proves nothing. An open address ends the
-suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a while: one
-that comes and goes would be elected and fenced in circles.
+suspicion, as a heartbeat does. A heartbeat that comes after a refusal disproves it: the process lives and its
+address refuses, so refusals there count no more until the address is found open again. A broker whose
+connection breaks again within `BREAKS_MS` is suspected only that much later: it may wait before it connects
+again, and before it sends a heartbeat that is not due yet (`lifecycle`). A broker that was unfenced a moment
+ago is not suspected before a while: one that comes and goes would be elected and fenced in circles.
 
 *Awaited.* A refusal fences, but it does not end the session: until then `is_awaited` is true, and no unclean
 election replaces the broker (docs/adr/0027). The same holds for a broker that is fenced and sends heartbeats,
@@ -45,6 +48,10 @@ that lives and has lost its connection needs three round trips until it is heard
 leader 100 ms after it has lost the old one, and then once a second."""
 CLAIM_MS: Final = 1_000
 """In which brokers are heard by a new controller, before one of them is suspected"""
+BREAKS_MS: Final = 2_000
+"""Between breaks of a broker's connection that are told from a single one. Longer than the pauses which a
+living broker makes before it is heard over another connection: half a second in `lifecycle`, a second and a
+fifth in `network.channel`."""
 FIRST_LOOK_MS: Final = 50
 LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
@@ -164,7 +171,14 @@ class Probe(NamedTuple):
     broker_epoch: int
 
 
-Effect = Expired | SessionsOver | Probe
+class Disproved(NamedTuple):
+    """A heartbeat came after the broker's address had refused: it refuses though the process lives."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+Effect = Expired | SessionsOver | Probe | Disproved
 
 
 @dataclass(slots=True)
@@ -183,6 +197,10 @@ class _Session:
     """not heard since the claim, or since its connection broke: when it is suspected (again)"""
     look_gap_ms: int = FIRST_LOOK_MS
     suspected_ms: int | None = None
+    lost_ms: int = -NEVER
+    """when its connection broke last"""
+    has_refused: bool = False
+    """its address refused since the broker was heard last"""
     refusals: int = 0
     probe_ms: int = NEVER
     """when to try its address next"""
@@ -301,7 +319,7 @@ class BrokerSessions:
                 if self._of(broker_id, broker_epoch) is None:
                     self._sessions[broker_id] = _Session(broker_epoch)
             case Heard():
-                self._hear(event, now_ms)
+                return self._hear(event, now_ms)
             case Fencing():
                 self._fencing(event, now_ms)
             case Gone(broker_id, broker_epoch):
@@ -309,9 +327,7 @@ class BrokerSessions:
                     del self._sessions[broker_id]
             case ConnectionLost(broker_id, broker_epoch):
                 if (lost := self._of(broker_id, broker_epoch)) is not None and lost.is_unfenced:
-                    # A process that dies may be reached for a moment still: it is suspected again.
-                    self._look_in(FIRST_LOOK_MS, lost, now_ms)
-                    return self._suspect(broker_id, lost, now_ms)
+                    return self._lose(broker_id, lost, now_ms)
             case Probed():
                 return self._probed(event, now_ms)
         return []
@@ -331,7 +347,18 @@ class BrokerSessions:
             session.look_gap_ms = wait_ms
             session.look_ms = now_ms + wait_ms
 
-    def _hear(self, event: Heard, now_ms: int) -> None:
+    def _lose(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
+        was_heard_since = session.look_ms is None
+        breaks_again = was_heard_since and now_ms - session.lost_ms < BREAKS_MS
+        session.lost_ms = now_ms
+        if breaks_again:
+            self._look_in(BREAKS_MS, session, now_ms)
+            return []
+        # A process that dies may be reached for a moment still: it is suspected again.
+        self._look_in(FIRST_LOOK_MS, session, now_ms)
+        return self._suspect(broker_id, session, now_ms)
+
+    def _hear(self, event: Heard, now_ms: int) -> list[Effect]:
         session = self._of(event.broker_id, event.broker_epoch)
         if session is None:
             session = self._sessions[event.broker_id] = _Session(event.broker_epoch)
@@ -340,6 +367,8 @@ class BrokerSessions:
         session.look_ms = session.awaited_until_ms = None
         session.metadata_offset = max(session.metadata_offset, event.metadata_offset)
         _trust(session)
+        has_refused, session.has_refused = session.has_refused, False
+        return [Disproved(event.broker_id, event.broker_epoch)] if has_refused else []
 
     def _fencing(self, event: Fencing, now_ms: int) -> None:
         if event.is_unfenced:
@@ -407,7 +436,11 @@ class BrokerSessions:
 
     def _probed(self, event: Probed, now_ms: int) -> list[Effect]:
         session = self._of(event.broker_id, event.broker_epoch)
-        if session is None or session.suspected_ms is None:
+        if session is None:
+            return []
+        if event.outcome is not ProbeOutcome.UNKNOWN:
+            session.has_refused = event.outcome is ProbeOutcome.REFUSED
+        if session.suspected_ms is None:
             return []
         if event.outcome is not ProbeOutcome.REFUSED:
             _trust(session)

@@ -129,11 +129,13 @@ class Controller:
         config_rules: ConfigRules,
         *,
         probe: ProbeBroker | None = None,
+        on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
         on_news: Callable[[], None] = lambda: None,
         counts: Counts | None = None,
     ) -> None:
-        """`on_news`: `next_deadline_ms` may have come nearer. `counts(offset)` returns once what was decided
-        up to there may be told; None: that is once this node is what it says."""
+        """`probe` and `on_disproved`: see `Overseer`. `on_news`: `next_deadline_ms` may have come nearer.
+        `counts(offset)` returns once what was decided up to there may be told; None: that is once this node
+        is what it says."""
         self._options = options
         self._publisher = publisher
         self._clock = world.clock
@@ -154,6 +156,7 @@ class Controller:
             chores=options.chores,
             elections=self._elections,
             probe=probe,
+            on_disproved=on_disproved,
             on_news=on_news,
         )
 
@@ -379,7 +382,7 @@ class Controller:
             raise not_controller()
         known = self._turns.latest.brokers.get(broker_id)
         if known is not None and known.epoch == broker_epoch:
-            self._overseer.tell(Heard(broker_id, broker_epoch, request.metadata_offset))
+            self._overseer.act(Heard(broker_id, broker_epoch, request.metadata_offset))
             self._full.heard(broker_id, request.full_log_dirs, request.resting_log_dirs)
 
         def decide(image: MetadataImage) -> Steps[Decision[HeartbeatOutcome]]:
@@ -408,7 +411,7 @@ class Controller:
         """The broker serves from now on: it leads what has no leader, in a new leader epoch each."""
 
         def decided(_: None, offset: int) -> None:
-            self._overseer.tell(Heard(broker_id, broker_epoch))
+            self._overseer.act(Heard(broker_id, broker_epoch))
             self._overseer.tell(Fencing(broker_id, broker_epoch, True))
 
         settings = self._elections

@@ -19,6 +19,7 @@ from service.base.steps import Steps
 from service.metadata.controller.broker_sessions import (
     BrokerControl,
     BrokerSessions,
+    Disproved,
     Effect,
     Event,
     Expired,
@@ -69,13 +70,16 @@ class Overseer:
         chores: ChoreTimes,
         elections: ElectionSettings,
         probe: ProbeBroker | None,
+        on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_disproved(broker_id, broker_epoch)`: a heartbeat came after the address had refused."""
         self._turns = turns
         self._clock = clock
         self._times = sessions
         self._elections = elections
         self._probe = probe
+        self._on_disproved = on_disproved
         self._on_news = on_news
         self._sessions = BrokerSessions(sessions)
         self._periodic = Periodic(chores)
@@ -154,6 +158,8 @@ class Overseer:
                 await self._expire(effect)
             case SessionsOver():
                 await self._elect_unclean()
+            case Disproved(broker_id, broker_epoch):
+                self._on_disproved(broker_id, broker_epoch)
 
     def _acted(self, task: asyncio.Task[None]) -> None:
         del self._works[task]

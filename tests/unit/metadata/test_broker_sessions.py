@@ -11,6 +11,7 @@ from service.metadata.controller.broker_sessions import (
     BrokerControl,
     BrokerSessions,
     ConnectionLost,
+    Disproved,
     Effect,
     Expired,
     Fencing,
@@ -235,6 +236,39 @@ def test_a_heartbeat_ends_the_suspicion() -> None:
     sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_001)
     sessions.handle(Heard(1, 7, 9), 10_100)
     assert ticks(sessions, 15_000) == []
+
+
+def test_a_heartbeat_after_a_refusal_disproves_it_once() -> None:
+    sessions = suspected()
+    assert sessions.handle(Heard(1, 7, 9), 10_001) == [], "nothing was refused yet"
+    sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_002)
+    sessions.handle(Probed(1, 7, ProbeOutcome.UNKNOWN), 10_003)
+    assert sessions.handle(Heard(1, 7, 9), 10_010) == [Disproved(1, 7)]
+    assert sessions.handle(Heard(1, 7, 9), 10_020) == []
+    sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_030)
+    sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), 10_040)
+    assert sessions.handle(Heard(1, 7, 9), 10_050) == [], "it was open when it was heard"
+
+
+def test_a_broker_that_was_fenced_for_refusals_disproves_them_by_a_heartbeat() -> None:
+    sessions = suspected()
+    refused_often(sessions, 10_001, silent_ms=65)
+    sessions.handle(Fencing(1, 7, False), 10_070)
+    assert sessions.handle(Heard(1, 7, 9), 10_500) == [Disproved(1, 7)]
+
+
+@pytest.mark.parametrize(("again_ms", "suspected_ms"), [(1, 2_001), (1_999, 3_999), (2_000, 2_000)])
+def test_a_connection_that_breaks_again_within_two_seconds_is_suspected_two_seconds_later(
+    again_ms: int, suspected_ms: int
+) -> None:
+    sessions = suspected(10_000)
+    sessions.handle(Probed(1, 7, ProbeOutcome.OPEN), 10_000)
+    sessions.handle(Heard(1, 7, 9), 10_000 + again_ms)
+    at_once = sessions.handle(ConnectionLost(1, 7), 10_000 + again_ms)
+    assert at_once == ([Probe(1, 7)] if again_ms == suspected_ms else [])
+    later = ticks(sessions, 10_000 + suspected_ms)
+    assert later == ([] if at_once else [(10_000 + suspected_ms, Probe(1, 7))])
+    refused_often(sessions, 10_001 + suspected_ms, silent_ms=65 + suspected_ms - again_ms)
 
 
 def test_refusals_that_lie_far_apart_do_not_add_up() -> None:
