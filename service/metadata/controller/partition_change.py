@@ -10,7 +10,8 @@ Source: Apache Kafka ``PartitionChangeBuilder`` (metadata.version 30), KIP-966 f
   that is no replica any more (Kafka keeps it there, where it can never lead, and is in the way of the last
   known leader). Where ISR and ELR are empty, the last known leader is taken, and is marked as recovering.
 - Without ELR the last member of the ISR stays in it, and leads again when it is back.
-- An unclean election takes any replica that is alive, which may lose records.
+- An unclean election takes any replica that is alive, which may lose records; one that a reassignment adds,
+  and that may have nothing yet, only where no other lives (Kafka takes it first).
 - A leader epoch begins when a leader is named, also the same one: so when a replica leaves for good; not when
   the ISR shrinks. Every change begins a partition epoch.
 """
@@ -217,9 +218,9 @@ class _Change:
         if (last := self._last_known_leader()) is not None:
             return last, True
         if self.election is Election.UNCLEAN:
-            alive = next(filter(self.may_lead, self.replicas), None)
-            if alive is not None:
-                return alive, True
+            alive = sorted(filter(self.may_lead, self.replicas), key=self.adding.__contains__)
+            if alive:
+                return alive[0], True
         return NO_LEADER, False
 
     def _is_able(self, replica: int) -> bool:

@@ -10,7 +10,7 @@ nothing is added that may be the same change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -119,12 +119,13 @@ def _called_off(
     elections: Elections, topic: TopicImage, number: int, state: PartitionImage
 ) -> PartitionChangeRecord | None:
     """Those that are added go, those that were to be removed stay. Where none of these is in sync that is an
-    unclean election, which the topic must allow."""
+    unclean election, which the topic must allow. Not where nobody was in sync before, and the partition waits
+    for one that stays: it goes on waiting (Apache Kafka makes the first replica the leader)."""
     if not state.is_moving:
         raise RequestError(ErrorCode.no_reassignment_in_progress)
     replicas = tuple(one for one in state.replicas if one not in state.adding_replicas)
     isr = tuple(one for one in state.isr if one not in state.adding_replicas)
-    if not isr:
+    if not isr and not _waits_for_any(elections, state, replicas):
         if not replicas:
             raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
         if not elections.rules(topic).allows_unclean:
@@ -135,6 +136,13 @@ def _called_off(
         isr = replicas[:1]
     wanted = Wanted(isr=isr, replicas=replicas, removing=(), adding=())
     return elections.change(topic, number, state, wanted=wanted)
+
+
+def _waits_for_any(elections: Elections, state: PartitionImage, replicas: Collection[int]) -> bool:
+    """Whether nobody is in sync, and those who may lead again without a loss are among `replicas`."""
+    if state.isr or not elections.is_elr_enabled:
+        return False
+    return not set(state.eligible_leader_replicas or state.last_known_elr).isdisjoint(replicas)
 
 
 def list_reassignments(

@@ -38,6 +38,7 @@ def partitions(draw: st.DrawFn, *, elr: bool) -> PartitionImage:
         isr = (replicas[0],)
     leader = draw(st.sampled_from((*isr, NO_LEADER)))
     eligible = draw(subset(tuple(one for one in replicas if one not in isr))) if elr else ()
+    adding = draw(subset(tuple(one for one in replicas if one not in (*isr, *eligible))))
     known = (draw(st.sampled_from(replicas)),) if elr and leader == NO_LEADER and draw(st.booleans()) else ()
     return PartitionImage(
         replicas=replicas,
@@ -47,6 +48,7 @@ def partitions(draw: st.DrawFn, *, elr: bool) -> PartitionImage:
         partition_epoch=draw(st.integers(0, 9)),
         directories=tuple(UUID(int=1000 + one) for one in replicas),
         leader_recovery_state=draw(st.sampled_from((RECOVERED, RECOVERING))) if len(isr) == 1 else RECOVERED,
+        adding_replicas=adding,
         eligible_leader_replicas=eligible,
         last_known_elr=known,
     )
@@ -129,6 +131,8 @@ def check_leader(
             is_last_known or (election is Election.UNCLEAN and rules.is_elr_enabled) or not committed & alive
         )
         assert is_last_known or election is Election.UNCLEAN
+        if not is_last_known and alive & set(state.replicas) - set(state.adding_replicas):
+            assert after.leader not in state.adding_replicas, "who is copied to may have nothing at all yet"
     elif election is Election.UNCLEAN:
         assert not alive & set(state.replicas)
     if after.has_leader:

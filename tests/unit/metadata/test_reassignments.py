@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.steps import at_once
-from service.metadata.controller.cluster_control import fence_broker
+from service.metadata.controller.cluster_control import fence_broker, unfence_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.isr_control import alter_partitions
@@ -227,6 +227,68 @@ def test_what_would_lose_records_is_called_off_only_where_the_topic_allows_that(
     assert result.error is ErrorCode.none
     state = state_of(after)
     assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((1,), (1,), 1, 6)
+
+
+@pytest.mark.parametrize("allows_unclean", [False, True])
+@pytest.mark.parametrize(("eligible", "known"), [((3,), ()), ((3,), (3,)), ((), (3,)), ((2, 3), (3,))])
+def test_a_move_is_called_off_where_nobody_is_in_sync_and_whom_it_waits_for_leads_again(
+    eligible: tuple[int, ...], known: tuple[int, ...], *, allows_unclean: bool
+) -> None:
+    moving = partition(
+        0,
+        (4, 1, 2, 3),
+        (),
+        NO_LEADER,
+        adding_replicas=(4,),
+        eligible_leader_replicas=eligible,
+        last_known_elr=known,
+    )
+    fenced = (broker(2, fenced=True), broker(3, fenced=True))
+    image = image_of(broker(1), *fenced, broker(4), moving)
+    if allows_unclean:
+        change = AlterConfig("unclean.leader.election.enable", 0, "true")
+        resource = AlterResource(2, "t", (change,))
+        image, _ = applied(image, incremental_alter_configs(image, [resource], AnyConfig()))
+    settings = SETTINGS._replace(is_awaited=lambda one: one == 3)
+    request = ReassignPartition("t", 0, None)
+    after, (result,) = applied(image, alter_reassignments(image, [request], settings))
+    assert result.error is ErrorCode.none
+    state = state_of(after)
+    assert (state.replicas, state.adding_replicas) == ((1, 2, 3), ())
+    assert (state.isr, state.leader) == ((), NO_LEADER), "broker 1 may lack records"
+    assert (state.eligible_leader_replicas, state.last_known_elr) == (eligible, known)
+    after, _ = applied(after, unfence_broker(after, 3, 30, settings=settings))
+    assert (state_of(after).isr, state_of(after).leader) == ((3,), 3)
+
+
+def test_a_move_is_not_called_off_where_only_who_is_added_has_everything() -> None:
+    moving = partition(
+        0,
+        (4, 1),
+        (),
+        NO_LEADER,
+        adding_replicas=(4,),
+        removing_replicas=(1,),
+        eligible_leader_replicas=(4,),
+        last_known_elr=(1,),
+    )
+    _, (result,) = alter(image_of(broker(1), broker(4, fenced=True), moving), (0, None))
+    assert result.error is ErrorCode.invalid_replica_assignment
+
+
+@pytest.mark.parametrize(("alive", "leader"), [((1, 2, 4, 5), 1), ((2, 4), 2), ((4, 5), 4)])
+def test_an_unclean_leader_is_none_that_is_copied_to_where_another_lives(
+    alive: tuple[int, ...], leader: int
+) -> None:
+    """Broker 3 is lost while the partition moves to brokers that may have nothing of it yet."""
+    moving = partition(0, (4, 5, 1, 2, 3), (3,), 3, adding_replicas=(4, 5), removing_replicas=(1, 2, 3))
+    brokers = [broker(one, fenced=one not in (*alive, 3)) for one in range(1, 6)]
+    image = image_of(*brokers, moving)
+    change = AlterConfig("unclean.leader.election.enable", 0, "true")
+    changes = incremental_alter_configs(image, [AlterResource(2, "t", (change,))], AnyConfig())
+    image, _ = applied(image, changes)
+    after, _ = applied(image, fence_broker(image, 3, 30, settings=SETTINGS))
+    assert state_of(after).leader == leader
 
 
 @pytest.mark.parametrize(
