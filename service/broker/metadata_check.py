@@ -57,20 +57,33 @@ def check_metadata(
         if directory_id in noted:
             raise CorruptionError(
                 f"{metadata} is lost or empty, and this node has voted under its directory id "
-                f"{encode_uuid(directory_id)}: it would vote twice. Empty {cluster.metadata_log_dir} and "
-                f"format it under a new id, or put the directory back as it was, {_READ}"
+                f"{encode_uuid(directory_id)}: it would vote twice. Put the directory back as it was, or "
+                f"{_way_back(disk, cluster.metadata_log_dir)}, {_READ}"
             )
     is_fetched = bool(noted) and FIRST_SNAPSHOT.file_name not in found
     if recovers or is_fetched:
         return
     for path in log_dirs:
-        replicas = [e.name for e in disk.list(path) if e.is_dir and names.parse_partition_dir(e.name)]
-        replicas = [name for name in replicas if name != names.CLUSTER_METADATA_DIR]
-        if replicas:
+        if replicas := _replicas(disk, path):
             raise CorruptionError(
                 f"{metadata} is lost or empty, and {path} holds {len(replicas)} partitions, {replicas[0]} "
                 f"among them, which would be set aside: {_READ}"
             )
+
+
+def _way_back(disk: Disk, metadata_log_dir: Path) -> str:
+    """What gives the node another directory id, and deletes no partition."""
+    if replicas := _replicas(disk, metadata_log_dir):
+        return (
+            f"leave {metadata_log_dir} as it is, which holds {len(replicas)} partitions: "
+            f"set metadata.log.dir to a new directory and format that one"
+        )
+    return f"empty {metadata_log_dir} and format it under a new id"
+
+
+def _replicas(disk: Disk, path: Path) -> list[str]:
+    found = [e.name for e in disk.list(path) if e.is_dir and names.parse_partition_dir(e.name)]
+    return [name for name in found if name != names.CLUSTER_METADATA_DIR]
 
 
 def note_metadata(disk: Disk, cluster: ClusterConfig, log_dirs: Sequence[Path], directory_id: UUID) -> None:

@@ -38,13 +38,19 @@ APART = next(
     if ClusterWorld(seed, nodes=5).machines[0].metadata_dir.name.endswith("metadata")
 )
 """a world whose first controller has its metadata log on a disk of its own"""
+TOGETHER = next(
+    seed
+    for seed in range(1, 50)
+    if (machine := ClusterWorld(seed, nodes=5).machines[0]).metadata_dir in machine.log_dirs
+)
+"""and one where it lies beside partitions"""
 
 
 class Cluster:
     """Five nodes, three of which are controller and broker, with a topic of one replica on the first."""
 
-    def __init__(self) -> None:
-        self.world = ClusterWorld(APART, nodes=5)
+    def __init__(self, seed: int) -> None:
+        self.world = ClusterWorld(seed, nodes=5)
         self.both, self.other, self.broker = (self.world.machines[number] for number in (0, 1, 4))
 
     async def start(self) -> None:
@@ -70,6 +76,12 @@ class Cluster:
             machine.platter.make_root(path)
         if within:
             del machine.platter.directory(machine.metadata_dir).names[CLUSTER_METADATA_DIR]
+
+    def move_metadata(self, machine: Machine, path: Path) -> None:
+        """The operator sets `metadata.log.dir`."""
+        (node,) = self.world._plans[machine.name].nodes
+        node.settings["metadata.log.dir"] = str(path)
+        machine.platter.make_root(path)
 
     async def refused(self, machine: Machine) -> str:
         self.world.start(machine)
@@ -121,9 +133,9 @@ class Cluster:
         return core.is_voter
 
 
-def play(scenario: Callable[[Cluster], object]) -> None:
+def play(scenario: Callable[[Cluster], object], seed: int = APART) -> None:
     def played() -> None:
-        cluster = Cluster()
+        cluster = Cluster(seed)
 
         async def main() -> None:
             await cluster.start()
@@ -159,12 +171,30 @@ def test_a_metadata_log_lost_from_under_its_id_is_never_begun_anew() -> None:
         it.lose(it.both, within=True)
         said = await it.refused(it.both)
         assert "this node has voted under its directory id" in said
+        assert f"empty {it.both.metadata_dir} and format it under a new id" in said
         it.lose(it.both, metadata=True)
         it.format(it.both)
         await it.serves(it.both)
         assert not it.is_voter(it.both)
 
     play(scenario)
+
+
+def test_a_metadata_log_lost_from_beside_partitions_is_begun_elsewhere_and_they_stay() -> None:
+    async def scenario(it: Cluster) -> None:
+        before = it.replicas(it.both)
+        it.lose(it.both, within=True)
+        said = await it.refused(it.both)
+        assert f"leave {it.both.metadata_dir} as it is, which holds " in said
+        assert "set metadata.log.dir to a new directory and format that one" in said
+        it.move_metadata(it.both, Path("/sim/elsewhere"))
+        assert "No `meta.properties` found" in await it.refused(it.both)
+        it.format(it.both)
+        await it.serves(it.both)
+        assert it.replicas(it.both) == before, "nothing is set aside"
+        assert not it.is_voter(it.both)
+
+    play(scenario, TOGETHER)
 
 
 def test_a_broker_and_controller_that_lost_its_log_directories_fetches_its_replicas_and_votes_on() -> None:
