@@ -36,7 +36,7 @@ class Standing(Enum):
     MADE_SINCE = "made since"
     """not in the newest copy, and it has objects that are newer"""
     UNKNOWN = "unknown"
-    """the newest copy knows it neither as live nor as deleted, and is newer than all of it"""
+    """the newest copy knows it neither as live nor as deleted, and its last record is newer than all of it"""
 
 
 class Committed(NamedTuple):
@@ -96,7 +96,7 @@ class Committed(NamedTuple):
             return Standing.DELETED
         if topic_id in self.ever_live():
             return Standing.LIVE
-        if self.copy is None or newest_ms >= self.copy.stored_ms:
+        if self.copy is None or newest_ms >= self.copy.as_of_ms:
             return Standing.MADE_SINCE
         return Standing.UNKNOWN
 

@@ -6,8 +6,8 @@ nothing is swept. The copy may be older than the bucket and HEAD may lag behind 
 passed over as soon as it has a manifest newer than HEAD or the copy is ahead of HEAD, as are partitions
 with errors or with objects that the store refuses, young objects, and topics that are not known to live,
 unless one is asked for by its id. Such a topic goes where its deletion was committed, or where the copy does
-not know it and is newer than all of its objects. HEAD is looked at again before anything of its partition is
-deleted. What a store was probed with and was not removed goes, too.
+not know it and its last record is newer than all of its objects. HEAD is looked at again before anything of
+its partition is deleted. What a store was probed with and was not removed goes, too.
 """
 
 from __future__ import annotations

@@ -38,6 +38,12 @@ class MetadataCopy(NamedTuple):
     image: MetadataImage
     stored_ms: int
 
+    @property
+    def as_of_ms(self) -> int:
+        """The time up to which it tells of everything: that of its last record, by its writer's clock. A copy
+        that was put back is stored long after that."""
+        return min(self.stored_ms, self.image.timestamp_ms)
+
 
 class NewestCopy(NamedTuple):
     """The newest copy that can be read, None where there is none; and what is damaged, in words.

@@ -74,7 +74,7 @@ def image_of(world: World, offset: int) -> MetadataImage:
         ]
     records += [remote_log_record(*key, entry) for key, entry in world.catalog.entries.items()]
     records += [TombstoneRecord(**one._asdict()) for one in world.catalog.buried.values()]
-    return MetadataDelta(MetadataImage()).replay_all(records).build(offset - 1, 3, 5)
+    return MetadataDelta(MetadataImage()).replay_all(records).build(offset - 1, 3, world.clock.now_ms())
 
 
 def copy_metadata(world: World, offset: int | None = None, life: int = 0) -> str:

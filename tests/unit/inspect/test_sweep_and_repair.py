@@ -92,6 +92,25 @@ def test_a_topic_that_nobody_knows_goes_only_when_it_is_asked_for(world: World) 
     assert orphans_of(world, forsaken=lost) == set(), "it may have been made since the copy"
 
 
+def test_a_topic_made_since_stays_where_older_documents_were_put_back(world: World) -> None:
+    """The store got the copy last, and what it tells of is older than the topic."""
+    older = copy_metadata(world)
+    topics, copy = (
+        world.bucket.get("topics.json", max_size=1 << 20),
+        world.bucket.get(older, max_size=1 << 20),
+    )
+    world.clock.advance(10)
+    made = world.add(TopicIdPartition(UUID(int=77), "later", 0))
+    world.fill(2, made)
+    world.run()
+    assert any(str(made.tip.topic_id) in key for key in world.stored_keys())
+    world.clock.advance(10)
+    world.bucket.put("topics.json", topics)
+    world.bucket.put(older, copy)
+    assert str(made.tip.topic_id) in {one.where for one in skipped(world)}
+    assert orphans_of(world, forsaken=made.tip.topic_id) == set()
+
+
 def test_a_live_topic_is_not_given_up_where_topics_json_forgets_it(world: World) -> None:
     copy_metadata(world)
     world.clock.advance(1)
