@@ -127,6 +127,8 @@ def _why_doubted(
         if listed is None and newest.named is None:
             return "neither cluster.json nor topics.json says whether a newer copy was written"
         known = newest.copy.image
+        if (since := _made_since(bucket.archive, known)) is not None:
+            return f"{newest.copy.ref.key} does not know topic {since}, which was archived after it was made"
     else:
         if newest.named is None and newest.lost is not None:
             return newest.lost
@@ -135,6 +137,15 @@ def _why_doubted(
         known = image
     if listed is not None and (listed.life, listed.metadata_offset) > (known.life, known.offset):
         return f"topics.json was made of later metadata, up to offset {listed.metadata_offset}"
+    return None
+
+
+def _made_since(archive: Archive, copy: MetadataImage) -> str | None:
+    """A topic of a later cluster than the copy tells of: each new topic is followed by a copy."""
+    for (topic_id, _), found in archive.partitions.items():
+        is_known = topic_id in copy.topics_by_id or topic_id in copy.tombstones
+        if not is_known and found.written_ms > copy.timestamp_ms:
+            return f"{found.topic} ({topic_id})"
     return None
 
 
