@@ -157,7 +157,7 @@ fuzz: install ## A million damaged frames to both listeners of three nodes, and 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)
 
-sim-restore: install ## A node's disk is lost in twenty ways, a new one takes the bucket over: is all read back a month on? (RESTORE="--rounds 5", --plants)
+sim-restore: install ## A node's disk is lost in forty ways, a new one takes the bucket over: is all read back a month on? (RESTORE="--nodes 3", --plants)
 	$(BIN)/python -m simulator.restore $(RESTORE)
 
 sim-plant: install ## Known defects put back one at a time: how many histories each takes to be found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.clock import ManualClock
-from service.base.errors import FirnError
+from service.base.errors import CorruptionError, FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import HeadRepair, Hopeless
+from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.inspect.repair import carry_out, find_repairs
 from service.remote.format.keys import (
     CLUSTER_KEY,
@@ -158,6 +159,37 @@ class Archive:
             if old is None or old.data != data:
                 self._bucket.write(found.key, data, now_ms)
         return said
+
+    def sweep(self, now_ms: int) -> list[str]:
+        """What `firn sweep --delete` says and does, of objects of every age, and then with `--topic` of each
+        topic that it passes over."""
+        store = self._store("")
+        said: list[str] = []
+        try:
+            passed = self._delete_orphans(find_orphans(store, older_than_ms=0, now_ms=now_ms), store, said)
+            for topic_id in passed:
+                found = find_orphans(store, older_than_ms=0, now_ms=now_ms, forsaken=topic_id)
+                self._delete_orphans(found, store, said)
+        except CorruptionError as e:
+            said.append(str(e))
+        return said
+
+    def _delete_orphans(
+        self, found: Iterator[PartitionOrphans | Skipped], store: MemoryStore, said: list[str]
+    ) -> list[UUID]:
+        """The topics that are passed over."""
+        passed = []
+        for one in found:
+            if isinstance(one, Skipped):
+                said.append(f"passed over: {one.where}: {one.why}")
+                if "/" not in one.where:
+                    passed.append(UUID(one.where))
+                continue
+            delete_orphans(store, one)
+            for info in one.orphans:
+                self._bucket.delete(info.key, "firn sweep")
+            said.append(f"{len(one.orphans)} orphans of {one.where}")
+        return passed
 
     def _store(self, prefix: str) -> MemoryStore:
         clock = ManualClock(0)

@@ -69,7 +69,16 @@ class ClusterWorld:
     owned = b""
     """what `cluster.json` was before"""
 
-    def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        tiered: bool = False,
+        keep_all: bool = False,
+        apart: bool | None = None,
+    ) -> None:
+        """`apart`: whether controllers have disks of their own for their metadata logs; None: drawn."""
         random = Random(seed)
 
         def part() -> Random:
@@ -96,9 +105,9 @@ class ClusterWorld:
         for number, name in enumerate(names, 1):
             faults = self.faults[name] = DrawnFaults(part(), self.trace)
             store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
-            dirs, apart = (_DIRECTORY / f"node-{number}",), None
-            if number <= CONTROLLERS and random.random() < 0.5:
-                apart = _DIRECTORY / f"node-{number}-metadata"
+            dirs, metadata_dir = (_DIRECTORY / f"node-{number}",), None
+            if number <= CONTROLLERS and (random.random() < 0.5 if apart is None else apart):
+                metadata_dir = _DIRECTORY / f"node-{number}-metadata"
             machine = Machine(
                 name,
                 self.loop,
@@ -108,7 +117,7 @@ class ClusterWorld:
                 dirs,
                 faults,
                 store_faults,
-                metadata_dir=apart,
+                metadata_dir=metadata_dir,
             )
             machine.clock.rate = random.choice(RATES)
             machine.store_ms = self.real_ms
@@ -157,7 +166,7 @@ class ClusterWorld:
         controllers = min(nodes, CONTROLLERS)
         # Ports of one host, which stand for hosts of one port each.
         ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
-        with self._formatter(self.machines[0], random) as (world, _):
+        with self.formatter(self.machines[0], random) as (world, _):
             plan = lay_out(nodes, controllers, ports, _DIRECTORY, world, chosen)
 
         def told(text: str) -> str:
@@ -175,11 +184,11 @@ class ClusterWorld:
         return {name: one.nodes[0].settings for name, one in self._plans.items()}
 
     def _format_node(self, machine: Machine, random: Random) -> None:
-        with self._formatter(machine, random) as (world, process):
+        with self.formatter(machine, random) as (world, process):
             process.run(format_nodes, self._plans[machine.name], world)
 
     @contextmanager
-    def _formatter(self, machine: Machine, random: Random) -> Iterator[tuple[World, Process]]:
+    def formatter(self, machine: Machine, random: Random) -> Iterator[tuple[World, Process]]:
         """A process on the machine that is none of the node's."""
         process = Process("format")
         threads = SimThreads(self.loop, process, random)

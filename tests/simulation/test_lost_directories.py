@@ -110,7 +110,7 @@ class Cluster:
             parse_initial_controllers(plan.initial_controllers) if as_first_voter else (),
             ignore_formatted=True,
         )
-        with self.world._formatter(machine, Random(9)) as (world, process):
+        with self.world.formatter(machine, Random(9)) as (world, process):
             process.run(format_directories, world, order, lambda _: None)
 
     def replicas(self, machine: Machine) -> set[str]:

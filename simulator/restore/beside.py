@@ -1,0 +1,114 @@
+"""What comes back or is started beside a cluster that was brought back, and must not harm it.
+
+Nothing that the bucket has may go, and whoever is not the cluster has to say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, TOPICS_KEY
+from simulator.machine import State
+from simulator.model import Violation
+from simulator.restore.operating import (
+    SeveralWorld,
+    empty,
+    format_machine,
+    grow,
+    lose_all,
+    settings_alone,
+    take_over,
+)
+from simulator.store import Bucket
+
+_BESIDE_S: Final = 60.0
+
+
+async def old_disk(world: SeveralWorld, random: Random) -> None:
+    """A third node joins, and the second one is started with its old disk and its old settings."""
+    await grow(world, ("n3",))
+    await _old_disks_return(world, ("n2",))
+
+
+async def old_majority(world: SeveralWorld, random: Random) -> None:
+    """Two nodes of the lost cluster, a majority of its voters, are started with their old disks."""
+    await _old_disks_return(world, ("n2", "n3"))
+    _is_named(world, ("n2", "n3"), "ahead of this node's metadata", "would have the metadata log end at")
+
+
+async def _old_disks_return(world: SeveralWorld, names: tuple[str, ...]) -> None:
+    for name in names:
+        machine = world.machine(name)
+        machine.platter = world.old_disks[name].copy()
+        world.settings[name] = world.first_settings[name]
+        world.tell(f"{name} is back with its old disk")
+        world.start(machine)
+    await asyncio.sleep(_BESIDE_S)
+    _no_bugs(world)
+    world.check()
+
+
+async def second_take_over(world: SeveralWorld, random: Random) -> None:
+    """A second node takes the same bucket over while the first one runs: it is the cluster from now on."""
+    machine = world.machine("n2")
+    empty(machine)
+    alone = settings_alone(world, machine, 1)
+    format_machine(world, machine, alone, standalone=True)
+    world.settings[machine.name] = {**alone, "firn.remote.recover": "true"}
+    world.tell("n2 takes the bucket over, too")
+    world.start(machine)
+    await world.is_ready(machine)
+    world.settings[machine.name] = alone
+    await asyncio.sleep(_BESIDE_S)
+    _is_named(world, ("n1",), "two nodes on one prefix")
+    _no_bugs(world)
+    world.check()
+    world.members = ("n2",)
+
+
+async def documents_of_a_clone(world: SeveralWorld, random: Random) -> None:
+    """A copy of the bucket is taken over, too, elsewhere: that clone is told to keep nothing, and its
+    documents come into our bucket. Then our disk is lost again."""
+    machine = world.machine("n2")
+    empty(machine)
+    machine.bucket = Bucket()
+    machine.bucket.objects = dict(world.old_bucket)
+    world.members = ("n2",)
+    alone = settings_alone(world, machine, 2)
+    format_machine(world, machine, alone, standalone=True)
+    world.settings[machine.name] = {**alone, "firn.remote.recover": "true"}
+    world.tell("n2 takes a copy of the bucket over")
+    world.start(machine)
+    await world.is_ready(machine)
+    client = world.client()
+    for topic in ("own", "by-default"):
+        for _ in range(30):
+            await client.alter_config(2, topic, {"retention.ms": "1000"})
+    client.close()
+    await asyncio.sleep(5.0)
+    machine.kill()
+    world.members = ("n1",)
+    world.tell("documents of the clone come into the bucket")
+    for key, found in machine.bucket.objects.items():
+        if key in (CLUSTER_KEY, TOPICS_KEY) or key.startswith(METADATA_PREFIX):
+            world.bucket.write(key, found.data, world.real_ms())
+    machine.bucket = world.bucket
+    await asyncio.sleep(_BESIDE_S)
+    _is_named(world, ("n1",), "prefix")
+    _no_bugs(world)
+    lose_all(world)
+    await take_over(world)
+
+
+def _no_bugs(world: SeveralWorld) -> None:
+    for machine in world.machines:
+        if machine.run is not None and machine.run.state is State.BUG:
+            raise Violation(f"{machine.run.name} ended by a bug: {machine.run.reason}")
+
+
+def _is_named(world: SeveralWorld, names: tuple[str, ...], *words: str) -> None:
+    said = [text for actor, text in world.lines if actor.partition(".")[0] in names]
+    if not any(one in text for one in words for text in said):
+        raise Violation(f"none of {', '.join(names)} says {words!r}: {said[-3:]}")

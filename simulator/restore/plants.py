@@ -1,0 +1,101 @@
+"""Bugs of recoveries and sweeps, put back one at a time, to see which disaster finds each."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from service.broker import archive_fit, effective_settings, takeover
+from service.hot.log import LocalLog
+from service.inspect.committed import Committed, Standing
+from service.metadata import image_frames
+from service.metadata.controller import adoption_control
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.metadata.records import PartitionRecord
+from service.remote.reading.reader import ArchiveEnd
+from service.tiering import shared_objects
+
+
+def _replace(owner: object, name: str, by: object) -> None:
+    """Put `by` in the place of an attribute that must be there."""
+    getattr(owner, name)
+    setattr(owner, name, by)
+
+
+def settings_not_recovered() -> None:
+    """Topics and brokers come back without their settings, and these are taken for known."""
+    _replace(adoption_control, "_settings", lambda *_: ())
+
+
+def lives_not_counted() -> None:
+    """A node forgets at its next start that it took the bucket over: offsets alone say which is newer."""
+    why_later = shared_objects._why_later
+
+    def by_offset(stored: tuple[int, int], ours: tuple[int, int]) -> str | None:
+        return why_later((0, stored[1]), (0, ours[1]))
+
+    _replace(shared_objects, "_why_later", by_offset)
+
+
+def unknown_settings_expire() -> None:
+    """Retention works of topics whose settings are not known."""
+    _replace(effective_settings, "waits_for_settings", lambda *_: False)
+
+
+def loss_not_missed() -> None:
+    """The newest copy that can be read is taken for the last one."""
+    _replace(takeover, "_why_doubted", lambda *_, **__: None)
+
+
+def newest_by_offset() -> None:
+    """The newest copy is the one of the greatest offset, whatever its life and epoch."""
+    position = property(lambda image: (0, 0, image.offset + 1))
+    _replace(MetadataImage, "position", position)
+
+
+def leaders_forgotten() -> None:
+    """A recovery drops who may lead beside the ISR, which is empty after an unclean end."""
+    record = image_frames.partition_record
+
+    def without(topic: TopicImage, number: int, own: PartitionImage) -> PartitionRecord:
+        return record(topic, number, own._replace(eligible_leader_replicas=(), last_known_elr=()))
+
+    _replace(adoption_control, "partition_record", without)
+
+
+def epoch_for_bytes() -> None:
+    """A local log is of the archive's past where it has a record at the archive's last offset, under the same
+    leader epoch."""
+
+    def has_epoch(local: LocalLog, end: ArchiveEnd) -> bool:
+        if end.last_block is None or local.log_end_offset <= end.last_block.last_offset:
+            return False
+        return end.epochs[-1][0] in dict(local.epochs.entries)
+
+    _replace(archive_fit, "holds_last_block", has_epoch)
+
+
+def sweep_by_topics_json() -> None:
+    """`firn sweep` takes the topics that `topics.json` lists for those that live."""
+
+    def listed(committed: Committed) -> dict[UUID, str]:
+        rows = () if committed.topics is None else committed.topics.topics
+        return {row.topic_id: row.name for row in rows}
+
+    def standing(committed: Committed, topic_id: UUID, newest_ms: int) -> Standing:
+        return Standing.LIVE if topic_id in listed(committed) else Standing.UNKNOWN
+
+    _replace(Committed, "ever_live", listed)
+    _replace(Committed, "standing", standing)
+
+
+PLANTS: Final = (
+    settings_not_recovered,
+    lives_not_counted,
+    unknown_settings_expire,
+    loss_not_missed,
+    newest_by_offset,
+    leaders_forgotten,
+    epoch_for_bytes,
+    sweep_by_topics_json,
+)
