@@ -54,6 +54,8 @@ EPOCH_MARGIN: Final = 1_000
 """Leader epochs that may have begun after the last one that is known of; none of them begins again."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
 """Producer ids that may have been given away after the last one that is known of, likewise."""
+_RETENTION: Final = {"retention.ms": "log.retention.ms", "retention.bytes": "log.retention.bytes"}
+"""Overrides of topics, and what brokers are told for topics without them."""
 TRANSACTION: Final = "recovery"
 _MAX_PRODUCER_ID: Final = (1 << 63) - 1
 _NOTHING_FOUND: Final = MetadataImage()
@@ -217,7 +219,7 @@ class _Adopting:
             entry = topic.partitions.get(number, AdoptedPartition(None, 0)).entry
             if (topic.topic_id, number) in self.changed and entry is not None and not entry.is_given_up:
                 changed.add(number)
-        if self._is_doubted(own, has_news=bool(changed)):
+        if self._is_doubted(own, has_news=bool(changed)) or self._is_kept_otherwise(topic):
             state = state._replace(settings_unknown=True)
         state = state._replace(unchecked_partitions=tuple(sorted(changed)))
         if state != image.recovered.get(topic.topic_id, RecoveredTopic()):
@@ -230,6 +232,24 @@ class _Adopting:
         archive went on: the cluster lived on after our metadata."""
         went_on = own is not None and not self._found.is_copy_newer and has_news
         return self._found.doubt is not None or went_on
+
+    def _is_kept_otherwise(self, topic: AdoptedTopic) -> bool:
+        """Whether brokers that had the topic were told by dynamic settings of their own to keep it longer, or
+        shorter, than this one is: it leads the topic now."""
+        lost = self._copy.topics_by_id.get(topic.topic_id)
+        if lost is None or not self._found.is_copy_newer:
+            return False
+        brokers = {one for partition in lost.partitions.values() for one in partition.replicas}
+        return any(
+            override not in topic.configs
+            and self._says(broker, default) != self._says(self._node_id, default)
+            for override, default in _RETENTION.items()
+            for broker in brokers
+        )
+
+    def _says(self, broker: int, name: str) -> str | None:
+        """A dynamic setting of one broker, as the copy has it."""
+        return self._copy.config(ResourceType.BROKER, str(broker)).get(name)
 
     def _doubted(self, own: TopicImage) -> Iterator[MetadataRecord]:
         """A topic of ours that the bucket says nothing of."""

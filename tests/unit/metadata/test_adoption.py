@@ -284,6 +284,38 @@ def test_settings_that_were_not_known_at_the_first_recovery_are_not_at_the_secon
     assert [one.settings_unknown for one in found.topics] == [True]
 
 
+@pytest.mark.parametrize(
+    ("of_leader", "of_this", "override", "is_unknown"),
+    [
+        ("-1", None, None, True),
+        ("-1", "1000", None, True),
+        ("1000", "-1", None, True),
+        ("-1", "-1", None, False),
+        (None, None, None, False),
+        ("-1", None, "1000", False),
+    ],
+)
+def test_a_topic_waits_where_another_broker_led_it_under_settings_of_its_own(
+    of_leader: str | None, of_this: str | None, override: str | None, is_unknown: bool
+) -> None:
+    records: list[object] = [
+        TopicRecord(name="events", topic_id=ID),
+        PartitionRecord(
+            partition_id=0, topic_id=ID, replicas=(2,), isr=(2,), leader=2,
+            leader_epoch=3, partition_epoch=0, directories=(UUID(int=50),),
+        ),
+    ]  # fmt: skip
+    for broker, value in (("2", of_leader), ("1", of_this)):
+        if value is not None:
+            records.append(setting(ResourceType.BROKER, broker, "log.retention.ms", value))
+    copy = MetadataDelta(MetadataImage()).replay_all(records).build(10, 1, 0)  # type: ignore[arg-type]
+    configs = {"remote.storage.enable": "true"} | ({} if override is None else {"retention.ms": override})
+    found = topic(p0=AdoptedPartition(entry(4), 9))._replace(configs=configs)
+    image, adoption = adopted(MetadataImage(), found, lost=copy)
+    assert (adoption.settings_unknown == ["events"]) == is_unknown
+    assert image.recovered[ID].settings_unknown == is_unknown
+
+
 def test_a_restored_disk_without_any_copy_keeps_all_of_what_the_bucket_went_on_with() -> None:
     image, _ = adopted(known(entry(2, 40)), KEPT)
     assert image.recovered[ID].settings_unknown
