@@ -161,7 +161,7 @@ class ColdTier:
         bucket = await asyncio.get_running_loop().run_in_executor(
             self._pool, read_bucket, self._store, self._cluster_id, metadata.image
         )
-        await adopt_bucket(bucket, controller, metadata, config)
+        await adopt_bucket(bucket, controller, metadata, config, self._world.new_uuid())
 
     async def heads_compared(self) -> None:
         """Wait until HEADs were compared, but not for long.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.base.steps import at_once
@@ -47,12 +48,19 @@ class Bucket(NamedTuple):
 def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bucket:
     """Read and check everything; `image` is this node's metadata. Blocks: for a pool's thread.
 
-    Raises `ConfigError` when the prefix is another cluster's, `CorruptionError` when `cluster.json` is
+    Raises `ConfigError` when the prefix is another cluster's, or has documents of two recoveries that do not
+    know of each other, `CorruptionError` when `cluster.json` is
     damaged, or when neither a copy of the metadata nor `topics.json` can be read, `UnknownVersion` for a
     document of later software, `StorageError` when the store does not answer.
     """
     check_prefix(store, cluster_id)
     newest = newest_copy(store)
+    rival = newest.rival or (newest.copy and newest.copy.why_of_another_life(image))
+    if rival:
+        raise ConfigError(
+            f"firn.remote.recover: metadata of two recoveries of one bucket lies here, and nothing says "
+            f"which of them is the cluster: {rival}. Move the copies of the other one away and start again"
+        )
     problems = list(newest.problems)
     listed: Topics | None = None
     try:
@@ -78,16 +86,17 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
 
 
 async def adopt_bucket(
-    bucket: Bucket, controller: Controller, metadata: Publisher, config: BrokerConfig
+    bucket: Bucket, controller: Controller, metadata: Publisher, config: BrokerConfig, life_id: UUID
 ) -> None:
     """Have the metadata say what `bucket` does, and say in the log what is taken over and what is not.
+    `life_id` is drawn for the life that begins.
 
     Raises `ConfigError` where this node cannot live with the settings that come back: nothing was taken over.
     """
     image = metadata.image
     found = found_of(bucket, image, metadata)
-    _check_settings(image, found, config)
-    adoption = await controller.adopt(found)
+    _check_settings(image, found, config, life_id)
+    adoption = await controller.adopt(found, life_id)
     _tell(bucket, found, adoption, metadata.image)
 
 
@@ -168,8 +177,8 @@ def _goes_on_from(image: MetadataImage, copy: MetadataImage, metadata: Publisher
     return bool(own & theirs) and metadata.holds(copy.offset + 1, copy.epoch)
 
 
-def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig) -> None:
-    frames = adopt(image, found, node_id=config.node_id).frames
+def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig, life_id: UUID) -> None:
+    frames = adopt(image, found, node_id=config.node_id, life_id=life_id).frames
     delta = MetadataDelta(image).replay_all(frame.record for frame in frames)
     after = delta.build(image.offset + len(frames), image.epoch, image.timestamp_ms)
     try:

@@ -43,8 +43,9 @@ class Committed(NamedTuple):
     """The newest copy of the metadata and `topics.json`, each None where it cannot be read.
 
     `topics_wrong` says why `topics.json` cannot be read, None where it is whole; `topics_ms` is when the
-    store got it. `copy_problems` are of copies that cannot be read; `later` says that a later version of
-    Firn has written one: then what this version can read may be out of date.
+    store got it. `copy_problems` are of copies that cannot be read; `later` says why what
+    can be read may be out of date, or another cluster's: a later version of Firn has written one, or two
+    recoveries of one bucket have.
     """
 
     copy: MetadataCopy | None
@@ -172,6 +173,8 @@ def read_committed(store: ObjectStore) -> Committed:
     try:
         found = newest_copy(store)
         copy, problems = found.copy, found.problems
+        if found.rival is not None:
+            later, copy, problems = found.rival, None, (*problems, found.rival)
     except UnknownVersion as e:
         later, problems = str(e), (str(e),)
     topics: Topics | None = None

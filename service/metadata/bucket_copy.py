@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from crc32c import crc32c
 
@@ -44,19 +45,27 @@ class MetadataCopy(NamedTuple):
         that was put back is stored long after that."""
         return min(self.stored_ms, self.image.timestamp_ms)
 
+    def why_of_another_life(self, image: MetadataImage) -> str | None:
+        """Why it is not of the past or future of `image`, though the lives of both have one number."""
+        if self.image.life != image.life or self.image.life_id == image.life_id:
+            return None
+        return f"{self.ref.key} is of life {image.life} {self.image.life_id}, not of {image.life_id}"
+
 
 class NewestCopy(NamedTuple):
     """The newest copy that can be read, None where there is none; and what is damaged, in words.
 
     `named` is what `cluster.json` names, whether that can be read or not; None where `cluster.json` itself
     is gone, damaged or names nothing. `lost`: why the cluster may have written a newer copy than this one,
-    None where it has not.
+    None where it has not. `rival`: why nobody knows whether this one is the newest: another one is of another
+    life of the same number, as after two recoveries of one bucket; None where there is none.
     """
 
     copy: MetadataCopy | None
     named: MetadataRef | None
     problems: tuple[str, ...]
     lost: str | None = None
+    rival: str | None = None
 
 
 def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
@@ -71,6 +80,7 @@ def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
     newest: MetadataCopy | None = None
     of_named: MetadataCopy | None = None
     unread: list[_Unread] = []
+    lives: dict[tuple[int, UUID | None], MetadataCopy] = {}
     is_named_there = named is None
     for info in _stored(store, named):
         is_named_there = is_named_there or (named is not None and info.key == named.key)
@@ -82,6 +92,7 @@ def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
             continue
         if named is not None and copy.ref.key == named.key:
             of_named = copy
+        lives.setdefault((copy.image.life, copy.image.life_id), copy._replace(image=_life_of(copy.image)))
         if newest is None or copy.image.position > newest.image.position:
             newest = copy
     if named is not None and not is_named_there:
@@ -96,7 +107,13 @@ def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
             raise one.error
     problems += [str(one.error) for one in unread]
     lost = next((str(one.error) for one in later), None) or _why_lost(found, named, is_named_there)
-    return NewestCopy(found, named, tuple(problems), lost)
+    rivals = () if found is None else (one.why_of_another_life(found.image) for one in lives.values())
+    return NewestCopy(found, named, tuple(problems), lost, next(filter(None, rivals), None))
+
+
+def _life_of(image: MetadataImage) -> MetadataImage:
+    """An image that says nothing but the life."""
+    return MetadataImage(life=image.life, life_id=image.life_id)
 
 
 def _why_lost(found: MetadataCopy | None, named: MetadataRef | None, is_named_there: bool) -> str | None:

@@ -107,6 +107,7 @@ class MetadataDelta:
         self._tombstones: dict[UUID, Tombstone | Removed] = {}
         self._recovered: dict[UUID, RecoveredTopic | Removed] = {}
         self._life = self.image.life
+        self._life_id = self.image.life_id
         self._next_producer_id = self.image.next_producer_id
 
     @property
@@ -192,6 +193,7 @@ class MetadataDelta:
             remote=(yield from image.remote.with_changes_in_steps(self._remote)),
             tombstones=(yield from image.tombstones.with_changes_in_steps(self._tombstones)),
             life=self._life,
+            life_id=self._life_id,
             recovered=(yield from image.recovered.with_changes_in_steps(self._recovered)),
             index=(yield from image.index.toggled_in_steps(toggles)),
             kraft_version=self._kraft_version,
@@ -367,7 +369,7 @@ class MetadataDelta:
     def _set_life(self, record: LifeRecord) -> None:
         if record.life < self._life:
             raise CorruptionError(f"the cluster's life goes back from {self._life} to {record.life}")
-        self._life = record.life
+        self._life, self._life_id = record.life, record.life_id
 
     def _recovered_topic(self, record: RecoveredTopicRecord) -> None:
         topic_id = record.topic_id or ZERO_UUID

@@ -146,6 +146,8 @@ class MetadataImage:
     """deleted topics that may still have objects in the bucket"""
     life: int = 0
     """how often a recovery from a bucket has begun this cluster's metadata anew; 0: never"""
+    life_id: UUID | None = None
+    """what that recovery drew, so that another one of the same bucket is told from it; None: life 0"""
     recovered: PersistentMap[UUID, RecoveredTopic] = field(default_factory=PersistentMap)
     """topics about which a recovery has something left to do"""
     index: PartitionIndex = field(default_factory=PartitionIndex)

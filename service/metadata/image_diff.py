@@ -142,8 +142,8 @@ def _catalog(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRe
 
 
 def _recovery(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
-    if after.life != before.life:
-        yield LifeRecord(life=after.life)
+    if (after.life, after.life_id) != (before.life, before.life_id):
+        yield LifeRecord(life=after.life, life_id=after.life_id)
     for topic_id in sorted({*before.recovered, *after.recovered}):
         if topic_id in before.topics_by_id and topic_id not in after.topics_by_id:
             continue  # went with its topic

@@ -71,7 +71,7 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
     for topic_id in sorted(image.tombstones):
         yield TombstoneRecord(**image.tombstones[topic_id]._asdict())
     if image.life:
-        yield LifeRecord(life=image.life)
+        yield LifeRecord(life=image.life, life_id=image.life_id)
     for topic_id in sorted(image.recovered):
         yield RecoveredTopicRecord(topic_id=topic_id, **image.recovered[topic_id]._asdict())
 

@@ -340,10 +340,12 @@ class RemoveTombstoneRecord(MetadataRecord):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeRecord(MetadataRecord):
     """Firn's: the life of the cluster that this metadata belongs to; each recovery from a bucket begins the
-    next one. Offsets and epochs of different lives are not comparable."""
+    next one. Offsets and epochs of different lives are not comparable. Two recoveries of one bucket begin
+    lives of one number; `life_id`, drawn by each, tells them apart."""
 
     API_KEY: ClassVar[int] = FIRST_OWN_ID + 3
     life: int = field(metadata={"kafka_type": "int32"})
+    life_id: UUID | None = field(metadata={"kafka_type": "uuid"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ async def second_take_over(world: SeveralWorld, random: Random) -> None:
 
 async def documents_of_a_clone(world: SeveralWorld, random: Random) -> None:
     """A copy of the bucket is taken over, too, elsewhere: that clone is told to keep nothing, and its
-    documents come into our bucket. Then our disk is lost again."""
+    documents come into our bucket. Our disk is lost again: the next recovery is refused until an operator has
+    moved the clone's copies of the metadata away."""
     machine = world.machine("n2")
     empty(machine)
     machine.bucket = Bucket()
@@ -91,15 +92,30 @@ async def documents_of_a_clone(world: SeveralWorld, random: Random) -> None:
     machine.kill()
     world.members = ("n1",)
     world.tell("documents of the clone come into the bucket")
+    theirs = machine.bucket.objects.keys() - world.bucket.objects.keys()
     for key, found in machine.bucket.objects.items():
         if key in (CLUSTER_KEY, TOPICS_KEY) or key.startswith(METADATA_PREFIX):
             world.bucket.write(key, found.data, world.real_ms())
     machine.bucket = world.bucket
     await asyncio.sleep(_BESIDE_S)
-    _is_named(world, ("n1",), "prefix")
+    _is_named(world, ("n1",), "two nodes on one prefix")
     _no_bugs(world)
     lose_all(world)
+    await _is_refused(world, "metadata of two recoveries of one bucket lies here")
+    for key in theirs:
+        if key.startswith(METADATA_PREFIX):
+            del world.bucket.objects[key]
     await take_over(world)
+
+
+async def _is_refused(world: SeveralWorld, words: str) -> None:
+    try:
+        await take_over(world)
+    except Violation as e:
+        if words in str(e):
+            return
+        raise
+    raise Violation(f"the bucket is taken over, though {words}")
 
 
 def _no_bugs(world: SeveralWorld) -> None:

@@ -193,6 +193,9 @@ async def _suffer(world: SeveralWorld, random: Random, disaster: Disaster) -> No
     before = await _live(world, random)
     for life in range(1, disaster.lives):
         await world.settle()
+        for topic, partition in world.partitions():
+            partition.past_returns()
+            partition.may_lose_from(world.archive.live(topic.topic_id, partition.index)[1])
         lose_all(world)
         await take_over(world)
         await grow(world)

@@ -86,9 +86,10 @@ class Adoption(NamedTuple):
     settings_unknown: Sequence[str]
 
 
-def adopt(image: MetadataImage, found: Found, *, node_id: int) -> Decision[Adoption]:
-    """Records that make the metadata say what the bucket does, of this one node's partitions."""
-    adopting = _Adopting(image, found, node_id)
+def adopt(image: MetadataImage, found: Found, *, node_id: int, life_id: UUID) -> Decision[Adoption]:
+    """Records that make the metadata say what the bucket does, of this one node's partitions. `life_id` is
+    drawn for this recovery."""
+    adopting = _Adopting(image, found, node_id, life_id)
     frames = tuple(map(newest, adopting.records()))
     adoption = Adoption(
         adopting.created,
@@ -122,8 +123,9 @@ def recovered_record(topic_id: UUID, state: RecoveredTopic) -> RecoveredTopicRec
 class _Adopting:
     """One adoption while its records are made."""
 
-    def __init__(self, image: MetadataImage, found: Found, node_id: int) -> None:
+    def __init__(self, image: MetadataImage, found: Found, node_id: int, life_id: UUID) -> None:
         self._image = image
+        self._life_id = life_id
         self._found = found
         self._node_id = node_id
         self._copy = found.copy or _NOTHING_FOUND
@@ -137,7 +139,8 @@ class _Adopting:
 
     def records(self) -> Iterator[MetadataRecord]:
         yield BeginTransactionRecord(name=TRANSACTION)
-        yield LifeRecord(life=max(self._image.life, self._found.life, self._copy.life) + 1)
+        life = max(self._image.life, self._found.life, self._copy.life) + 1
+        yield LifeRecord(life=life, life_id=self._life_id)
         yield from self._deletions()
         if self._found.is_copy_newer:
             yield from self._broker_settings()

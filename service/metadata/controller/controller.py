@@ -532,10 +532,12 @@ class Controller:
         """Take away the tombstones of topics whose last object is gone. `sender`: another node's broker."""
         await self._decide(lambda image: catalog_control.forget_topics(image, topic_ids, sender=sender))
 
-    async def adopt(self, found: adoption_control.Found) -> adoption_control.Adoption:
+    async def adopt(self, found: adoption_control.Found, life_id: UUID) -> adoption_control.Adoption:
         """Take over what the bucket says and the metadata does not, on an operator's order."""
         node_id = self._options.node_id
-        return await self._decide(lambda image: adoption_control.adopt(image, found, node_id=node_id))
+        return await self._decide(
+            lambda image: adoption_control.adopt(image, found, node_id=node_id, life_id=life_id)
+        )
 
     async def checked_with_archive(self, partitions: Collection[tuple[UUID, int]]) -> None:
         """Note that the local logs of these partitions fit the archives that a recovery has taken over."""

@@ -125,7 +125,10 @@ class History:
             case ("catalog", name, partition):
                 return self.commit_next(name, partition)
             case ("life", more):
-                return Decision((newest(LifeRecord(life=image.life + more)),), None)
+                life = image.life + more
+                return Decision(
+                    (newest(LifeRecord(life=life, life_id=UUID(int=life) if life else None)),), None
+                )
             case ("recovered", name, unchecked, settings_unknown):
                 topic = image.topics_by_name.get(name)
                 record = RecoveredTopicRecord(

@@ -106,7 +106,8 @@ def test_what_comes_back_is_one_cluster_that_keeps_what_the_copy_does_not_vouch_
             assert topic.partition_count >= known[1]
     # It can be written into any metadata, that of an empty disk among them.
     for own in (MetadataImage(), image_of(copied or {}, set())):
-        decision = adopt(own, Found(found.topics, copy, copy is not None and is_copy_newer, -1, 0), node_id=1)
+        told = Found(found.topics, copy, copy is not None and is_copy_newer, -1, 0)
+        decision = adopt(own, told, node_id=1, life_id=UUID(int=70))
         delta = MetadataDelta(own).replay_all(frame.record for frame in decision.frames)
         after = delta.build(own.offset + len(decision.frames), 1, 0)
         assert after.life == 1

@@ -38,7 +38,7 @@ from service.remote.catalog import CatalogEntry
 from service.tiering.recovery import Archive
 from tests.unit.metadata.controllers import AnyConfig
 
-ID = UUID(int=7)
+ID, LIFE = UUID(int=7), UUID(int=70)
 
 
 def entry(version: int, end: int = 100, key: str = "m") -> CatalogEntry:
@@ -64,7 +64,7 @@ def adopted(
 ) -> tuple[MetadataImage, Adoption]:
     """`lost` is the copy of the metadata in the bucket."""
     found = Found(topics, lost, lost is not None and is_copy_newer, 4999, life)
-    decision = adopt(image, found, node_id=1)
+    decision = adopt(image, found, node_id=1, life_id=LIFE)
     delta = MetadataDelta(image).replay_all(frame.record for frame in decision.frames)
     after = delta.build(image.offset + len(decision.frames), 1, 0)
     assert after.transaction is None
@@ -189,7 +189,7 @@ KEPT = topic(p0=AdoptedPartition(entry(4), 9))
 
 def test_nothing_counts_before_all_of_it_is_written() -> None:
     found = Found([KEPT], None, False, 1, 0)
-    frames = adopt(MetadataImage(), found, node_id=1).frames
+    frames = adopt(MetadataImage(), found, node_id=1, life_id=LIFE).frames
     for written in range(len(frames)):
         image = image_of(*(frame.record for frame in frames[:written]))
         assert not image.topics_by_id
@@ -328,7 +328,7 @@ def test_nothing_of_any_topic_expires_where_settings_may_have_been_altered_since
     own = image_of(TopicRecord(name="local", topic_id=other), base=known(entry(4)))
     for is_copy_newer in (True, False):
         found = Found([KEPT], known(entry(4)), is_copy_newer, 1, 0, "a newer copy is lost")
-        frames = adopt(own, found, node_id=1).frames
+        frames = adopt(own, found, node_id=1, life_id=LIFE).frames
         image = image_of(*(frame.record for frame in frames), base=own)
         assert image.recovered[ID].settings_unknown
         assert image.recovered[other].settings_unknown, "also of one that the bucket says nothing of"
@@ -370,6 +370,6 @@ def test_so_does_one_that_topics_json_alone_tells_of() -> None:
     again = topic(topic_id=UUID(int=8))
     for doubt, expected in ((None, ID), ("topics.json was made of later metadata", again.topic_id)):
         own = known(entry(4))
-        frames = adopt(own, Found([again], None, False, 1, 0, doubt), node_id=1).frames
+        frames = adopt(own, Found([again], None, False, 1, 0, doubt), node_id=1, life_id=LIFE).frames
         image = image_of(*(frame.record for frame in frames), base=own)
         assert image.topics_by_name["events"].id == expected

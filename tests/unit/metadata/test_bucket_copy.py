@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -31,10 +30,10 @@ class Bucket:
         self.store = MemoryStore(SystemThreads())
         self._made = 0
 
-    def put(self, life: int, epoch: int, end_offset: int) -> MetadataRef:
+    def put(self, life: int, epoch: int, end_offset: int, life_id: UUID | None = None) -> MetadataRef:
         """A whole copy that nobody names."""
         self._made += 1
-        image = replace(MetadataImage(), offset=end_offset - 1, epoch=epoch, life=life)
+        image = MetadataImage(offset=end_offset - 1, epoch=epoch, life=life, life_id=life_id)
         data = b"".join(encode_image(image, 0))
         key = metadata_key(MetadataKey(end_offset, epoch, UUID(int=self._made)))
         self.store.put(key, data)
@@ -64,6 +63,19 @@ def test_a_later_life_is_newer_whatever_its_epoch_and_offset(bucket: Bucket) -> 
     assert bucket.newest() == second
     bucket.name(second)
     assert bucket.newest() == second
+
+
+def test_lives_of_two_recoveries_of_one_bucket_are_told_apart(bucket: Bucket) -> None:
+    bucket.put(life=1, epoch=1, end_offset=21, life_id=UUID(int=5))
+    bucket.put(life=1, epoch=1, end_offset=30, life_id=UUID(int=5))
+    assert newest_copy(bucket.store).rival is None
+    other = bucket.put(life=1, epoch=2, end_offset=90, life_id=UUID(int=6))
+    bucket.name(other)
+    rival = newest_copy(bucket.store).rival
+    assert rival is not None
+    assert f"is of life 1 {UUID(int=5)}, not of {UUID(int=6)}" in rival
+    bucket.put(life=2, epoch=1, end_offset=9, life_id=UUID(int=7))
+    assert newest_copy(bucket.store).rival is None, "a later life knows what it took over"
 
 
 def test_within_a_life_the_epoch_decides_before_the_offset(bucket: Bucket) -> None:
