@@ -62,6 +62,8 @@ _SETTINGS: Final = {
 class ClusterWorld:
     """Everything of one history. Made and used on its own loop."""
 
+    apart: bool | None = None
+    """whether controllers have disks of their own for their metadata logs; None: each draws it"""
     estranged: str | None = None
     """the machine whose way to the bucket is cut off, or leads to another prefix (`store_acts`)"""
     foreign = False
@@ -69,16 +71,7 @@ class ClusterWorld:
     owned = b""
     """what `cluster.json` was before"""
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        nodes: int = 3,
-        tiered: bool = False,
-        keep_all: bool = False,
-        apart: bool | None = None,
-    ) -> None:
-        """`apart`: whether controllers have disks of their own for their metadata logs; None: drawn."""
+    def __init__(self, seed: int, *, nodes: int = 3, tiered: bool = False, keep_all: bool = False) -> None:
         random = Random(seed)
 
         def part() -> Random:
@@ -106,7 +99,7 @@ class ClusterWorld:
             faults = self.faults[name] = DrawnFaults(part(), self.trace)
             store_faults = self.store_faults[name] = DrawnStoreFaults(part(), self.trace)
             dirs, metadata_dir = (_DIRECTORY / f"node-{number}",), None
-            if number <= CONTROLLERS and (random.random() < 0.5 if apart is None else apart):
+            if number <= CONTROLLERS and (random.random() < 0.5 if self.apart is None else self.apart):
                 metadata_dir = _DIRECTORY / f"node-{number}-metadata"
             machine = Machine(
                 name,

@@ -50,7 +50,8 @@ class SeveralWorld(ClusterWorld):
     """whether something befell the bucket, so that what replaces it need not follow from it"""
 
     def __init__(self, seed: int, *, apart: bool) -> None:
-        super().__init__(seed, tiered=True, apart=apart)
+        self.apart = apart
+        super().__init__(seed, tiered=True)
         self.wrong: list[str] = []
         self.lines: list[tuple[str, str]] = []
         """what nodes log"""
