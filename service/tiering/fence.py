@@ -390,7 +390,8 @@ class Fence:
         """Who was in stops; who was not goes on waiting."""
         self._may_write = False
         if not self._was_in:
-            raise NotNamed(f"the prefix was not taken over yet: a process that is not known ({found}) has it")
+            who = "nobody has it" if found is None else f"a process that is not known ({found}) has it"
+            raise NotNamed(f"the prefix was not taken over yet: {who}")
         self.displaced = (
             f"another process ({found}) has taken over the prefix that this one "
             f"({self._writer.incarnation}) wrote to: two nodes on one prefix; "

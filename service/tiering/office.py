@@ -154,14 +154,14 @@ class Office:
             self._failures += 1
             self._metrics.task_errors[Task.OFFICE] += 1
             self._metrics.failing[Task.OFFICE, None] = str(e)
-            if not self._fence.may_write:
+            if not self._fence.may_write or isinstance(e, CorruptionError):
                 self._wait(f"{e}")
             if self._failures & (self._failures - 1) == 0:
                 log.warning("the office of the prefix's keeper: %d failures in a row: %s", self._failures, e)
         else:
             self._failures = 0
             self._metrics.failing.pop((Task.OFFICE, None), None)
-        if self._fence.may_write:
+        if self._fence.may_write and not isinstance(failure, CorruptionError):
             self._is_in()
         self._due_ms = self._clock.monotonic_ms() + self._pause_ms()
         if self._fence.may_write != could_write:
@@ -222,16 +222,16 @@ class Office:
         elif (why := await self._why_unproved(cluster)) is not None:
             await self._sign_in(cluster)
             raise NotNamed(why)
-        keeper = self._keeper(cluster)
+        keeper, is_in_turn = self._keeper(cluster), self._house.is_keeper()
         await self._take_over(cluster)
         if not self._fence.is_ours:
             raise NotNamed(self._metrics.take_over_refused or "the prefix was not taken over yet")
         self._renew_due_ms = now_ms + RENEW_MS
-        if not self._house.is_keeper():
+        if not is_in_turn:
             log.warning(
-                "this broker keeps the prefix from now on, as %s has not done so for %d s: see whether it "
-                "reaches the store",
-                keeper,
+                "this broker keeps the prefix from now on, as %s for %d s: see whether brokers of lower ids "
+                "reach the store",
+                "no broker has done so" if cluster.stamp is None else f"{keeper} has not done so",
                 self._succession.abandoned_for_ms(now_ms) // 1000,
             )
 

@@ -145,6 +145,53 @@ def test_a_foreign_cluster_json_displaces_and_ends_nobody_and_all_goes_on_when_i
     assert [one.manager.metrics.displaced for one in cluster.members] == [None] * 3
 
 
+@pytest.mark.parametrize("document", [b"{}", b"", b'{"format_version": 99}', b"a" * 700])
+def test_a_cluster_json_that_says_nothing_is_told_while_nothing_is_written(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, document: bytes
+) -> None:
+    cluster.fill(1)
+    cluster.run()
+    before, owned = archive(cluster), cluster.bucket.get("cluster.json", max_size=1 << 16)
+    cluster.bucket.put("cluster.json", document)
+    cluster.fill(2)
+    cluster.run(4, pause_ms=20_000)
+    assert archive(cluster) == before
+    for member in cluster.members:
+        metrics = member.manager.metrics
+        assert "cluster.json" in (metrics.waits or ""), "as /readyz says it"
+        assert metrics.waits_since_ms is not None
+    assert "this broker copies, expires and sweeps nothing" in caplog.text
+    cluster.bucket.put("cluster.json", owned)
+    cluster.run(4, pause_ms=20_000)
+    assert archive(cluster) != before
+    for member in cluster.members:
+        assert member.manager.metrics.waits is None
+        assert member.manager.metrics.waits_since_ms is None
+
+
+def test_who_takes_the_office_in_turn_does_not_say_that_another_failed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broker 1 is unfenced while broker 2 takes the prefix over, as at the first start of a cluster."""
+    cluster.quorum.fence(1)
+    written: list[str] = []
+
+    def unfence(operation: str, key: str) -> Fault:
+        if operation.startswith("put") and key == "cluster.json":
+            written.append(operation)
+            if len(written) == 2:  # the first one says that it is there
+                cluster.quorum.unfence(1)
+                cluster[2].catch_up()
+        return Fault.PASS
+
+    cluster[2].store.decide = unfence
+    cluster.fill(1)
+    cluster.run(8, 1, pause_ms=5_000)
+    assert cluster.quorum.unfenced() == [1, 2, 3]
+    assert cluster[2].is_keeper
+    assert "keeps the prefix from now on" not in caplog.text
+
+
 def test_members_that_are_restarted_do_not_cost_the_keeper_of_an_empty_archive_its_office(
     cluster: Cluster,
 ) -> None:
