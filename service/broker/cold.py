@@ -225,7 +225,7 @@ class ColdTier:
     @property
     def may_let_go(self) -> bool:
         """Whether local bytes may go because the bucket has them: it is the cluster's, as far as is known."""
-        return self._manager is not None and self._manager.may_write
+        return self._manager is not None and self._manager.may_let_go
 
     async def _claim_again(self, manager: TieringManager) -> None:
         """Ask whose prefix it is until it is this cluster's."""

@@ -250,6 +250,11 @@ class TieringManager:
         self._housekeeping.topics_deleted()
 
     @property
+    def may_let_go(self) -> bool:
+        """Whether local bytes may go because the bucket has them: the prefix is known to be the cluster's."""
+        return self._fence.may_write and self.metrics.waits is None
+
+    @property
     def may_write(self) -> bool:
         """Whether this process may write to the prefix: it keeps that, or was named by who does."""
         return self._fence.may_write

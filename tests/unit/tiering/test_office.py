@@ -160,6 +160,7 @@ def test_a_cluster_json_that_says_nothing_is_told_while_nothing_is_written(
         metrics = member.manager.metrics
         assert "cluster.json" in (metrics.waits or ""), "as /readyz says it"
         assert metrics.waits_since_ms is not None
+        assert not member.manager.may_let_go, "nobody knows whose bytes are there"
     assert "this broker copies, expires and sweeps nothing" in caplog.text
     cluster.bucket.put("cluster.json", owned)
     cluster.run(4, pause_ms=20_000)
@@ -167,6 +168,7 @@ def test_a_cluster_json_that_says_nothing_is_told_while_nothing_is_written(
     for member in cluster.members:
         assert member.manager.metrics.waits is None
         assert member.manager.metrics.waits_since_ms is None
+        assert member.manager.may_let_go
 
 
 def test_who_takes_the_office_in_turn_does_not_say_that_another_failed(
