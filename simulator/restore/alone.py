@@ -64,7 +64,8 @@ class Disaster(NamedTuple):
     """`harm` befalls the bucket; with `repair` an operator runs `firn repair --write` before the recovery,
     with `sweep` `firn sweep --delete`, too, also of each topic that it passes over; `crash_s` ends the first
     start of the new disk so long after it has begun; with `backup` the disk is put back as it was half-way,
-    instead of an empty one. `lives`: how many disks were lost by then. With `clone` the disk was started
+    instead of an empty one. `lives`: how many disks were lost by then, with
+    `same_topics` no topic was made after the first. With `clone` the disk was started
     twice, and the one whose records are in the bucket is lost."""
 
     name: str
@@ -73,6 +74,7 @@ class Disaster(NamedTuple):
     crash_s: float | None = None
     backup: bool = False
     lives: int = 1
+    same_topics: bool = False
     clone: bool = False
     sweep: bool = False
 
@@ -114,6 +116,12 @@ DISASTERS: Final = (
         lives=2,
     ),
     Disaster("second disk lost, first life's documents back", put_back(*DOCUMENTS), lives=2),
+    Disaster(
+        "second disk lost, same topics, first life's documents back",
+        put_back(*DOCUMENTS),
+        lives=2,
+        same_topics=True,
+    ),
     Disaster("third disk lost", lives=3),
     Disaster("disk of a clone", clone=True),
     Disaster("disk of a clone, HEADs gone", gone(HEADS), clone=True),
@@ -184,9 +192,9 @@ async def _live(world: RestoredWorld, random: Random) -> tuple[Objects, Platter]
     return before, disk
 
 
-async def _raise_retention(world: RestoredWorld, random: Random) -> None:
+async def _raise_retention(world: RestoredWorld, random: Random, *, same_topics: bool) -> None:
     """Shortly before its end the cluster is told to keep everything for ever."""
-    if random.random() < 0.5:  # what no copy of the metadata knows
+    if random.random() < 0.5 and not same_topics:  # what no copy of the metadata knows
         await _fill(world, await _topic(world, "newest", {"retention.ms": "-1"}), 10)
         await asyncio.sleep(8.0)
     await _alter(world, world.resource, "log.retention.ms", "-1")
@@ -196,10 +204,12 @@ async def _raise_retention(world: RestoredWorld, random: Random) -> None:
     await asyncio.sleep(random.choice((4.0, 45.0)))
 
 
-async def _lose_disks(world: RestoredWorld, random: Random, lives: int) -> None:
-    """So many lives come and go; in each there is a topic more."""
-    for life in range(1, lives):
+async def _lose_disks(world: RestoredWorld, random: Random, disaster: Disaster) -> Objects:
+    """So many lives come and go; in each there is a topic more. The bucket at the end of the first."""
+    first: Objects = {}
+    for life in range(1, disaster.lives):
         await world.settle()
+        first = first or dict(world.bucket.objects)
         world.machine.kill()
         _new_disk(world)
         for topic in world.topics:
@@ -207,9 +217,11 @@ async def _lose_disks(world: RestoredWorld, random: Random, lives: int) -> None:
             topic.partitions[0].past_returns()
             topic.partitions[0].may_lose_from(archived)
         await _recover(world, Disaster("an earlier one"))
-        await _fill(world, await _topic(world, f"life-{life}", {}), 10)
+        if not disaster.same_topics:
+            await _fill(world, await _topic(world, f"life-{life}", {}), 10)
         await _fill(world, world.topics[0], random.randint(4, 8))
         await asyncio.sleep(20.0)
+    return first
 
 
 async def _write_on_both_clones(world: RestoredWorld, random: Random) -> Platter:
@@ -275,8 +287,8 @@ async def _recover(world: RestoredWorld, disaster: Disaster) -> None:
 async def _suffer(world: RestoredWorld, random: Random, disaster: Disaster) -> None:
     before, disk = await _live(world, random)
     world.cluster_id = decode_cluster(world.bucket.objects[CLUSTER_KEY].data).cluster_id
-    await _lose_disks(world, random, disaster.lives)
-    await _raise_retention(world, random)
+    before = await _lose_disks(world, random, disaster) or before
+    await _raise_retention(world, random, same_topics=disaster.same_topics)
     if disaster.clone:
         disk = await _write_on_both_clones(world, random)
     await world.settle()

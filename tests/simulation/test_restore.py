@@ -13,7 +13,7 @@ FEW = (
     "disk lost, first start killed when ready",
     "topics.json damaged",
     "all copies of the metadata gone",
-    "second disk lost, first life's documents back",
+    "second disk lost, same topics, first life's documents back",
     "disk of a clone",
     "all documents old, swept",
 )
