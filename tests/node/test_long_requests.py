@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from service.base import slices
 from service.base.clock import SystemClock
 from service.broker.decoded import DecodedMemory
 from service.network.client import Client
@@ -153,6 +155,48 @@ def test_what_a_peer_produces_is_written_though_it_leaves_without_an_answer(
                 one.sendall(frame)
         wait_until("all records", lambda: list_ends(client, "t", partitions) == [count] * partitions)
     assert max(waiting for _, waiting in decoded) > 0, "all of them had room at once"
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_a_long_fetch_was_decoded_to_is_freed_in_slices(
+    start: Callable[..., NodeThread], monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    freed: list[int] = []
+    free = slices.free_in_slices
+
+    def told(lists: Iterable[list[Any]]) -> None:
+        lists = list(lists)
+        freed.append(sum(map(len, lists)))
+        free(lists)
+
+    monkeypatch.setattr("service.broker.handlers.fetch.free_in_slices", told)
+    node, count = start(), 300
+    with node.client() as client:
+        talk = Talk(client)
+        talk.create("t", partitions=count)
+        topic_id = talk.topic_id("t")
+    module = request_module(ApiKey.FETCH)
+    partitions = tuple(
+        module.FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(count)
+    )
+    request = module.FetchRequest(
+        max_wait=timedelta(milliseconds=0 if stays else 60_000),
+        min_bytes=1,
+        session_epoch=-1,
+        topics=(module.FetchTopic(topic_id=topic_id, partitions=partitions),),
+        forgotten_topics_data=(),
+    )
+    with socket.create_connection((node.host, node.port), 60) as one:
+        one.sendall(encode_request(ApiKey.FETCH, 18, 1, "long", request))
+        if stays:
+            assert int.from_bytes(_read(one, 4)) > count
+        else:
+            assert node.node._broker is not None
+            metrics = node.node._broker.metrics
+            wait_until("the fetch to wait", lambda: metrics.waiting)
+    wait_until("the end of the fetch", lambda: freed)
+    # What was asked for, and where there is an answer, what was found.
+    assert freed == [2 * count if stays else count]
 
 
 def list_ends(client: Client, topic: str, partitions: int) -> list[int]:

@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Generator, Hashable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.slices import Slice
+from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
 from service.broker.broker import Broker
 from service.broker.fetch_pass import Awaited, InHand, Pass
@@ -179,6 +179,10 @@ class _Fetching:
         """Keys on which something may happen that the fetch waits for."""
         raise NotImplementedError
 
+    def _read(self) -> Iterable[list[Any]]:
+        """What nobody needs any more when a long fetch is over."""
+        return [partitions for _, partitions in self._fetch.topics]
+
     def _let_go(self) -> None:
         """Keep nothing of what the last pass has found."""
         raise NotImplementedError
@@ -216,6 +220,8 @@ class _Fetching:
         if self._task is not None:
             self._task.cancel()
         self._forget()
+        if self._length() > MOST_AT_ONCE:
+            free_in_slices(self._read())
 
     def _forget(self) -> None:
         """It is over. Downloads that came too late for it are others' memory, and must not wait for the
@@ -383,6 +389,9 @@ class _FullFetch(_Fetching):
             return found.partitions
         return [one.growth for one in found.partitions if one not in found.held_back]
 
+    def _read(self) -> Iterable[list[Any]]:
+        return [*super()._read(), *[answers for _, answers in self._topics]]
+
     def _let_go(self) -> None:
         self._topics = []
 
@@ -403,16 +412,17 @@ class _FullFetch(_Fetching):
         if not self._wants_session or not can_be_remembered(fetch.topics):
             return
         now_ms = broker.clock.monotonic_ms()
-        named: set[tuple[TopicKey, int]] = set()
+        named: dict[TopicKey, set[int]] = {}
         for topic, partitions in fetch.topics:
+            of_topic = named.setdefault(topic, set())
             for at in range(0, len(partitions), TAKEN_AT_A_TIME):
                 yield TAKEN_AT_A_TIME
-                named.update([(topic, one.partition) for one in partitions[at : at + TAKEN_AT_A_TIME]])
+                of_topic.update([one.partition for one in partitions[at : at + TAKEN_AT_A_TIME]])
         session = broker.fetch_sessions.open(
             now_ms,
             privileged=_is_follower(broker, fetch.replica_id),
             uses_topic_ids=self._context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
-            size=len(named),
+            size=sum(map(len, named.values())),
         )
         if session is None:
             return

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from itertools import pairwise
 
-from service.base.slices import Slice, in_slices
+from service.base.slices import Slice, free_in_slices, in_slices
 
 SLICE_US = 2000
 
@@ -80,3 +80,22 @@ def test_reading_in_steps_is_cut_as_well() -> None:
 
     assert asyncio.run(watched()) == 7
     assert turns >= 8
+
+
+def test_much_that_nobody_reads_any_more_is_freed_in_many_turns() -> None:
+    turn, freed = 0, list[int]()
+
+    class Thing:
+        def __del__(self) -> None:
+            freed.append(turn)
+
+    async def scenario() -> None:
+        nonlocal turn
+        free_in_slices([[Thing() for _ in range(20_000)], [], [Thing() for _ in range(20_000)]])
+        while len(freed) < 40_000 and turn < 1000:
+            await asyncio.sleep(0)
+            turn += 1
+
+    asyncio.run(scenario())
+    assert len(freed) == 40_000
+    assert max(map(freed.count, set(freed))) <= 5_500
