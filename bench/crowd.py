@@ -51,6 +51,8 @@ ACT_S = 6.0
 """So long the clients go on, and wait for answers."""
 QUIET_S = 60.0
 """So long the node may take to let go of what they asked for."""
+QUIET_CPU_S = 0.05
+"""What a node that does nothing takes of a second at most; one at work gets little more where others are."""
 MORE_MEMORY = 1 << 30
 WORST_TURN_S, MORE_RSS_MIB = 0.020, 50
 _WITHOUT_ROW = {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS}
@@ -364,7 +366,7 @@ class _Watch:
             before = _cpu_s(self._node)
             time.sleep(1.0)
             with contextlib.suppress(OSError):
-                quiet = quiet + 1 if _cpu_s(self._node) - before < 0.3 else 0
+                quiet = quiet + 1 if _cpu_s(self._node) - before < QUIET_CPU_S else 0
 
 
 def _play(row: str, count: int, node: Node, http: str) -> Result:
