@@ -41,7 +41,6 @@ class DecodedMemory:
     def __init__(self) -> None:
         self.in_use = 0
         self._inside: dict[RequestContext, int] = {}
-        self._as_objects: set[RequestContext] = set()
         self._line: list[tuple[int, int, asyncio.Future[None], RequestContext]] = []
         self._number = 0
         self._look: asyncio.TimerHandle | None = None
@@ -53,11 +52,6 @@ class DecodedMemory:
         """Requests that wait for room."""
         return sum(not place.done() for _, _, place, _ in self._line)
 
-    @property
-    def holds_objects(self) -> bool:
-        """Whether requests are inside that are decoded to an object or more for each element."""
-        return bool(self._as_objects)
-
     async def enter(self, context: RequestContext, frame_bytes: int, growth: int) -> None:
         """Wait until the request of `context` may be decoded. `leave` follows, unless this was cancelled,
         or cancels itself because its peer has left already."""
@@ -68,8 +62,6 @@ class DecodedMemory:
             self._let_in(context, weight)
         else:
             await self._room(context, weight)
-        if growth == GROWTH:
-            self._as_objects.add(context)
 
     async def _room(self, context: RequestContext, weight: int) -> None:
         loop = asyncio.get_running_loop()
@@ -90,7 +82,6 @@ class DecodedMemory:
     def leave(self, context: RequestContext) -> None:
         """Nothing of the decoded request is held any more."""
         self.in_use -= self._inside.pop(context)
-        self._as_objects.discard(context)
         self._go_on()
 
     def _has_room(self, weight: int) -> bool:

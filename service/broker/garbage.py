@@ -10,8 +10,7 @@ is in use as was after the last look.
 While coordinators read their logs, what they make of them is set aside unseen, be it a million positions:
 nearly all of it lives until the node stops, and none of it refers to itself. So is what there is while long
 requests are decoded and answered, which is when slices are taken (`base/turn_queues.py`): they double what is
-in use, go as they came, and a look at all of them would be as long a turn as peers make it. A look at the
-young ones would be, too: an array of a hundred thousand elements is one object that refers to as many.
+in use, go as they came, and a look at all of them would be as long a turn as peers make it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ thousands of waiting fetches.
 MIDDLE: Final = 5
 """Looks at the youngest per look at the middle generation; what survives that is old."""
 NEVER: Final = 1 << 30
-OLDEST: Final = 2
-"""The generation that only this chore looks at."""
 SURELY_MANY: Final = 4
 """Looks at the middle generation that have made so many objects old that they are not even counted."""
 MOST_LOOKED_AT: Final = 50_000
@@ -55,16 +52,14 @@ class Garbage:
         many: int = MANY,
         is_loading: Callable[[], bool] = lambda: False,
         slices_taken: Callable[[], int] = lambda: 0,
-        is_decoding: Callable[[], bool] = lambda: False,
     ) -> None:
         """`now` is a clock, in seconds. So `many` blocks of memory may come into use before all is looked at,
         however few there were. `is_loading`: whether a state is read that will stay. `slices_taken`: how
-        many slices of long work there were so far. `is_decoding`: whether long requests are objects now."""
+        many slices of long work there were so far."""
         self._turns = turns
         self._is_loading = is_loading
         self._was_loading = False
         self._slices_taken = slices_taken
-        self._is_decoding = is_decoding
         self._slices = 0
         self._now = now
         self._many = many
@@ -118,8 +113,6 @@ class Garbage:
         """By the collector, on the thread on which it runs: all others wait for it."""
         if phase == "start":
             self._began = self._now()
-            if info["generation"] < OLDEST and self._is_decoding():
-                gc.freeze()  # nothing is left for this collection to look at
         elif (took_s := self._now() - self._began) > NOTICED_S:
             generation, freed = info["generation"], info["collected"]
             self._turns.held(took_s, f"a collection of garbage, generation {generation}: {freed} objects")

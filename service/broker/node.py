@@ -111,7 +111,6 @@ class Node:
         """by listener: where clients find this node"""
         self._directory_ids: dict[Path, UUID] = {}
         self.plane: ControlPlane | None = None
-        self._dispatcher: Dispatcher | None = None
         self._applier: Applier | None = None
         self._replication: Replication | None = None
 
@@ -130,10 +129,6 @@ class Node:
     def is_loading(self) -> bool:
         """Whether a coordinator reads its log."""
         return self._broker is not None and self._broker.groups.runtime.is_loading
-
-    def is_decoding(self) -> bool:
-        """Whether long requests of this node's clients are decoded and answered, object by object."""
-        return self._dispatcher is not None and self._dispatcher.decoded.holds_objects
 
     def name_of(self, task: asyncio.Task[Any]) -> str:
         """What `task` is for: a request, or a chore of the node."""
@@ -316,7 +311,7 @@ class Node:
             replication.watch_room(broker.disks)
         broker.disks.tell_room(self._directory_ids, plane)
         broker.endpoints.update(self._places)
-        self._dispatcher = dispatcher = Dispatcher(broker, plane.apis)
+        dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
             server.answer_by(dispatcher, dispatcher.describe)
         if plane.house is None:

@@ -108,13 +108,7 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
     slices = turn_queues(loop).slices
-    garbage = Garbage(
-        turns,
-        time.monotonic,
-        is_loading=node.is_loading,
-        slices_taken=lambda: slices.taken,
-        is_decoding=node.is_decoding,
-    )
+    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading, slices_taken=lambda: slices.taken)
     try:
         async with AsyncExitStack() as stack:
             url = ""
