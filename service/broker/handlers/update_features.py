@@ -7,6 +7,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import each_in_slices
 from service.broker.broker import NO_THROTTLE
 from service.broker.ports import AdminHost
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType
@@ -19,6 +20,7 @@ from service.wire.features import (
 )
 
 FIRST_VERSION_WITH_TYPES: Final = 1
+FEATURE_US: Final = 2
 _FAILED: Final = "The update failed for all features since the following feature had an error: "
 
 
@@ -27,7 +29,7 @@ async def handle(
 ) -> UpdateFeaturesResponse:
     """All of them, or none; INVALID_UPDATE_VERSION for a level that cannot be."""
     version = context.api_version
-    updates = [_asked(one, version) for one in request.feature_updates]
+    updates = await each_in_slices(lambda one: _asked(one, version), request.feature_updates, FEATURE_US)
     try:
         await broker.feature_admin.update_features(updates, validate_only=request.validate_only)
     except RequestError as e:
