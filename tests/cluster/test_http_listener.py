@@ -322,13 +322,18 @@ def test_a_topic_that_the_store_refuses_is_told_by_name_and_others_tier(
         assert all(
             one["why"].startswith("copy: ") and "AccessDenied" in one["why"] for one in told["partitions"]
         )
-        assert json.loads(tiers_of(node, "fine"))["failing"] == []
-        failing = json.loads(tiers_of(node, "denied"))["failing"]
-        assert len(failing) == 12
-        assert failing[3].startswith("partition ")
+        assert failing_of(node, "fine") == []
+        assert [one[:10] for one in failing_of(node, "denied")] == ["partition "] * 12
         proxy.plan = None
         wait_until("the refused to catch up", lambda: http.one("firn_tiering_failing", step="copy") == 0)
-        assert json.loads(tiers_of(node, "denied"))["failing"] == []
+        assert failing_of(node, "denied") == []
+
+
+def failing_of(node: Node, topic: str) -> list[str]:
+    """Of its partitions: what brokers say of their stores, whose last answer may be about another topic,
+    stands behind them."""
+    found = json.loads(tiers_of(node, topic))["failing"]
+    return [one for one in found if not one.startswith("broker 1: store: ")]
 
 
 def tiers_of(node: Node, topic: str) -> str:
