@@ -50,6 +50,7 @@ from simulator.platter import Directory, File, Platter
 from simulator.process import Life
 
 _MIN_ISR: Final = "min.insync.replicas"
+_UNCLEAN: Final = "unclean.leader.election.enable"
 _UNFENCED: Final = -1
 _FENCED: Final = 1
 _RECOVERING: Final = 1
@@ -259,6 +260,15 @@ class Oracle:
         for one in (*before.isr, *before.eligible):
             if why := self._sessions.lives(one, self.broker_epochs.get(one, -1)):
                 raise Violation(f"P13: {leader} leads {key[0]}-{key[1]} uncleanly, and has {one}: {why}")
+
+    def allows_unclean(self, topic_id: UUID) -> bool:
+        """Whether the metadata lets one that may lack records lead the topic."""
+        told = [
+            changes[-1][1]
+            for (_, name, setting), changes in self.configs.items()
+            if setting == _UNCLEAN and self.names.get(name) == topic_id
+        ]
+        return told == ["true"]
 
     # Brokers
 

@@ -262,17 +262,16 @@ class ClusterWorld:
 
     def _was_unclean(self, key: Key) -> bool:
         """Somebody leads who may lack records; whether the topic allows that. Topics whose deletion was asked
-        for, and may not have happened, count."""
-        for topic in self.topics:
-            if topic.topic_id != key[0]:
-                continue
-            partition = topic.partitions[key[1]]
-            if partition.allows_unclean:
-                self.tell(f"{partition} has an unclean leader")
-                partition.was_unclean = True
-                partition.may_lose_from(0)
-                return True
-        return False
+        for, and may not have happened, count; so do those whose creation nobody was told of."""
+        topic = next((one for one in self.topics if one.topic_id == key[0]), None)
+        if topic is None:
+            return self.oracle.allows_unclean(key[0])
+        partition = topic.partitions[key[1]]
+        if partition.allows_unclean:
+            self.tell(f"{partition} has an unclean leader")
+            partition.was_unclean = True
+            partition.may_lose_from(0)
+        return partition.allows_unclean
 
     @property
     def is_calm(self) -> bool:
