@@ -480,13 +480,9 @@ def joined(random: Random, group: GroupModel) -> None:
 
 def _cannot_write(world: SimWorld, group: GroupModel) -> bool:
     """Whether the coordinator's log is offline: positions are told, and nobody joins."""
-    run = world.machine.run
-    if run is None or run.ended or run.node is None:
-        return True
-    return any(
-        one.is_offline
-        for one in run.node.partitions()
-        if one.tip.topic == OFFSETS and one.tip.partition == group.partition
+    here = world.partitions_here()
+    return here is None or any(
+        one.is_offline for one in here if one.tip.topic == OFFSETS and one.tip.partition == group.partition
     )
 
 

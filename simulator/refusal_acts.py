@@ -106,10 +106,7 @@ def _led(world: SimWorld, topic: TopicModel) -> list[Spared]:
 
 
 def _leading(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> Partition | None:
-    run = world.machine.run
-    if run is None or run.ended or run.node is None:
-        return None
-    found = [one for one in run.node.partitions() if one.tip.topic_id == topic.topic_id]
+    found = [one for one in world.partitions_here() or () if one.tip.topic_id == topic.topic_id]
     return next((one for one in found if one.tip.partition == partition.index), None)
 
 

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError
 from service.broker.descriptors import budget
 from service.hot.log_dir import LOG_START_OFFSETS
+from service.partition.partition import Partition
 from simulator import members
 from simulator.archive import Archive
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
@@ -404,6 +405,11 @@ class SimWorld:
         if error is ErrorCode.corrupt_message and (excused or self.store_faults.on):
             return excused and final
         raise Violation(f"{partition} answers {error.name}")
+
+    def partitions_here(self) -> Iterable[Partition] | None:
+        """Return the replicas of the node; None where none runs."""
+        run = self.machine.run
+        return None if run is None or run.ended or run.node is None else run.node.partitions()
 
     async def revive(self) -> None:
         """All faults end; within 30 s everything must be there."""

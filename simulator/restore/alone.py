@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, TOPICS_KEY
 from service.remote.format.manifest_codec import decode_cluster
 from simulator.client import EARLIEST, Client
-from simulator.loop import Stuck
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.platter import Platter
@@ -45,6 +44,7 @@ from simulator.restore.kept import (
     LeaderOf,
     fill,
     kept_of,
+    played,
     read_back,
     tiers_on,
 )
@@ -324,12 +324,4 @@ def suffer(
     if before is not None:
         before()
     world = RestoredWorld(seed)
-    try:
-        world.run(_suffer(world, Random(seed), disaster))
-        world.check()
-    except (Violation, Stuck) as e:
-        return str(e)
-    finally:
-        if tell:
-            print(*world.trace.lines, sep="\n")
-    return None
+    return played(world, _suffer(world, Random(seed), disaster), tell=tell)

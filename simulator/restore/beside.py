@@ -15,10 +15,8 @@ from simulator.model import Violation
 from simulator.restore.operating import (
     SeveralWorld,
     empty,
-    format_machine,
     grow,
     lose_all,
-    settings_alone,
     take_over,
 )
 from simulator.store import Bucket
@@ -54,13 +52,7 @@ async def second_take_over(world: SeveralWorld, random: Random) -> None:
     """A second node takes the same bucket over while the first one runs: it is the cluster from now on."""
     machine = world.machine("n2")
     empty(machine)
-    alone = settings_alone(world, machine, 1)
-    format_machine(world, machine, alone, standalone=True)
-    world.settings[machine.name] = {**alone, "firn.remote.recover": "true"}
-    world.tell("n2 takes the bucket over, too")
-    world.start(machine)
-    await world.is_ready(machine)
-    world.settings[machine.name] = alone
+    await take_over(world, by=machine)
     await asyncio.sleep(_BESIDE_S)
     _is_named(world, ("n1",), "two nodes on one prefix")
     _no_bugs(world)
@@ -77,12 +69,7 @@ async def documents_of_a_clone(world: SeveralWorld, random: Random) -> None:
     machine.bucket = Bucket()
     machine.bucket.objects = dict(world.old_bucket)
     world.members = ("n2",)
-    alone = settings_alone(world, machine, 2)
-    format_machine(world, machine, alone, standalone=True)
-    world.settings[machine.name] = {**alone, "firn.remote.recover": "true"}
-    world.tell("n2 takes a copy of the bucket over")
-    world.start(machine)
-    await world.is_ready(machine)
+    await take_over(world, 2, by=machine)
     client = world.client()
     for topic in ("own", "by-default"):
         for _ in range(30):

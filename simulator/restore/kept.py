@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from service.records.builder import BatchBuilder
 from simulator.archive import Archive
 from simulator.client import EARLIEST, Client, NoAnswer
+from simulator.loop import Stuck
 from simulator.model import PartitionModel, TopicModel, Violation
+from simulator.trace import Trace
 
 DAY_MS: Final = 86_400_000
 KEPT_MS: Final = 401 * DAY_MS
@@ -30,6 +32,29 @@ _READ_S: Final = 60.0
 
 LeaderOf = Callable[[TopicModel, PartitionModel], Awaitable[Client | None]]
 """A client of the node that leads a partition; None where nobody does. Whoever asks closes it."""
+
+
+class World(Protocol):
+    """What a disaster is played in."""
+
+    trace: Trace
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None: ...
+    def check(self) -> None: ...
+
+
+def played(world: World, story: Coroutine[Any, Any, None], *, tell: bool) -> str | None:
+    """Play one disaster; return what was wrong after it, None where nothing was. `tell`: print acts and log
+    lines."""
+    try:
+        world.run(story)
+        world.check()
+    except (Violation, Stuck) as e:
+        return str(e)
+    finally:
+        if tell:
+            print(*world.trace.lines, sep="\n")
+    return None
 
 
 class Kept(NamedTuple):

@@ -202,9 +202,12 @@ def format_machine(
         process.run(format_directories, own, order, lambda _: None)
 
 
-async def take_over(world: SeveralWorld, node_id: int = 1, crash_s: float | None = None) -> None:
-    """The first machine takes the bucket over alone; a start that is cut short is repeated as in the docs."""
-    machine = world.machines[0]
+async def take_over(
+    world: SeveralWorld, node_id: int = 1, crash_s: float | None = None, *, by: Machine | None = None
+) -> None:
+    """Have the first machine, or `by`, take its bucket over alone; a start that is cut short is repeated as
+    in the docs."""
+    machine = by or world.machines[0]
     alone = settings_alone(world, machine, node_id)
     format_machine(world, machine, alone, standalone=True)
     world.settings[machine.name] = {**alone, _RECOVER: "true"}

@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 from service.remote.format.keys import CLUSTER_KEY, METADATA_PREFIX, TOPICS_KEY
 from service.remote.format.manifest_codec import decode_cluster
 from simulator.cluster.client import values_of
-from simulator.loop import Stuck
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.restore import beside
 from simulator.restore.harms import (
@@ -44,6 +43,7 @@ from simulator.restore.kept import (
     Kept,
     fill,
     kept_of,
+    played,
     read_back,
     tiers_on,
 )
@@ -250,12 +250,4 @@ def suffer(
     if before is not None:
         before()
     world = SeveralWorld(seed, apart=bool(disaster.logs) or disaster.keeps_logs)
-    try:
-        world.run(_suffer(world, Random(seed), disaster))
-        world.check()
-    except (Violation, Stuck) as e:
-        return str(e)
-    finally:
-        if tell:
-            print(*world.trace.lines, sep="\n")
-    return None
+    return played(world, _suffer(world, Random(seed), disaster), tell=tell)
