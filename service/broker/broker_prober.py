@@ -47,7 +47,7 @@ async def knock(place: Reachable) -> ProbeOutcome:
 
 
 async def _connect(host: str, port: int) -> tuple[ProbeOutcome, str]:
-    """What came of connecting, and where the connection led."""
+    """Connect; return what came of it, and where the connection led."""
     try:
         async with asyncio.timeout(_PROBE_S):
             _, writer = await asyncio.open_connection(host, port)
@@ -61,7 +61,7 @@ async def _connect(host: str, port: int) -> tuple[ProbeOutcome, str]:
 
 
 async def _stands_for(host: str, address: str) -> bool:
-    """Whether an address is among those of a host."""
+    """Return whether an address is among those of a host."""
     try:
         async with asyncio.timeout(_PROBE_S):
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -106,7 +106,7 @@ class BrokerProber:
         return outcome, address
 
     async def _again(self, place: Reachable, found: Found) -> tuple[ProbeOutcome, str]:
-        """What came of the address that was open, and of the others of its host where that one refuses."""
+        """Try the address that was open, and the others of its host where that one refuses."""
         outcome, at = await _connect(found.address, place.port)
         if outcome is not ProbeOutcome.REFUSED or place.host == found.address:
             return outcome, at

@@ -60,10 +60,7 @@ class DecodedMemory:
         weight = min(frame_bytes * growth, MOST_BYTES)
         if not self._line and self._has_room(weight):
             self._let_in(context, weight)
-        else:
-            await self._room(context, weight)
-
-    async def _room(self, context: RequestContext, weight: int) -> None:
+            return
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self._number += 1

@@ -72,7 +72,7 @@ def check_metadata(
 
 
 def _way_back(disk: Disk, metadata_log_dir: Path) -> str:
-    """What gives the node another directory id, and deletes no partition."""
+    """Say what gives the node another directory id, and deletes no partition."""
     if replicas := _replicas(disk, metadata_log_dir):
         return (
             f"leave {metadata_log_dir} as it is, which holds {len(replicas)} partitions: "

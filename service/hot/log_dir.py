@@ -91,18 +91,27 @@ class Boot(NamedTuple):
 
 
 def _encode_boot(boot: Boot) -> bytes:
-    """The id, a line for each directory and one with the checksum of these."""
-    body = "".join(f"{line}\n" for line in (boot.boot_id, *sorted(boot.damaged)))
-    return f"{body}{_META_CHECKSUM}{crc32c(body.encode()):08x}\n".encode()
+    """Write the id, a line for each directory and one with the checksum of these."""
+    return _with_checksum("".join(f"{line}\n" for line in (boot.boot_id, *sorted(boot.damaged))))
 
 
 def _decode_boot(text: str) -> Boot:
-    """`CorruptionError` for a wrong checksum; earlier versions wrote none."""
-    body, marker, rest = text.rpartition(_META_CHECKSUM)
-    if marker and rest != f"{crc32c(body.encode()):08x}\n":
+    """Read what `_encode_boot` wrote. `CorruptionError` for a wrong checksum; earlier versions wrote none."""
+    if not _is_whole(text):
         raise CorruptionError("its checksum is wrong")
-    boot_id, *damaged = (body if marker else text).splitlines()
+    boot_id, *damaged = (line for line in text.splitlines() if not line.startswith(_META_CHECKSUM))
     return Boot(boot_id, frozenset(damaged))
+
+
+def _with_checksum(body: str) -> bytes:
+    """Add the line that `_is_whole` compares."""
+    return f"{body}{_META_CHECKSUM}{crc32c(body.encode()):08x}\n".encode()
+
+
+def _is_whole(text: str) -> bool:
+    """Compare with the checksum in the last line, where there is one."""
+    body, marker, _ = text.rpartition(_META_CHECKSUM)
+    return not marker or text.encode() == _with_checksum(body)
 
 
 def is_reserved(directory_id: UUID) -> bool:
@@ -363,8 +372,7 @@ def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
 
 def _check_meta(file: Path, text: str) -> None:
     """Compare with the checksum in the last line, a comment to Kafka, where there is one."""
-    body, marker, rest = text.rpartition(_META_CHECKSUM)
-    if marker and rest != f"{crc32c(body.encode()):08x}\n":
+    if not _is_whole(text):
         raise StorageError(
             f"{file} is damaged: its checksum is wrong. Who changed it on purpose takes the last line away"
         )
@@ -379,8 +387,7 @@ def write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
         f"directory.id={encode_uuid(meta.directory_id)}",
     )
     body = "\n".join(lines) + "\n"
-    checksum = f"{crc32c(body.encode()):08x}"
-    write_atomically(disk, path / META, f"{body}{_META_CHECKSUM}{checksum}\n".encode())
+    write_atomically(disk, path / META, _with_checksum(body))
 
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:

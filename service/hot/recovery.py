@@ -373,7 +373,7 @@ class _Loader:
         self._drop(self._segments[slot + 1 :])
 
     def _may_have_lost(self, end_offset: int) -> bool:
-        """Whether what stood at `end_offset` may have gone with the machine's cache."""
+        """Return whether what stood at `end_offset` may have gone with the machine's cache."""
         known = self.known
         return known.lost_power and not known.clean and end_offset >= known.recovery_point
 

@@ -84,8 +84,8 @@ def recover_segment(
 
 
 def has_unwritten_page(read: Read, position: int, end: int) -> bool:
-    """Whether a page of ``[position, end)`` was never written, as it is zeros from its border or from
-    `position` on; damage to a batch that was written leaves other bytes."""
+    """Return whether a page of ``[position, end)`` was never written: it is zeros from its border, or from
+    `position`, on. Damage to a batch that was written leaves other bytes."""
     at = position
     while at < end:
         until = at - at % _PAGE_BYTES + _PAGE_BYTES

@@ -46,7 +46,7 @@ class MetadataCopy(NamedTuple):
         return min(self.stored_ms, self.image.timestamp_ms)
 
     def why_of_another_life(self, image: MetadataImage) -> str | None:
-        """Why it is not of the past or future of `image`, though the lives of both have one number."""
+        """Say why it is not of the past or future of `image`, though the lives of both have one number."""
         if self.image.life != image.life or self.image.life_id == image.life_id:
             return None
         return f"{self.ref.key} is of life {image.life} {self.image.life_id}, not of {image.life_id}"

@@ -180,7 +180,7 @@ class _Fetching:
         raise NotImplementedError
 
     def _read(self) -> Iterable[list[Any]]:
-        """What nobody needs any more when a long fetch is over."""
+        """Return what nobody needs any more when a long fetch is over."""
         return [partitions for _, partitions in self._fetch.topics]
 
     def _let_go(self) -> None:

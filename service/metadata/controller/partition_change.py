@@ -218,9 +218,9 @@ class _Change:
         if (last := self._last_known_leader()) is not None:
             return last, True
         if self.election is Election.UNCLEAN:
-            alive = sorted(filter(self.may_lead, self.replicas), key=self.adding.__contains__)
-            if alive:
-                return alive[0], True
+            alive = filter(self.may_lead, self.replicas)
+            if (first := min(alive, key=self.adding.__contains__, default=None)) is not None:
+                return first, True
         return NO_LEADER, False
 
     def _is_able(self, replica: int) -> bool:

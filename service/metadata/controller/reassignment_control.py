@@ -139,7 +139,7 @@ def _called_off(
 
 
 def _waits_for_any(elections: Elections, state: PartitionImage, replicas: Collection[int]) -> bool:
-    """Whether nobody is in sync, and those who may lead again without a loss are among `replicas`."""
+    """Return whether nobody is in sync, and `replicas` has one that may lead again without a loss."""
     if state.isr or not elections.is_elr_enabled:
         return False
     return not set(state.eligible_leader_replicas or state.last_known_elr).isdisjoint(replicas)
