@@ -49,7 +49,7 @@ from service.remote.reading.object_reader import (
     open_page,
     open_published,
 )
-from service.remote.reading.partition_listing import PartitionListing, list_partition
+from service.remote.reading.partition_listing import ListedManifest, PartitionListing, list_partition
 from service.remote.reading.segment_proof import prove_segment
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
@@ -100,6 +100,8 @@ class _PartitionCheck:
         """pages of higher levels whose segments are known, and the pages in between are not"""
         self._names_all = True
         """whether what the chain does not name is nobody's: False where a newer one may be committed"""
+        self._firsts: tuple[ListedManifest, ...] = ()
+        """first manifests, of which one may have been committed, where nothing else can have been"""
         self._unjudged = 0
         self._doubts: list[Finding] = []
         self._more_doubts = 0
@@ -200,6 +202,7 @@ class _PartitionCheck:
             if newest > NO_VERSION + 1:
                 self._doubt(self._subject.where, head_is_gone(newest))
             elif newest:
+                self._firsts = tuple(listing.manifests)
                 self.report.note(
                     self._subject.where,
                     "no HEAD, and a first manifest: not committed, or HEAD has yet to be written",
@@ -320,16 +323,32 @@ class _PartitionCheck:
             return
         self._unjudged += 1
         if isinstance(parsed, SegmentKey):
-            self._lone_segment(info.key)
+            self._lone_segment(parsed, info.key)
 
-    def _lone_segment(self, key: str) -> None:
+    def _lone_segment(self, parsed: SegmentKey, key: str) -> None:
         """Check a segment by its own footer."""
         try:
             footer = open_footer(self._store, key)
             if self.report.deep:
                 prove_segment(entry_of(footer), footer, partial(self._read, key))
         except (ObjectNotFound, CorruptionError) as e:
-            self._doubt(key, str(e))
+            if self._may_be_live(parsed, key):
+                self._doubt(key, str(e))
+            else:
+                self.report.note(key, f"{e}; an upload that was never committed")
+
+    def _may_be_live(self, parsed: SegmentKey, key: str) -> bool:
+        """Whether a manifest that may have been committed names the segment, or cannot be read."""
+        if not self._firsts:
+            return True  # what was committed is not known
+        for one in self._firsts:
+            try:
+                manifest = open_chain(self._store, one.key).manifest
+            except (ObjectNotFound, CorruptionError):
+                return True
+            if _is_named(manifest, partial(self._load, manifest), parsed, key) is not False:
+                return True
+        return False
 
     def _read(self, key: str, position: int, length: int) -> Buffer:
         data = self._store.get_range(key, position, length)

@@ -229,6 +229,27 @@ def test_a_head_that_names_nothing_is_an_error_and_so_is_none_where_it_was(world
     assert any(one.key.startswith(prefix) for one in report.orphans)
 
 
+def test_a_damaged_upload_that_no_first_manifest_names_is_no_error(world: World) -> None:
+    """HEAD may have yet to be written, but only for what the first manifest names."""
+    [replica, _] = world.replicas
+    prefix = f"data/{replica.tip.topic_id}/0"
+    [first_manifest, *later] = [info.key for info in world.bucket.list(f"{prefix}/manifest")]
+    world.bucket.delete([f"{prefix}/HEAD", *later])
+    named = open_chain(world.bucket, first_manifest).manifest.entries[0].key
+    stray = f"{named.removesuffix('.seg')[:-36]}{uuid4()}.seg"
+    damaged = bytearray(world.bucket.get(named, max_size=1 << 30))
+    damaged[20] ^= 0x10
+    world.bucket.put(stray, bytes(damaged))
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert [note.where for note in report.notes if "never committed" in note.what] == [stray]
+    alter(world, named, flip(20))
+    assert [error.where for error in fsck(world.bucket).errors] == [named]
+    alter(world, named, flip(20))
+    alter(world, first_manifest, flip(20))
+    assert [error.where for error in fsck(world.bucket).errors] == [stray], "it may name anything"
+
+
 def test_one_topic_may_be_asked_for_by_name_or_id(world: World) -> None:
     other = world.add(TopicIdPartition(uuid4(), "other", 0))
     world.fill(2, other)
