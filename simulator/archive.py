@@ -216,3 +216,8 @@ def _live(store: MemoryStore, chain: Chain) -> Live:
 def _topic_ids(topics: bytes) -> frozenset[UUID]:
     listed = decode_topics(topics)
     return frozenset(row.topic_id for row in (*listed.topics, *listed.foreign))
+
+
+def partition_of(line: str) -> str:
+    """The prefix of the partition that a key, or a finding of `firn fsck`, is of."""
+    return "/".join(line.split(":")[0].split("/")[:3])

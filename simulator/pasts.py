@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from service.records.batch import Codec
-from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, head_key
+from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, head_key, partition_prefix
 from service.remote.format.manifest_codec import decode_cluster, decode_topics
 from simulator.durable import durable_end
 from simulator.faults import METADATA
@@ -24,7 +24,7 @@ from simulator.platter import File, Platter
 from simulator.sending import send, send_one, values_of
 from simulator.store import Object
 from simulator.topics import create
-from simulator.world import SimWorld, joinable
+from simulator.world import CLONE, SimWorld, joinable
 
 
 class DiskCopy(NamedTuple):
@@ -209,7 +209,7 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     world.machine.kill()
     before = _heads(world)
     other = Machine(
-        "n2",
+        CLONE,
         world.loop,
         Random(random.getrandbits(64)),
         world.trace,
@@ -239,6 +239,8 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     other.kill()
     for (topic_id, index), tag in before.items():
         head = world.bucket.objects.get(head_key(topic_id, index))
+        if head is not None and head.by.startswith(CLONE):
+            world.two_writers.add(partition_prefix(topic_id, index))
         if (head.tag if head else None) != tag:
             for topic in world.topics:
                 if topic.topic_id == topic_id:

@@ -34,11 +34,12 @@ _LATEST_S: Final = 20.0
 
 
 class Object(NamedTuple):
-    """One version of one object."""
+    """One version of one object; `by` is the process that wrote it."""
 
     data: bytes
     tag: str
     modified_ms: int
+    by: str = ""
 
 
 class Deletion(NamedTuple):
@@ -59,11 +60,11 @@ class Bucket:
         self.on_delete: Callable[[Deletion], None] = lambda _: None
         self.on_write: Callable[[str, bytes, bytes | None], None] = lambda *_: None
 
-    def write(self, key: str, data: bytes, now_ms: int) -> None:
+    def write(self, key: str, data: bytes, now_ms: int, by: str = "") -> None:
         self.writes += 1
         replaced = self.objects.get(key)
         self.on_write(key, data, replaced.data if replaced is not None else None)
-        self.objects[key] = Object(data, f"tag-{self.writes}", now_ms)
+        self.objects[key] = Object(data, f"tag-{self.writes}", now_ms, by)
 
     def delete(self, key: str, by: str) -> None:
         found = self.objects.get(key)
@@ -143,7 +144,7 @@ class SimStore:
 
     def put(self, key: str, data: Buffer) -> None:
         content = bytes(data)
-        self._write("put", key, content, lambda sent: self.bucket.write(key, sent, self._now_ms()))
+        self._write("put", key, content, lambda sent: self._put(key, sent))
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         data = bytearray()
@@ -152,7 +153,7 @@ class SimStore:
             self._threads.spend_up_to(_CALL_S)
         if len(data) != size:
             raise CorruptionError(f"{key}: {len(data)} bytes given, {size} announced")
-        self._write("put_stream", key, bytes(data), lambda sent: self.bucket.write(key, sent, self._now_ms()))
+        self._write("put_stream", key, bytes(data), lambda sent: self._put(key, sent))
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         content = bytes(data)
@@ -160,7 +161,7 @@ class SimStore:
         def write(sent: bytes) -> bool:
             if key in self.bucket.objects:
                 return False
-            self.bucket.write(key, sent, self._now_ms())
+            self._put(key, sent)
             return True
 
         return self._write("put_if_absent", key, content, write)
@@ -172,9 +173,12 @@ class SimStore:
             found = self.bucket.objects.get(key)
             if found is None or found.tag != tag:
                 raise PreconditionFailed(f"{key}: not the object of tag {tag}")
-            self.bucket.write(key, sent, self._now_ms())
+            self._put(key, sent)
 
         self._write("put_if_match", key, content, write)
+
+    def _put(self, key: str, sent: bytes) -> None:
+        self.bucket.write(key, sent, self._now_ms(), self._process.name)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:

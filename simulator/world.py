@@ -18,7 +18,7 @@ from service.broker.descriptors import budget
 from service.hot.log_dir import LOG_START_OFFSETS
 from service.partition.partition import Partition
 from simulator import members
-from simulator.archive import Archive
+from simulator.archive import Archive, partition_of
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.durable import durable_end, whole_end
 from simulator.faults import METADATA, DrawnFaults, DrawnStoreFaults
@@ -33,6 +33,8 @@ from simulator.store import Bucket, Deletion, Object
 from simulator.trace import Trace
 
 ALIVE_S: Final = 30.0
+CLONE: Final = "n2"
+"""the machine that a clone of the disk runs on"""
 _LOOK_S: Final = 0.02
 _ON_THE_WIRE_S: Final = 0.05
 _OTHER_FILES: Final = 8
@@ -126,6 +128,8 @@ class SimWorld:
         self.disk_copy: Any = None
         self.bucket_copy: dict[str, Object] | None = None
         self.bucket_damaged = False
+        self.two_writers: set[str] = set()
+        """prefixes of partitions that a clone wrote to, or deleted from: an operator decides on them"""
         self.bytes_expire = False
         """whether a default was ever set by which any record may expire"""
         self.unavailable = 0
@@ -465,7 +469,7 @@ class SimWorld:
         """
         deadline = self.loop.time() + ALIVE_S
         may_repair = self.store_faults.has_flipped
-        while problems := self.archive.problems():
+        while problems := self._archive_problems():
             if self.excuse or self.bucket_damaged:
                 return
             if self.loop.time() > deadline:
@@ -478,8 +482,12 @@ class SimWorld:
     def check_archive(self) -> None:
         """T10: at any moment `firn fsck` finds nothing wrong, where nothing was damaged."""
         if not (self.excuse or self.bucket_damaged or self.store_faults.has_flipped):
-            for problem in self.archive.problems():
+            for problem in self._archive_problems():
                 raise Violation(f"fsck: {problem}")
+
+    def _archive_problems(self) -> list[str]:
+        """What `firn fsck` finds wrong, but in partitions that two nodes wrote to."""
+        return [one for one in self.archive.problems() if partition_of(one) not in self.two_writers]
 
     def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
         """T6, T7, T13: versions rise, HEAD names what is there, `topics.json` forgets nobody."""
@@ -493,5 +501,7 @@ class SimWorld:
         owner = self.archive.owner(deletion.key)
         if owner is not None and any(topic.topic_id == owner and topic.deleted for topic in self.topics):
             return
+        if owner is not None and deletion.by.startswith(CLONE):
+            self.two_writers.add(partition_of(deletion.key))
         if self.archive.is_live(deletion.key):
             self.violations.append(f"{deletion.by} deletes {deletion.key}, which is live")
