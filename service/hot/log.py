@@ -365,6 +365,7 @@ class LocalLog:
         self._durability.note_sealed(old)
         self._durability.note_dir(state.dir)
         state.segments.add(new)
+        state.reached(state.end_offset)  # the segment that was active may be deleted before the next append
         self._set_limits()
         if not old.size:
             self._trimming.take_out(len(state.segments) - 2, len(state.segments) - 1, "it is empty")

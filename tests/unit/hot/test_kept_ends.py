@@ -146,7 +146,19 @@ def rolled(machine: Machine) -> None:
     machine.kill()
 
 
-@pytest.mark.parametrize("how", [torn, cut, begun_anew, deleted, rolled])
+def expired(machine: Machine) -> None:
+    """The segment that was active is sealed and goes; nothing was written since."""
+    logs, _ = machine.opened()
+    log = append(logs)
+    log.roll()
+    assert log.advance_log_start(log.log_end_offset) == 1
+    for path in log.take_removals(START_MS + 3_600_000):
+        path.unlink(missing_ok=True)
+    assert not active(machine).exists()
+    machine.kill()
+
+
+@pytest.mark.parametrize("how", [torn, cut, begun_anew, deleted, rolled, expired])
 def test_what_a_process_does_by_itself_is_no_loss(machine: Machine, how: Callable[[Machine], None]) -> None:
     written(machine)
     how(machine)
