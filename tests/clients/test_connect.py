@@ -30,6 +30,7 @@ def workers(bootstrap: str, tmp_path: Path) -> Iterator[list[Worker]]:
             one.close()
 
 
+@pytest.mark.thorough
 def test_every_line_of_a_file_arrives_though_a_worker_is_killed(
     workers: list[Worker], new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.reading.object_reader import open_metadata
 from service.remote.stores.obstore_store import open_store
@@ -74,6 +76,7 @@ def repair(store: Store, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.thorough
 def test_a_start_with_a_damaged_cluster_json_says_what_to_do_and_goes_on_when_it_is_repaired(
     start_node: NodeFactory, disk_store: Store
 ) -> None:

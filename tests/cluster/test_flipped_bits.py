@@ -35,6 +35,8 @@ OF_THE_DIRECTORY = {
     "quorum-state": "__cluster_metadata-0/quorum-state",
     "durable-offset": "__cluster_metadata-0/durable-offset",
 }
+OFTEN = ("sealed-log", "leader-epochs", "durable-offset")
+"""The others are `thorough`."""
 FLIPS = 1
 """Of each kind of file and of stop; the simulator draws many more."""
 
@@ -108,7 +110,13 @@ def outcome_of(node: Node, topic: str, rows: list[Row], flipped: Flipped, since:
 
 
 @pytest.mark.parametrize("stopped", ["hard", pytest.param("cleanly", marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("kind", [*OF_A_REPLICA, *OF_THE_DIRECTORY])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.thorough)
+        for kind in (*OF_A_REPLICA, *OF_THE_DIRECTORY)
+    ],
+)
 def test_a_flipped_bit_is_named_or_harmless_and_nothing_is_cut(
     kind: str, stopped: str, start_node: NodeFactory, tmp_path: Path
 ) -> None:

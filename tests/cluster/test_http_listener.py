@@ -246,6 +246,7 @@ def test_requests_sent_ahead_wait_for_their_reader(watched: tuple[Node, Http]) -
     assert node.peak_rss_bytes() - before < 24 << 20
 
 
+@pytest.mark.thorough
 def test_a_connection_that_never_asks_is_cut(watched: tuple[Node, Http]) -> None:
     _, http = watched
     with http.connect() as silent:

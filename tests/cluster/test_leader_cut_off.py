@@ -42,7 +42,11 @@ def epoch_began(member: Member, epoch: int) -> float:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("says", "hears"),
-    [(False, False), (False, True), (True, False)],
+    [
+        (False, False),
+        pytest.param(False, True, marks=pytest.mark.thorough),
+        pytest.param(True, False, marks=pytest.mark.thorough),
+    ],
     ids=["both ways", "what it says is lost", "what it is told is lost"],
 )
 def test_a_leader_that_is_cut_off_resigns_and_answers_nothing_after_its_successor(

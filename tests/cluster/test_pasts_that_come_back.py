@@ -72,6 +72,7 @@ def archived(start_node: NodeFactory, disk_store: Store, tmp_path: Path) -> Node
     return node
 
 
+@pytest.mark.thorough
 def test_a_disk_from_a_backup_deletes_nothing_and_takes_over_what_it_is_told_to(
     archived: Node, disk_store: Store, tmp_path: Path
 ) -> None:

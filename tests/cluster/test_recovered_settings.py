@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import NodeFactory
 from tests.support.clients import Admin, Confluent, make_rows
 from tests.support.fsck import fsck
@@ -80,6 +82,7 @@ def reads_all_back(node: Node, ends: dict[str, int]) -> None:
         ]
 
 
+@pytest.mark.thorough
 def test_what_was_kept_by_its_settings_is_kept_after_a_recovery(
     start_node: NodeFactory, disk_store: Store
 ) -> None:

@@ -106,6 +106,7 @@ def blow(cluster: Cluster, seconds: float, longest_sleep_s: float) -> None:
     print(f"{len(storm.done)} harms, {storm.kills} kills; {done}", flush=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_short_storm_of_moves_loses_nothing(cluster: Cluster) -> None:
     blow(cluster, 20, 10)

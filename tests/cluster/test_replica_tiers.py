@@ -131,6 +131,7 @@ def check(cluster: Cluster, store: Store, writers: Writers) -> None:
     assert len(fsck(store)["partitions"]) == len(PARTITIONS)
 
 
+@pytest.mark.thorough
 def test_a_wiped_broker_needs_nothing_of_the_archive_and_can_lead(cluster: Cluster, store: Store) -> None:
     with Writers(cluster, [(TOPIC, index) for index in PARTITIONS], 0.002) as writers:
         wait_for_archive(cluster, 300)

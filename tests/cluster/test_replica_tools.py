@@ -60,6 +60,7 @@ def in_sync(cluster: Cluster) -> list[int]:
     return [len(found[index].isr) for index in sorted(found)]
 
 
+@pytest.mark.thorough
 def test_kafka_topics_names_what_is_not_as_it_should_be(cluster: Cluster) -> None:
     assert told(cluster) == NOTHING
     cluster.members[13].kill()

@@ -20,7 +20,14 @@ from tests.support.wire import RawConnection, produce
 
 KAFKA_STORAGE_ERROR = 56
 TIERED = {"remote_storage_enable": "true", "segment_bytes": "1048576", "local_retention_bytes": "1"}
-OUTAGES = [Fault.REFUSE, Fault.HANG, Fault.FAIL, Fault.SLOW_DOWN, Fault.LIE, Fault.FAIL_AFTER]
+OUTAGES = [
+    Fault.HANG,
+    Fault.FAIL,
+    *(
+        pytest.param(fault, marks=pytest.mark.thorough)
+        for fault in (Fault.REFUSE, Fault.SLOW_DOWN, Fault.LIE, Fault.FAIL_AFTER)
+    ),
+]
 
 
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.value)

@@ -120,6 +120,7 @@ class Watch:
                 self.ended = time.monotonic()
 
 
+@pytest.mark.thorough
 def test_a_move_keeps_to_its_rate_and_its_throttle_goes_when_it_is_done(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def kernel_is_compiled(tree: Path) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.thorough
 def test_without_a_compiler_the_kernel_stays_interpreted_and_that_is_said(tmp_path: Path) -> None:
     done = build(tmp_path, {"CC": "no-such-compiler"}, "setup.py")
     assert done.returncode == 0, done.stderr

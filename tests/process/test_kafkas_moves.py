@@ -327,8 +327,8 @@ def test_what_kafka_says_where_nothing_is_to_be_done(kafka: KafkaNode, tmp_path:
 @pytest.mark.parametrize(
     ("seed", "configs"),
     [
-        (1, {"min_insync_replicas": "1"}),
-        (2, {"min_insync_replicas": "2"}),
+        pytest.param(1, {"min_insync_replicas": "1"}, marks=pytest.mark.thorough),
+        pytest.param(2, {"min_insync_replicas": "2"}, marks=pytest.mark.thorough),
         (3, {"min_insync_replicas": "3", "unclean_leader_election_enable": "true"}),
     ],
 )

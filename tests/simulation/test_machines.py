@@ -25,8 +25,8 @@ SOME_PLANTS = (
 @pytest.mark.parametrize(
     "first",
     [
-        *range(1, 301, 100),
-        *(pytest.param(first, marks=pytest.mark.thorough) for first in range(301, 1001, 100)),
+        1,
+        *(pytest.param(first, marks=pytest.mark.thorough) for first in range(101, 1001, 100)),
     ],
 )
 def test_a_hundred_histories_are_clean(first: int) -> None:

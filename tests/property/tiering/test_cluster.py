@@ -317,7 +317,7 @@ def replay(seed: int, rounds: int = 40, kind: str = "here") -> None:
         simulation.come_to_rest()
 
 
-@pytest.mark.parametrize("kind", ["here", "rpc"])
+@pytest.mark.parametrize("kind", [pytest.param("here", marks=pytest.mark.thorough), "rpc"])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_brokers_that_share_a_bucket_destroy_nothing_of_each_other(kind: str, seed: int) -> None:
