@@ -239,9 +239,10 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     other.kill()
     for (topic_id, index), tag in before.items():
         head = world.bucket.objects.get(head_key(topic_id, index))
+        prefix = partition_prefix(topic_id, index)
         if head is not None and head.by.startswith(CLONE):
-            world.two_writers.add(partition_prefix(topic_id, index))
-        if (head.tag if head else None) != tag:
+            world.two_writers.add(prefix)
+        if prefix in world.two_writers or (head.tag if head else None) != tag:
             for topic in world.topics:
                 if topic.topic_id == topic_id:
                     topic.partitions[index].excused = "a clone may have written its archive"
