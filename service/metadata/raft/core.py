@@ -53,6 +53,10 @@ from service.metadata.raft.voters import RECONFIGURABLE, Voter, VoterEndpoints, 
 UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
 _CHANGES_LOG: Final = (AppendControl, AppendFetched, TruncateTo, RestartAt)
 _S = TypeVar("_S")
+_TWO_PASTS: Final = (
+    "; one of the two has a disk of another past of this cluster: stop that one (docs/operations.md, "
+    '"Of a cluster of several")'
+)
 
 
 class RaftCore:
@@ -225,7 +229,7 @@ class RaftCore:
             raise InvariantError(
                 f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) would have the metadata log "
                 f"end at {end_offset} ({told}); ours ends at {self.log.end_offset} in epoch "
-                f"{self.log.epochs.latest} and is committed up to {self.high_watermark}"
+                f"{self.log.epochs.latest} and is committed up to {self.high_watermark}{_TWO_PASTS}"
             )
         self.flushed, self._flushing = min(self.flushed, end_offset), None
         self.emit(TruncateTo(end_offset))
@@ -235,7 +239,7 @@ class RaftCore:
         if end_offset < self.high_watermark:
             raise InvariantError(
                 f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) gave a snapshot that "
-                f"ends at {end_offset}; ours is committed up to {self.high_watermark}"
+                f"ends at {end_offset}; ours is committed up to {self.high_watermark}{_TWO_PASTS}"
             )
         self.flushed, self._flushing = end_offset, None
         self.emit(effect)
