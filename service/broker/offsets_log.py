@@ -15,6 +15,7 @@ from service.coordinator.ports import MarkListener
 from service.coordinator.records import StoredBatch, batches_of
 from service.hot.manager import LogManager
 from service.hot.segment import FileSlice
+from service.hot.state import LogOffline
 from service.partition.partition import Partition
 from service.records.batch import HEADER_SIZE, size_at
 
@@ -22,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 64 << 10
 """Some milliseconds of decoding, where batches are small."""
+_RETRY_S: Final = 0.25
+"""Between a flush that failed and the next."""
 
 
 class CoordinatorLog:
@@ -75,15 +78,22 @@ class CoordinatorLog:
             self._listener(high_watermark)
 
     async def _flush(self) -> None:
-        """Until nothing waits for the device. One that fails leaves its writes to their time."""
+        """Flush until nothing waits for the device, and again after a failure: there may be no more appends,
+        and until the mark is told no group with a pending write is answered."""
         partition = self._partition
         try:
-            while partition.is_leader and self._settled < partition.high_watermark:
+            while self._listener and partition.is_leader and self._settled < partition.high_watermark:
                 flushed = partition.high_watermark
-                await self._logs.flush(partition.log)
-                self._tell(flushed)
-        except StorageError as e:
-            _log.error("what was appended to %s is not on the device: %s", partition.tip, e)
+                try:
+                    await self._logs.flush(partition.log)
+                except StorageError as e:
+                    _log.error("what was appended to %s is not on the device: %s", partition.tip, e)
+                    partition.log.check()  # it may be offline for good
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    self._tell(flushed)
+        except LogOffline as e:
+            _log.error("%s is no coordinator's log any more: %s", partition.tip, e)
         finally:
             self._flushing = None
 

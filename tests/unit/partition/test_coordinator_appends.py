@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
+from service.base.errors import RequestError, StorageError
 from service.base.purgatory import Purgatory
 from service.broker.offsets_log import CoordinatorLog
 from service.coordinator.batching import OpenBatch, size_of
@@ -126,6 +126,54 @@ def test_nor_is_it_when_it_is_flushed_what_the_next_leader_commits(tmp_path: Pat
                 disk.begun.get_nowait().set()
             await asyncio.sleep(0)
         assert told == [1]
+
+    asyncio.run(scenario())
+
+
+class FailingDisk:
+    """The first flushes find no descriptor."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    async def flush(self, log: LocalLog) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("Too many open files")
+
+
+def test_a_mark_whose_flush_failed_is_told_without_a_further_append(tmp_path: Path) -> None:
+    """Who waits for it writes nothing else before."""
+
+    async def scenario() -> None:
+        partition, told = partition_of(tmp_path), asyncio.Queue[int]()
+        partition.configure(replace(partition.config, flush_messages=1))
+        disk = cast("LogManager", FailingDisk(2))
+        log = CoordinatorLog(partition, disk, partition.log.state.world.clock)
+        log.listen(told.put_nowait)
+        log.append(build(0, b"a", b"b"), EPOCH)
+        assert log.high_watermark == 0
+        assert await asyncio.wait_for(told.get(), 30) == 2
+
+    asyncio.run(scenario())
+
+
+def test_no_flush_is_tried_again_for_who_listens_no_more_or_an_offline_replica(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for is_offline in (False, True):
+            partition = partition_of(tmp_path / str(is_offline))
+            partition.configure(replace(partition.config, flush_messages=1))
+            disk = FailingDisk(1 << 30)
+            log = CoordinatorLog(partition, cast("LogManager", disk), partition.log.state.world.clock)
+            log.listen(lambda mark: None)
+            log.append(build(0, b"a"), EPOCH)
+            task = log._flushing
+            assert task is not None
+            if is_offline:
+                partition.log.state.fail("its device is gone")
+            else:
+                log.listen(None)
+            await asyncio.wait_for(task, 30)
 
     asyncio.run(scenario())
 
