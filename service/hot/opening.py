@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from errno import EEXIST
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -163,7 +164,7 @@ class Opener:
     def _make(self, new: NewLog) -> LocalLog | StorageError | CorruptionError:
         is_made = False
         try:
-            self._disk.mkdir(new.path)
+            self._make_directory(new)
             is_made = True
             log = LocalLog.make(
                 new.path,
@@ -182,6 +183,16 @@ class Opener:
                 remove(self._disk, [new.path])
             return e
         return log
+
+    def _make_directory(self, new: NewLog) -> None:
+        try:
+            self._disk.mkdir(new.path)
+        except DiskError as e:
+            if e.errno != EEXIST or self._holds_records(new.path):
+                raise
+            # What an attempt before this one could not remove after it had failed.
+            self.set_aside(new.path, new.tip, new.home, "it was never finished being made")
+            self._disk.mkdir(new.path)
 
     def open_replica(
         self, path: Path, topic: str, partition: int, config: LogConfig, known: Found, home: LogDir

@@ -496,3 +496,23 @@ def test_a_log_may_be_cut_once_its_checkpoint_says_no_more_than_what_is_left(tmp
         await logs.close()
 
     asyncio.run(scenario())
+
+
+def test_a_log_is_made_though_what_failed_before_could_not_be_removed(tmp_path: Path) -> None:
+    """No descriptor is left from some call on, for the removal of what is half made neither."""
+    for after in range(40):
+        disk = FaultDisk()
+        logs = LogManager([tmp_path / str(after)], replace(make_world(), disk=disk))
+        at_once(logs.open_all(lambda _: CONFIG))
+        fault = disk.fail("open", errno.EMFILE, after=after)
+        disk.fail("list", errno.EMFILE)
+        (made,) = at_once(logs.create([(A, CONFIG)]))
+        disk.heal()
+        if isinstance(made, LocalLog):
+            assert not fault.hits
+            close(logs)
+            return
+        log = get_or_create(logs, A, CONFIG)
+        log.append(batch(1), 0, START_MS)
+        close(logs)
+    raise AssertionError("forty calls to make a log")
