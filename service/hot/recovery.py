@@ -369,8 +369,10 @@ class _Loader:
             "%s: valid up to offset %d, a torn tail of %d bytes cut: %s",
             segment.log.path, end_offset, segment.size - problem.position, problem.why,
         )  # fmt: skip
-        segment.cut_tail(problem.position)
         self._drop(self._segments[slot + 1 :])
+        segment.cut_tail(problem.position)
+        # A tail that the next loss of power brings back would lie beyond the beginning of the next segment.
+        segment.flush()
 
     def _may_have_lost(self, end_offset: int) -> bool:
         """Return whether what stood at `end_offset` may have gone with the machine's cache."""
@@ -407,11 +409,15 @@ class _Loader:
         producers.end_offset = batches.last_offsets[-1] + 1
 
     def _drop(self, segments: list[Segment]) -> None:
-        """Remove segments that are not part of the log, newest first."""
+        """Remove segments that are not part of the log, newest first, each for good.
+
+        One that the next loss of power brings back would not begin where the log ends then.
+        """
         for segment in reversed(segments):
             _log.warning("dropping %s (%d bytes)", segment.log.path, segment.size)
             for path in segment.drop():
                 remove_file(self._state.disk, path)
+            fsync_dir(self._state.disk, self._state.dir)
             self._segments.remove(segment)
 
 

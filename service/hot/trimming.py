@@ -317,9 +317,11 @@ class Trimming:
             segments.active = segment
             segment.open_for_append()
             state.reached(end)
-            state.recovery_point = min(state.recovery_point, end)
             state.start = min(state.start, end)
             state.local_start = min(state.local_start, end)
+            # The next flush takes this segment, too: its size is not durable yet, and what a loss of power
+            # brought back would lie beyond the beginning of the next segment.
+            state.recovery_point = min(state.recovery_point, max(segment.base_offset, state.local_start))
             state.cleaned_offset = min(state.cleaned_offset, end)
             state.gaps_below = min(state.gaps_below, end)
         self._reader.forget()

@@ -108,8 +108,11 @@ class FollowedLog:
                     producers = await self._logs.on_thread(log.producers_at, least)
                 if not is_wanted():
                     return False
+            before = log.log_end_offset
             end = log.truncate_to(offset, producers)
         self._partition.follower_mark(min(self._partition.high_watermark, end))
+        if end < before:
+            await self._logs.flush(log)  # before another segment begins where this one ends now
         return True
 
     async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
