@@ -22,8 +22,6 @@ from tests.unit.hot.logs import batch, checkpoint
 TIP = TopicIdPartition(UUID(int=7), "t", 0)
 DIRECTORY = ROOT / "logs"
 CONFIG = LogConfig(segment_bytes=1000)
-LOSSES = [Loss.LATEST, Loss.ANY, Loss.SHORT, Loss.NONE]
-"""Whose files have no holes: what is behind one is not known to be the log's."""
 
 
 async def sometimes(manager: LogManager, log: LocalLog, random: Random) -> None:
@@ -82,4 +80,4 @@ def test_a_log_is_opened_after_every_loss_of_power(first: int) -> None:
         for boot in range(8):
             why = run(medium, boot, random)
             assert not why, f"seed {seed}, boot {boot}: {why}"
-            medium.lose_power(random, random.choice(LOSSES))
+            medium.lose_power(random, random.choice(list(Loss)))
