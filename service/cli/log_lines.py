@@ -13,6 +13,9 @@ from service.base.printable import escaped, printable
 MOST_CHARACTERS: Final = 4096
 """Of one message; what names may hold is bounded where they are written."""
 
+MOST_MEMBERS: Final = 8
+"""Exceptions of one group that are told"""
+
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
@@ -41,6 +44,9 @@ def _lines(error: BaseException) -> list[str]:
         lines += traceback.format_tb(one.__traceback__)
         lines.append(f"{type(one).__name__}: {printable(one, MOST_CHARACTERS)}\n")
         lines += [f"{escaped(note)}\n" for note in getattr(one, "__notes__", ())]
+        if isinstance(one, BaseExceptionGroup):
+            for member in one.exceptions[:MOST_MEMBERS]:
+                lines += ["of which one is:\n", *_lines(member)]
         if then:
             lines.append(then)
     return lines

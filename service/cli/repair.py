@@ -7,6 +7,10 @@ import argparse
 from service.cli.stores import add_store_options, endpoint_of
 
 _FOLLOW = ": no node follows that by itself; start it once with firn.remote.recover=true"
+_NOT_OF_SEVERAL = (
+    "  not for brokers of a cluster of several that go on: they do not follow it, and the partition takes no"
+    ' records after their next start (docs/operations.md, "A bucket that was rolled back")'
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,9 +48,11 @@ def run(args: argparse.Namespace) -> int:
     for repair in list(find_repairs(store)):
         print(repair)
         wrong += 1
+        is_published = isinstance(repair, HeadRepair) and not repair.is_as_committed
+        if is_published and not args.write:
+            print(_NOT_OF_SEVERAL)
         if args.write and not isinstance(repair, Hopeless):
             if carry_out(ProvenUploads(store, store.verifies_uploads), repair, world.new_uuid):
-                is_published = isinstance(repair, HeadRepair) and not repair.is_as_committed
                 print("  repaired" + (_FOLLOW if is_published else ""))
                 wrong -= 1
             else:

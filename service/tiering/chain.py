@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
-from service.base.types import TopicIdPartition
+from service.base.types import NO_TIMESTAMP, TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import (
@@ -125,6 +125,31 @@ class ChainStore:
         """What the first version is made from."""
         return Manifest(self._cluster_id, tip.topic_id, tip.topic, tip.partition)
 
+    def unread(self, tip: TopicIdPartition, entry: CatalogEntry) -> Manifest:
+        """What the catalog alone tells of the committed manifest, where that cannot be read: one page under
+        the manifest's own key lists all that it names. It can only be dropped, as a whole."""
+        page = PageRef(
+            base_offset=0,
+            last_offset=entry.end_offset - 1,
+            level=0,
+            segments=entry.segments,
+            size_bytes=entry.size_bytes,
+            max_timestamp=NO_TIMESTAMP,
+            first_epoch=0,
+            last_epoch=entry.leader_epoch,
+            key=entry.manifest_key,
+            stored_size=0,
+            crc32c=0,
+        )
+        return replace(
+            self.empty(tip),
+            version=entry.version,
+            leader_epoch=entry.leader_epoch,
+            start_offset=entry.start_offset,
+            pages=(page,) if entry.segments else (),
+            stored_key=entry.manifest_key,
+        )
+
     def append(
         self,
         parent: Manifest,
@@ -171,6 +196,8 @@ class ChainStore:
 
         def load(ref: PageRef) -> Page:
             try:
+                if ref.key == parent.stored_key:  # of `unread`
+                    raise StorageError(f"{ref.key} was not read")
                 return self.page(tip, ref)
             except (StorageError, CorruptionError) as e:
                 problems.append(e)

@@ -38,6 +38,11 @@ class ExpiryWatch:
         log_start = self._partition.log.log_start_offset
         return Aging(self.retention, self._tools.clock.now_ms(), log_start, self.total_bytes(entry))
 
+    def takes_all(self, entry: CatalogEntry) -> bool:
+        """Whether nothing of the archive is kept, so that its manifest need not be read."""
+        gives_up = self._partition.config.gives_up_archive
+        return gives_up or self._partition.log.log_start_offset >= entry.end_offset
+
     def may_expire(self, entry: CatalogEntry | None) -> bool:
         """False only when the oldest segment surely stays, and so all do."""
         if entry is None or not entry.segments:

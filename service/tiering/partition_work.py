@@ -22,14 +22,14 @@ the event loop; whatever blocks runs on the offload pool.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import CatalogEntry, CatalogResult
 from service.remote.format.manifest import SegmentEntry
 from service.remote.reading.object_reader import Chain
-from service.remote.stores.errors import ObjectNotFound
+from service.tiering import next_version
 from service.tiering.agenda import Priority
 from service.tiering.aging import look_for_expired
 from service.tiering.chain import HeadMoved, SeenHead, verdict_on
@@ -51,8 +51,6 @@ from service.tiering.units import (
     Proposal,
     Sum,
     Tools,
-    catalog_entry,
-    commit_of,
     identity_of,
 )
 
@@ -143,7 +141,13 @@ class PartitionWork:
             return
         if self._proposal is not None or self._is_unpublished(entry):
             yield _Ready(MAINTENANCE, Task.PUBLISH)
-            return
+            # HEAD need not name a manifest again that is gone, where the next one names nothing of it.
+            is_lost = self._proposal is None and self.retries.get(Task.PUBLISH) is not None
+            if entry is None or not is_lost or not self._expiry.takes_all(entry):
+                return
+            if entry.segments:
+                yield _Ready(MAINTENANCE, Task.EXPIRE)
+                return
         if self._expiry.may_expire(entry):
             yield _Ready(MAINTENANCE, Task.EXPIRE)
         sealed_at_ms = self._sealed_at_ms(plan)
@@ -335,10 +339,13 @@ class PartitionWork:
                 break
         try:
             chain, commit = await tools.pool.run(
-                self._append, entry, tuple(uploaded), leader_epoch, attempt.writes
+                lambda: next_version.append(
+                    tools.chains, tip, entry, tuple(uploaded), leader_epoch, attempt.writes
+                )
             )
-        except (StorageError, CorruptionError):
+        except (StorageError, CorruptionError) as e:
             attempt.failed(tip, self._grace_over())
+            self._doubt_head(e)
             raise
         retired = (entry.manifest_key,) if entry is not None else ()
         state = move(SegmentState.UPLOADED, SegmentState.PROPOSED)
@@ -393,29 +400,13 @@ class PartitionWork:
         self._check_led()
         return progress
 
-    def _append(
-        self,
-        entry: CatalogEntry | None,
-        segments: Sequence[SegmentEntry],
-        leader_epoch: int,
-        writes: Callable[[str], None],
-    ) -> tuple[Chain, CatalogCommit]:
-        """On an offload thread: the next manifest, written, and the commit that makes it live."""
-        chains = self._tools.chains
-        self._check_head(entry)
-        parent = self._load(entry).manifest if entry is not None else chains.empty(self.partition.tip)
-        chain = chains.append(parent, segments, leader_epoch, writes)
-        return chain, commit_of(self.partition.tip, entry, chain)
-
     def _load(self, entry: CatalogEntry) -> Chain:
         """On an offload thread: the committed manifest, which must be what the catalog says."""
-        try:
-            chain = self._tools.chains.load(self.partition.tip, entry.manifest_key)
-        except ObjectNotFound as e:
-            raise CorruptionError(f"the committed manifest is gone: {e}") from e
-        if catalog_entry(chain) != entry:
-            raise CorruptionError(f"{entry.manifest_key}: says {catalog_entry(chain)}, the catalog {entry}")
-        return chain
+        return next_version.load(self._tools.chains, self.partition.tip, entry)
+
+    def _doubt_head(self, error: FirnError) -> None:
+        """HEAD is looked at again where it was not what was published."""
+        self._is_head_doubtful = self._is_head_doubtful or isinstance(error, HeadMoved)
 
     # -- commit, HEAD, callback ------------------------------------------------------------------------------
 
@@ -537,13 +528,6 @@ class PartitionWork:
             self.partition.head_judged(str(e))
             raise
 
-    def _check_head(self, entry: CatalogEntry | None) -> None:
-        """On an offload thread, before a manifest is made from `entry`: `HeadMoved` unless HEAD names it."""
-        verdict = verdict_on(entry, self._tools.chains.look(self.partition.tip))
-        if verdict is not Verdict.EQUAL:
-            self._is_head_doubtful = True
-            raise HeadMoved(f"HEAD of {self.partition.tip} is not what was published: {verdict.value}")
-
     # -- expire ----------------------------------------------------------------------------------------------
 
     async def _expire(self, entry: CatalogEntry) -> None:
@@ -551,8 +535,10 @@ class PartitionWork:
         tools, tip = self._tools, self.partition.tip
         leader_epoch = self._epoch
         aging = self._expiry.aging(entry)
-        if self.partition.config.gives_up_archive:
-            start: int | None = EVERYTHING
+        takes_all = self._expiry.takes_all(entry)
+        if takes_all:
+            gives_up = self.partition.config.gives_up_archive
+            start: int | None = EVERYTHING if gives_up else entry.end_offset
         else:
             start, self._expiry.oldest = await tools.pool.run(
                 lambda: look_for_expired(tools, tip, entry, self._load(entry), aging)
@@ -562,9 +548,14 @@ class PartitionWork:
         attempt = Attempt(tools.eraser, self._check_led)
         try:
             self._check_led()
-            chain, commit, gone = await tools.pool.run(self._drop, entry, start, leader_epoch, attempt.writes)
-        except (StorageError, CorruptionError):
+            chain, commit, gone = await tools.pool.run(
+                lambda: next_version.drop(
+                    tools.chains, tip, entry, start, leader_epoch, attempt.writes, takes_all=takes_all
+                )
+            )
+        except (StorageError, CorruptionError) as e:
             attempt.failed(tip, self._grace_over())
+            self._doubt_head(e)
             raise
         self._expiry.oldest = None
         left = commit.entry
@@ -579,15 +570,6 @@ class PartitionWork:
         )
         tools.probe(Step.PROPOSED, tip)
         await self._settle(self._proposal)
-
-    def _drop(
-        self, entry: CatalogEntry, offset: int, leader_epoch: int, writes: Callable[[str], None]
-    ) -> tuple[Chain, CatalogCommit, tuple[str, ...]]:
-        """On an offload thread: the next manifest, without what lies below `offset`, written."""
-        self._check_head(entry)
-        parent = self._load(entry).manifest
-        chain, gone = self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
-        return chain, commit_of(self.partition.tip, entry, chain), gone
 
     def _grace_over(self) -> int:
         return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms

@@ -42,6 +42,8 @@ class MemoryStore:
         return self.get_tagged(key, max_size=max_size).data
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
+        if length < 1:
+            raise ValueError(f"{key}: a range of {length} bytes")
         data = self._found(key)[0]
         if start + length > len(data):
             raise ObjectTruncated(f"{key}: ends at {len(data)}, bytes {start} to {start + length} asked for")

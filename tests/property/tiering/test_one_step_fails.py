@@ -15,8 +15,9 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
-from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.format.keys import ManifestKey, SegmentKey, manifest_key, segment_key
 from service.remote.format.manifest import Limits, PageRef
+from service.remote.format.manifest_codec import decode_head, encode_head
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.store_clock import MAX_SKEW_MS
 from service.tiering.tasks import Task
@@ -100,6 +101,7 @@ class Harm(Enum):
 class Operation(Enum):
     COPY = "copy"
     DELETE_RECORDS = "DeleteRecords"
+    DELETE_ALL = "DeleteRecords of all that is archived"
     EXPIRE = "expire"
     EXPIRE_BY_SIZE = "expire by size"
     GIVE_UP = "give up"
@@ -138,9 +140,9 @@ KINDS: dict[str, Callable[[World, Replica], str]] = {
 GOES_ON = {
     ("HEAD", Harm.LOST): ALL,
     ("HEAD", Harm.DAMAGED): ALL,
-    # Nothing is written while HEAD may say something else, and no version is made from one that is gone.
+    # Nothing is written while HEAD may say something else, and no version keeps what one that is gone lists.
     ("HEAD", Harm.REFUSED): NONE,
-    **{("manifest", harm): NONE for harm in Harm},
+    **{("manifest", harm): frozenset({Operation.DELETE_ALL, Operation.GIVE_UP}) for harm in Harm},
     **{(kind, harm): ALL for kind in ("page", "outer page", "segment") for harm in Harm},
 }
 
@@ -182,6 +184,9 @@ def do(world: World, operation: Operation, replica: Replica) -> Callable[[], boo
     if operation is Operation.DELETE_RECORDS:
         replica.log.advance_log_start(beyond)
         return lambda: world.entry(replica).start_offset == beyond
+    if operation is Operation.DELETE_ALL:
+        replica.log.advance_log_start(before.end_offset)
+        return lambda: world.entry(replica).segments == 0
     if operation is Operation.EXPIRE:
         newest = outer_page(world, replica).max_timestamp
         configure(replica, retention_ms=max(1, world.clock.now_ms() - newest - 1))
@@ -213,11 +218,11 @@ def test_every_step_that_does_not_need_a_harmed_object_goes_on(
         else:
             assert not is_done()
             assert world.manager.metrics.why(hit.tip) is not None, "it says why"
-    if operation is Operation.GIVE_UP and GOES_ON[kind, harm]:
+    if operation in (Operation.GIVE_UP, Operation.DELETE_ALL) and operation in GOES_ON[kind, harm]:
         world.clock.advance(GRACE_MS)
         rounds(world, 2)
         left = held & world.stored_keys()
-        assert left <= {key}, "what a page that cannot be read lists is known by its keys"
+        assert left <= {key}, "what a document that cannot be read lists is known by its keys"
     assert world.entry(hit).end_offset >= 12 or operation is Operation.GIVE_UP
 
 
@@ -264,6 +269,105 @@ def test_delete_records_into_a_page_that_cannot_be_read_goes_to_its_border_and_i
     rounds(world, 2)
     assert world.entry(replica).start_offset == second.last_offset + 1
     assert world.manager.metrics.why(replica.tip) is None
+
+
+# -- a bucket that was rolled back, or emptied --------------------------------------------------------------
+
+
+def roll_back(world: World, old: dict[str, bytes]) -> None:
+    """The bucket of the partition's data has what it had, and nothing since."""
+    world.bucket.delete([key for key in world.stored_keys() if key.startswith("data/") and key not in old])
+    for key, data in old.items():
+        world.bucket.put(key, data)
+
+
+def data_of(world: World) -> dict[str, bytes]:
+    keys = [key for key in world.stored_keys() if key.startswith("data/")]
+    return {key: world.bucket.get(key, max_size=1 << 20) for key in keys}
+
+
+@pytest.mark.parametrize("segments_before", [0, 1, 3], ids="{} segments are left".format)
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "restarted"])
+@pytest.mark.parametrize("gives_up", [True, False], ids=["tiering off and on", "DeleteRecords"])
+def test_a_partition_whose_committed_manifest_is_gone_tiers_again_once_its_archive_is_given_up(
+    tmp_path: Path, segments_before: int, is_running: bool, gives_up: bool
+) -> None:
+    world = World(tmp_path)
+    [replica] = world.replicas
+    world.fill(segments_before)
+    world.run()
+    old = data_of(world)
+    world.fill(3)
+    world.run()
+    world.clock.advance(GRACE_MS)
+    rounds(world, 1)
+    roll_back(world, old)
+    lost = world.entry(replica)
+    if not is_running:
+        world.reboot()
+    rounds(world, 3)
+    assert "the committed manifest is gone" in (world.manager.metrics.why(replica.tip) or "")
+    if gives_up:
+        world.switch(on=False)
+        rounds(world, 3)
+        assert world.entry(replica).is_given_up
+        world.switch(on=True)
+    else:
+        replica.log.advance_log_start(lost.end_offset)
+    world.fill(2)
+    rounds(world, 3)
+    assert world.lag(replica) == 0
+    assert world.manager.metrics.why(replica.tip) is None
+    assert world.entry(replica).version > lost.version
+    assert world.head(replica).version == world.entry(replica).version
+    world.clock.advance(GRACE_MS)
+    rounds(world, 2)
+    world.sweep()
+    assert not set(old) - {f"data/{replica.tip.topic_id}/0/HEAD"} & world.stored_keys()
+    world.check_at_rest()
+
+
+def test_brokers_go_on_once_the_head_that_a_repair_has_published_is_deleted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    [replica] = world.replicas
+    world.fill(1)
+    world.run()
+    old = data_of(world)
+    world.fill(3)
+    world.run()
+    roll_back(world, old)
+    key, version = f"data/{replica.tip.topic_id}/0/HEAD", world.entry(replica).version + 1
+    published = manifest_key(ManifestKey(replica.tip.topic_id, 0, version, 0, uuid4()))
+    head = decode_head(world.bucket.get(key, max_size=1 << 16))
+    world.bucket.put(key, encode_head(head._replace(version=version, manifest_key=published)))
+    world.reboot()
+    rounds(world, 2)
+    assert "the bucket is ahead" in (replica.problem or "")
+    replica.log.advance_log_start(world.entry(replica).end_offset)
+    rounds(world, 2)
+    assert world.entry(replica).segments, "nothing is given up while HEAD says that somebody is ahead"
+    world.bucket.delete([key])
+    world.fill(2)
+    rounds(world, 4)
+    assert world.lag(replica) == 0
+    assert world.manager.metrics.why(replica.tip) is None
+
+
+def test_a_manifest_without_segments_that_is_gone_holds_up_no_copy(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    [replica] = world.replicas
+    world.fill(2)
+    world.run()
+    replica.log.advance_log_start(world.entry(replica).end_offset)
+    rounds(world, 2)
+    assert world.entry(replica).segments == 0
+    roll_back(world, {})
+    world.reboot()
+    world.fill(2)
+    rounds(world, 3)
+    assert world.lag(replica) == 0
+    assert world.manager.metrics.why(replica.tip) is None
+    assert world.entry(replica).segments == 2
 
 
 # -- expiry that fails -------------------------------------------------------------------------------------

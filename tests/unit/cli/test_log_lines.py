@@ -50,3 +50,21 @@ def test_exceptions_that_lead_to_each_other_end() -> None:
     one, two = ValueError("one"), ValueError("two")
     one.__context__, two.__context__ = two, one
     assert logged("it failed", error=one).endswith("ValueError: one\n")
+
+
+def test_a_group_tells_its_exceptions_with_their_frames() -> None:
+    try:
+        raise KeyError(NASTY)
+    except KeyError as e:
+        inner = ExceptionGroup("inner", [e])
+    text = logged("it failed", error=ExceptionGroup("two tasks", [inner, ValueError("second")]))
+    assert text.count("test_log_lines.py") == 1
+    assert FORGED not in text.splitlines()
+    lines = text.splitlines()
+    assert lines.index("of which one is:") < next(n for n, one in enumerate(lines) if "KeyError: " in one)
+    assert lines[-1] == "ValueError: second"
+
+
+def test_of_a_group_of_many_some_are_told() -> None:
+    text = logged("it failed", error=ExceptionGroup("many", [ValueError("one")] * 1000))
+    assert text.count("ValueError: one") == 8

@@ -1,0 +1,86 @@
+"""Make the next manifest of a partition from the committed one, and the commit that makes it live.
+
+Called on `offload` threads. HEAD has to name the committed manifest right before, and the manifest has to be
+what the catalog says. Where nothing of it is kept neither is needed: one that is gone, damaged or refused
+keeps no partition from going on without what it lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import TopicIdPartition
+from service.remote.catalog import CatalogCommit, CatalogEntry
+from service.remote.format.manifest import Manifest, SegmentEntry
+from service.remote.reading.object_reader import Chain
+from service.remote.stores.errors import ObjectNotFound
+from service.tiering.chain import ChainStore, HeadMoved, verdict_on
+from service.tiering.judgement import MAY_GO_ON, Verdict
+from service.tiering.units import catalog_entry, commit_of
+
+Writes = Callable[[str], None]
+"""Told each key before anything is written under it"""
+
+
+def load(chains: ChainStore, tip: TopicIdPartition, entry: CatalogEntry) -> Chain:
+    """Return the committed manifest, which must be what the catalog says."""
+    try:
+        chain = chains.load(tip, entry.manifest_key)
+    except ObjectNotFound as e:
+        raise CorruptionError(
+            f"the committed manifest is gone: {e}. Its partition is not copied until it is put back, or "
+            f'given up (docs/operations.md, "A bucket that was rolled back")'
+        ) from e
+    if catalog_entry(chain) != entry:
+        raise CorruptionError(f"{entry.manifest_key}: says {catalog_entry(chain)}, the catalog {entry}")
+    return chain
+
+
+def append(
+    chains: ChainStore,
+    tip: TopicIdPartition,
+    entry: CatalogEntry | None,
+    segments: Sequence[SegmentEntry],
+    leader_epoch: int,
+    writes: Writes,
+) -> tuple[Chain, CatalogCommit]:
+    """Write the version that ends with `segments`; also return the commit that makes it live."""
+    is_empty = entry is None or not entry.segments
+    chain = chains.append(_parent(chains, tip, entry, is_kept=not is_empty), segments, leader_epoch, writes)
+    return chain, commit_of(tip, entry, chain)
+
+
+def drop(
+    chains: ChainStore,
+    tip: TopicIdPartition,
+    entry: CatalogEntry,
+    offset: int,
+    leader_epoch: int,
+    writes: Writes,
+    *,
+    takes_all: bool,
+) -> tuple[Chain, CatalogCommit, tuple[str, ...]]:
+    """Write the version without what lies below `offset`; also return its commit, and the keys that it no
+    longer names. `takes_all`: nothing of the committed one is kept."""
+    parent = _parent(chains, tip, entry, is_kept=not takes_all)
+    chain, gone = chains.drop(parent, tip, offset, leader_epoch, writes)
+    return chain, commit_of(tip, entry, chain), gone
+
+
+def _parent(
+    chains: ChainStore, tip: TopicIdPartition, entry: CatalogEntry | None, *, is_kept: bool
+) -> Manifest:
+    """Return what the next version is made from. `HeadMoved` unless HEAD names it, or, where nothing of it is
+    kept, an older one."""
+    verdict = verdict_on(entry, chains.look(tip))
+    if verdict is not Verdict.EQUAL and (is_kept or verdict not in MAY_GO_ON):
+        raise HeadMoved(f"HEAD of {tip} is not what was published: {verdict.value}")
+    if entry is None:
+        return chains.empty(tip)
+    try:
+        return load(chains, tip, entry).manifest
+    except (StorageError, CorruptionError):
+        if is_kept:
+            raise
+        return chains.unread(tip, entry)
