@@ -152,8 +152,9 @@ async def lose_partition(world: SimWorld, random: Random) -> None:
     archived = _archived(world, topic, partition)
     partition.archived_below = max(partition.archived_below, archived)
     partition.may_lose_from(archived)
-    if not topic.tiered:
-        partition.log_start = partition.end_offset = 0
+    # It begins anew where its archive ends: a log that was deleted up to its end, and never archived, at 0.
+    partition.log_start = min(partition.log_start, archived)
+    partition.end_offset = min(partition.end_offset, archived)
     partition.deleted_below = 0  # where it begins was lost with it, but for what the archive says
     world.troubled = True
     world.tell(f"{partition} is lost from the disk; archived below {archived}")
