@@ -9,6 +9,8 @@ from service.broker.broker import Broker
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, in_words
 from service.metadata.image import MetadataImage
+from service.tiering.metrics import TieringMetrics
+from service.tiering.tasks import Task
 
 if TYPE_CHECKING:
     from service.broker.cold import ColdTier
@@ -92,6 +94,15 @@ def _recovery(image: MetadataImage) -> Check:
     return Check("recovery", State.DEGRADED if said else State.OK, "; ".join(said))
 
 
+def _unpublished(metrics: TieringMetrics) -> set[str]:
+    """Name the partitions whose committed manifest cannot be published: it is gone, damaged or refused."""
+    failing = [(str(tip), why) for (task, tip), why in metrics.failing.items() if task is Task.PUBLISH]
+    if not failing:
+        return set()
+    tip, why = min(failing)
+    return {f"nothing is copied of {len(failing)} partitions, {tip} first: {why}"}
+
+
 def _store(cold: ColdTier) -> Check:
     problems = {
         f"{client}: {why}" for client, one in cold.metrics.items() if (why := one.problem) is not None
@@ -102,6 +113,7 @@ def _store(cold: ColdTier) -> Check:
         )
     if cold.tiering is not None:
         problems |= {why for why in (cold.tiering.displaced, cold.tiering.topics_file) if why is not None}
+        problems |= _unpublished(cold.tiering)
     if cold.tiering is not None and cold.tiering.waits is not None:
         problems.add(f"nothing is copied, expired or swept {cold.tiering.waits}")
     if problems:

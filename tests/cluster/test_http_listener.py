@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from service.console.families import FAMILIES
@@ -190,6 +191,36 @@ def test_a_store_that_is_away_degrades_a_node_that_serves_on(
         proxy.mode = Fault.PASS
         wait_until("offload to catch up", lambda: http.one("firn_tiering_lag_segments") == 0)
         wait_until("the node to say so", lambda: _store(http)["state"] == "ok")
+
+
+def test_a_committed_manifest_that_is_gone_is_named_until_its_archive_is_given_up(
+    start_node: NodeFactory, disk_store: Store
+) -> None:
+    http = Http(free_port())
+    node = start_node(disk_store, **{"firn.http.listener": f"127.0.0.1:{http.port}"})
+    admin = Admin(node.bootstrap)
+    admin.create("topic", 1, remote_storage_enable="true", internal_segment_bytes="200")
+    with RawConnection(node.bootstrap) as connection:
+        for _ in range(3):
+            assert produce(connection, "topic", 0, batch([bytes(60)])).error_code == 0
+    wait_until("offload", lambda: offset(node.bootstrap, "topic", 0, LATEST_TIERED) == 1)
+    node.stop()
+    bucket = Path(disk_store.url.removeprefix("file://"))
+    for path in bucket.glob("data/**/*"):
+        if path.is_file():
+            path.unlink()
+    node.start()
+    wait_until("the node to say so", lambda: _store(http)["state"] == "degraded")
+    named = "nothing is copied of 1 partitions, topic-0 first: the committed manifest is gone"
+    assert named in _store(http)["why"]
+    admin = Admin(node.bootstrap)
+    for future in admin.client.delete_records([TopicPartition("topic", 0, 2)]).values():
+        assert future.result(30).low_watermark == 2
+    wait_until("the node to say that all is well", lambda: _store(http)["state"] == "ok")
+    with RawConnection(node.bootstrap) as connection:
+        for _ in range(3):
+            assert produce(connection, "topic", 0, batch([bytes(60)])).error_code == 0
+    wait_until("what is hot to be copied", lambda: offset(node.bootstrap, "topic", 0, LATEST_TIERED) == 4)
 
 
 def _store(http: Http) -> Any:
