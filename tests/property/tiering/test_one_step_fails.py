@@ -327,6 +327,30 @@ def test_a_partition_whose_committed_manifest_is_gone_tiers_again_once_its_archi
     world.check_at_rest()
 
 
+def test_a_partition_goes_on_once_the_objects_that_were_gone_are_put_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    [replica] = world.replicas
+    world.fill(1)
+    world.run()
+    old = data_of(world)
+    world.fill(3)
+    world.run()
+    whole, lost = data_of(world), world.entry(replica)
+    roll_back(world, old)
+    world.reboot()
+    world.fill(1)
+    rounds(world, 3)
+    assert world.entry(replica) == lost
+    for key in whole.keys() - old.keys():
+        world.bucket.put(key, whole[key])
+    rounds(world, 1)
+    assert world.lag(replica) == 0
+    assert world.manager.metrics.why(replica.tip) is None
+    assert world.head(replica).version == world.entry(replica).version > lost.version
+    world.sweep()
+    world.check_at_rest()
+
+
 def test_brokers_go_on_once_the_head_that_a_repair_has_published_is_deleted(tmp_path: Path) -> None:
     world = World(tmp_path)
     [replica] = world.replicas
