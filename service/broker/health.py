@@ -9,11 +9,10 @@ from service.broker.broker import Broker
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, in_words
 from service.metadata.image import MetadataImage
-from service.tiering.metrics import TieringMetrics
-from service.tiering.tasks import Task
 
 if TYPE_CHECKING:
     from service.broker.cold import ColdTier
+    from service.tiering.metrics import TieringMetrics
 
 _NAMED_AT_MOST: Final = 5
 
@@ -96,6 +95,8 @@ def _recovery(image: MetadataImage) -> Check:
 
 def _unpublished(metrics: TieringMetrics) -> set[str]:
     """Name the partitions whose committed manifest cannot be published: it is gone, damaged or refused."""
+    from service.tiering.tasks import Task  # a node without a store does without its code
+
     failing = [(str(tip), why) for (task, tip), why in metrics.failing.items() if task is Task.PUBLISH]
     if not failing:
         return set()
