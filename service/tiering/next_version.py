@@ -71,16 +71,22 @@ def drop(
 def _parent(
     chains: ChainStore, tip: TopicIdPartition, entry: CatalogEntry | None, *, is_kept: bool
 ) -> Manifest:
-    """Return what the next version is made from. `HeadMoved` unless HEAD names it, or, where nothing of it is
-    kept, an older one."""
+    """Return what the next version is made from.
+
+    `HeadMoved` unless HEAD names it, or, where nothing of it is kept and it cannot be read, an older one.
+    """
     verdict = verdict_on(entry, chains.look(tip))
+    moved = HeadMoved(f"HEAD of {tip} is not what was published: {verdict.value}")
     if verdict is not Verdict.EQUAL and (is_kept or verdict not in MAY_GO_ON):
-        raise HeadMoved(f"HEAD of {tip} is not what was published: {verdict.value}")
+        raise moved
     if entry is None:
         return chains.empty(tip)
     try:
-        return load(chains, tip, entry).manifest
+        manifest = load(chains, tip, entry).manifest
     except (StorageError, CorruptionError):
         if is_kept:
             raise
         return chains.unread(tip, entry)
+    if verdict is not Verdict.EQUAL:
+        raise moved  # it can be published, and is to be first: no HEAD means that there was no version before
+    return manifest
