@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.reading.object_reader import Chain
-from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.tiering.chain import ChainStore, HeadMoved, verdict_on
 from service.tiering.judgement import MAY_GO_ON, Verdict
 from service.tiering.units import catalog_entry, commit_of
@@ -83,7 +83,7 @@ def _parent(
         return chains.empty(tip)
     try:
         manifest = load(chains, tip, entry).manifest
-    except (StorageError, CorruptionError):
+    except (StoreRefused, CorruptionError):  # not of a store that is away: it may be read later
         if is_kept:
             raise
         return chains.unread(tip, entry)
