@@ -69,7 +69,10 @@ def test_kafka_topics_is_told_why_a_topic_cannot_be(
     assert words in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "codec",
+    ["none", "zstd", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("gzip", "snappy", "lz4"))],
+)
 def test_the_console_producer_writes_what_the_console_consumer_reads(
     codec: str, bootstrap: str, new_topic: NewTopic
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_setting_for_all_brokers_holds_at_once_and_after_a_restart(broker: Bro
     wait_until("a large record to be taken", is_taken)
 
 
+@pytest.mark.thorough
 def test_a_group_s_settings_are_set_told_and_taken_back(broker: Broker, tmp_path: Path) -> None:
     at = ("--bootstrap-server", broker.bootstrap, "--entity-type", "groups")
     own = (*at, "--entity-name", f"settings-{tmp_path.name}")

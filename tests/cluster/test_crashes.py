@@ -237,10 +237,11 @@ def test_a_kill_at_any_step_of_offloading_loses_nothing(
     fsck(moto_store)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "kind",
-    ["disk_store", pytest.param("versitygw_store", marks=[pytest.mark.versitygw, pytest.mark.thorough])],
+    ["disk_store", pytest.param("versitygw_store", marks=pytest.mark.versitygw)],
 )
 def test_random_kills_while_offloading_lose_nothing(
     kind: str, start_node: NodeFactory, request: pytest.FixtureRequest

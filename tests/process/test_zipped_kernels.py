@@ -124,6 +124,7 @@ def test_kernels_are_all_compiled_or_none(zipped: Path, tmp_path: Path) -> None:
     assert out.startswith("False False False")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
 def test_kernels_that_the_zip_lacks_are_compiled_once_for_all_processes(zipped: Path, tmp_path: Path) -> None:
     pytest.importorskip("Cython")

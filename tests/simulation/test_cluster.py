@@ -36,7 +36,16 @@ LATER = {"epoch_of_the_copier": ("T9", "T10")}
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(1, HISTORIES + 1, PER_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        1,
+        *(
+            pytest.param(one, marks=pytest.mark.thorough)
+            for one in range(1 + PER_TEST, HISTORIES + 1, PER_TEST)
+        ),
+    ],
+)
 def test_histories_of_several_nodes_are_clean(first: int) -> None:
     for outcome in play_many(range(first, first + PER_TEST), os.cpu_count() or 1):
         again = f"make sim WORLD=cluster SEED={outcome.seed} HISTORIES=1"
