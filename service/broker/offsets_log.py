@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 64 << 10
 """Some milliseconds of decoding, where batches are small."""
-_RETRY_S: Final = 0.25
-"""Between a flush that failed and the next."""
+_RETRY_S: Final = (0.25, 0.5, 1.0, 2.0)
+"""Between a flush that failed and the next; the last one again and again."""
 
 
 class CoordinatorLog:
@@ -80,7 +80,7 @@ class CoordinatorLog:
     async def _flush(self) -> None:
         """Flush until nothing waits for the device, and again after a failure: there may be no more appends,
         and until the mark is told no group with a pending write is answered."""
-        partition = self._partition
+        partition, failures = self._partition, 0
         try:
             while self._listener and partition.is_leader and self._settled < partition.high_watermark:
                 flushed = partition.high_watermark
@@ -89,8 +89,10 @@ class CoordinatorLog:
                 except StorageError as e:
                     _log.error("what was appended to %s is not on the device: %s", partition.tip, e)
                     partition.log.check()  # it may be offline for good
-                    await asyncio.sleep(_RETRY_S)
+                    await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                    failures += 1
                 else:
+                    failures = 0
                     self._tell(flushed)
         except LogOffline as e:
             _log.error("%s is no coordinator's log any more: %s", partition.tip, e)

@@ -209,6 +209,8 @@ class Opener:
             tip = tip._replace(topic_id=topic_id)
             return self.open(path, tip, config, known, home)
         except (StorageError, CorruptionError) as e:
+            if isinstance(e, FsyncFailed):
+                home.latch.fail(e)
             return OfflineReplica(path, tip, config, known, home, e)
 
     def _holds_records(self, path: Path) -> bool:

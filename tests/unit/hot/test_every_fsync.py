@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -92,3 +94,42 @@ def test_a_failed_fsync_is_final_whatever_it_was_asked_for(tmp_path: Path) -> No
         # What was made in the same call may be flushed, and nothing that speaks for all logs.
         later = [name.rpartition("/")[2] for name in disk.asked[number:]]
         assert set(later) <= {"partition.metadata.tmp", "b-0", directory.name}, door
+
+
+def test_a_failed_fsync_of_a_recovery_is_final_too(tmp_path: Path) -> None:
+    """A torn tail is cut, and the segment behind it goes: each has an fsync of its own."""
+
+    async def leave(logs: LogManager) -> Path:
+        (log,) = await logs.create([(A, CONFIG)])
+        assert isinstance(log, LocalLog)
+        for n in range(12):
+            log.append(batch(1, producer_id=7, epoch=0, sequence=n), 0, START_MS)
+        await logs.close(clean=False)
+        return log.dir
+
+    async def open_again(directory: Path, disk: OneFsyncFails, boot_id: str) -> LogManager:
+        logs = LogManager([directory], replace(make_world(disk=disk), boot_id=boot_id))
+        logs.claim("cluster", 1)
+        await logs.open_all(lambda _: CONFIG)
+        return logs
+
+    async def recover(directory: Path, disk: OneFsyncFails) -> bool:
+        path = await leave(await open_again(directory, OneFsyncFails(), "one"))
+        first, *behind = sorted(path.glob("*.log"))
+        assert behind
+        os.truncate(first, first.stat().st_size - 5)
+        logs = await open_again(directory, disk, "two")
+        found = logs.get(A.topic_id, 0) is not None
+        await logs.close(clean=True, broker_epoch=1)
+        return found
+
+    whole = OneFsyncFails()
+    assert asyncio.run(recover(tmp_path / "whole", whole))
+    names = [name.rpartition("/")[2] for name in whole.asked]
+    cut = names.index(f"{0:020d}.log")
+    assert names[cut - 1] == "a-0", "what lies behind it has gone for good"
+    for number in (cut, cut + 1):
+        directory = tmp_path / str(number)
+        assert not asyncio.run(recover(directory, OneFsyncFails(number)))
+        assert (directory / ".fsync-failed").exists(), names[number - 1]
+        assert not (directory / ".kafka_cleanshutdown").exists()
