@@ -10,11 +10,11 @@ from uuid import UUID
 
 from bench.measures import Measured
 from service.base.turn_queues import SLICE_US
-from service.broker.garbage import MIDDLE, NEVER, YOUNG
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform
 from service.groups.assignors.spec import Targets, Topic
 from service.groups.consumer.target import Basis, made
+from service.node.gc_policy import MIDDLE, NEVER, YOUNG
 
 MEMBERS = 1000
 TOPICS = 1000

@@ -30,8 +30,8 @@ from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, kafka_is_here, rss_mb
 from service.cli.dev_nodes import agree_on_ports
+from service.client.blocking_client import Client
 from service.metadata.features import cluster_features
-from service.network.client import Client
 from service.wire.api import ApiKey, request_module
 from tests.support.changes import Changes
 from tests.support.processes import FIRN, first_line, wait_until

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from bench import load
 from bench.innocent import Felt, Innocent
 from bench.stage import create_topics, produce_to_all
-from service.broker.tables import BROKER_APIS
+from service.serving.api_table import BROKER_APIS
 from service.wire.api import APIS, ApiKey, encode_request, request_module
 from service.wire.primitives import write_uvarint
 from tests.support.batches import batch

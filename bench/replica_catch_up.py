@@ -21,10 +21,10 @@ from typing import Final
 from service.base.clock import SystemClock
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
+from service.client.async_channel import Channel, ChannelOptions
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.network.channel import Channel, ChannelOptions
 from service.partition.followed import FollowedLog
 from service.records.batch import stamp
 from service.records.builder import BatchBuilder

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.world import World
-from service.broker.cluster_plane import NodeEnds
-from service.broker.node import Node
-from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig
 from service.hot.log_dir import BOOT_ID
+from service.node.node import Node
+from service.node.quorum_control_plane import NodeEnds
+from service.node.supervisor import Supervisor
 from simulator.disk import DiskFaults, SimDisk
 from simulator.loop import Loop
 from simulator.platter import File, Loss, Platter
@@ -234,7 +234,7 @@ class Run:
             self.process.run(self._supervisor.stop)
 
     async def _main(self) -> None:
-        """As `service.broker.process.run_server`, without the real world around it."""
+        """As `service.node.process.run_server`, without the real world around it."""
         try:
             state = await self._serve()
         except NodeEnds:

@@ -20,9 +20,6 @@ from service.base import files
 from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
 from service.base.timeline import Journal
-from service.broker import effective_settings
-from service.broker.applier import Applier
-from service.broker.offsets_log import CoordinatorLog
 from service.coordinator.context import Context
 from service.coordinator.records import StoredBatch
 from service.groups import records as group_records
@@ -45,6 +42,9 @@ from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
 from service.remote.reading import resources, store_state
 from service.remote.stores.errors import StoreRefused
+from service.replicas import dynamic_config
+from service.replicas.metadata_applier import Applier
+from service.serving.coordinator_log import CoordinatorLog
 from service.tiering import chain as tiering_chain
 from service.tiering import eraser, housekeeping, sweeper
 from service.tiering import manager as tiering_manager
@@ -440,7 +440,7 @@ def overrides_dropped() -> None:
 
         return lenient
 
-    _swap(effective_settings, "topic_config", make)
+    _swap(dynamic_config, "topic_config", make)
 
 
 # Groups

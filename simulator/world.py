@@ -14,8 +14,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError
-from service.broker.descriptors import budget
 from service.hot.log_dir import LOG_START_OFFSETS
+from service.node.fd_budget import budget
 from service.partition.partition import Partition
 from simulator import members
 from simulator.archive import Archive, partition_of

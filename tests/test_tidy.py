@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SERVICE = ROOT / "service"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+ROOMS = {path.parent.name for path in SERVICE.glob("*/__init__.py")}
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SERVICE.rglob("*.py"))
@@ -235,8 +236,11 @@ def write_map() -> None:
 
 # -- the world comes by constructor
 
-BELOW_THE_NODE = ("broker", "hot", "metadata", "network", "partition", "remote", "tiering")
-COMPOSES_A_NODE = "service.broker.process"
+BELOW_THE_NODE = (
+    "client", "controller_client", "controller_server", "hot", "metadata", "network", "node", "partition",
+    "remote", "replicas", "serving", "tiering",
+)  # fmt: skip
+COMPOSES_A_NODE = "service.node.process"
 DOORS: dict[str, set[str] | None] = {
     "concurrent.futures": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
     "concurrent.futures.thread": None,
@@ -292,6 +296,7 @@ def doors_of(tree: ast.Module) -> set[str]:
 
 
 def test_the_world_comes_by_constructor() -> None:
+    assert {*BELOW_THE_NODE} <= ROOMS
     found = {}
     for name, tree in trees().items():
         room = name.partition(".")[2].partition(".")[0]
@@ -307,7 +312,7 @@ def test_the_world_comes_by_constructor() -> None:
 WITHOUT_A_LOOP_OF_PEERS = {"cli", "config", "console", "inspect", "pipelines", "records", "spark", "wire"}
 OUTSIDE_THE_QUEUES = {
     "service.base.turn_queues": "the queues themselves",
-    "service.broker.process": "the end of the process, when nobody is served any more",
+    "service.node.process": "the end of the process, when nobody is served any more",
     "service.network.server": "the end of the server",
     "service.remote.reading.reader": "calls on a thread of its own, not on the loop",
 }
@@ -325,6 +330,8 @@ def shares_of_turns(tree: ast.AST) -> list[str]:
 
 
 def test_what_can_be_many_stands_in_a_queue_of_the_loops_turns() -> None:
+    assert ROOMS >= WITHOUT_A_LOOP_OF_PEERS
+    assert {*OUTSIDE_THE_QUEUES} <= {*MODULES}
     found = {}
     for name, tree in trees().items():
         room = name.partition(".")[2].partition(".")[0]

@@ -1,7 +1,7 @@
 """The disk as a parameter: files and directories behind one port, and one error for whatever fails on them.
 
 A node has one `SystemDisk`; the simulator brings a model of a disk that loses, tears, fails and fills up.
-Everything below `broker/node.py` reaches files through this port alone, so a call that fails is a `DiskError`
+Everything below `node/node.py` reaches files through this port alone, so a call that fails is a `DiskError`
 wherever it is caught. Safe from any thread.
 """
 

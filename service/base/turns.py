@@ -1,9 +1,9 @@
 """How long the loop's turns take, and who held it. [P]
 
 A turn is what the loop does between two times that it asks for events. Whoever drives the loop
-(`broker/loop.py`) tells when turns begin and end; in a world without such a driver nothing is ever told, and
-nothing counted. Whoever had the loop for long says so with `held`; what nobody claims is told by `sampled`,
-by whoever interrupts it.
+(`node/event_loop.py`) tells when turns begin and end; in a world without such a driver nothing is ever told,
+and nothing counted. Whoever had the loop for long says so with `held`; what nobody claims is told by
+`sampled`, by whoever interrupts it.
 
 Times are in seconds of the loop's clock. Owned by the loop.
 """

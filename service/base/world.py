@@ -1,6 +1,6 @@
 """All that a node is given of the world: clock, disk, threads, randomness, ids and environment.
 
-`system_world` is the machine's, made once by whoever composes a process; rooms below `broker/node.py` take a
+`system_world` is the machine's, made once by whoever composes a process; rooms below `node/node.py` take a
 `World`, or the part of it that they need, by their constructors and make none themselves.
 """
 

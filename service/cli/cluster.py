@@ -81,8 +81,8 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _describe(args: argparse.Namespace) -> int:
     from service.cli.cluster_words import described
-    from service.network.standing import as_json, wrongs
-    from service.network.standing_asking import look, look_at_controllers
+    from service.client.cluster_health import as_json, wrongs
+    from service.client.cluster_health_queries import look, look_at_controllers
 
     if args.bootstrap_controller is not None:
         found = look_at_controllers(args.bootstrap_controller)
@@ -97,9 +97,9 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _repair(args: argparse.Namespace) -> int:
     from service.base.world import system_world
-    from service.broker.internal_topics import INTERNAL_TOPICS
     from service.cli.cluster_repair import Repair
-    from service.network.cluster import ChangingCluster
+    from service.client.admin import ChangingCluster
+    from service.serving.internal_topics import INTERNAL_TOPICS
 
     with ChangingCluster(args.bootstrap_server) as cluster:
         repair = Repair(cluster, sorted(INTERNAL_TOPICS), args.replication_factor, system_world().clock)

@@ -8,10 +8,10 @@ from typing import Final
 
 from service.base.clock import Clock
 from service.cli.cluster_words import numbers
-from service.network.cluster import ChangingCluster
-from service.network.standing import PartitionState
-from service.network.standing_asking import ask_moving, partition_pages
-from service.network.widening import Place, Widening, WideningPlan, batches, plan
+from service.client.admin import ChangingCluster
+from service.client.cluster_health import PartitionState
+from service.client.cluster_health_queries import ask_moving, partition_pages
+from service.client.replica_widening import Place, Widening, WideningPlan, batches, plan
 
 LOOK_S: Final = 0.5
 SETTLE_MS: Final = 15_000

@@ -7,7 +7,7 @@ from typing import Final
 
 from service.base.printable import escaped
 from service.cli.columns import aligned
-from service.network.standing import (
+from service.client.cluster_health import (
     IllPartition,
     MetadataReplica,
     NodeState,

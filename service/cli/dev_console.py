@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from service.base.clock import Clock
 
 if TYPE_CHECKING:
-    from service.broker.node import Node
-    from service.broker.process import OpenConsole
+    from service.node.node import Node
+    from service.node.process import OpenConsole
 
 LOOK_S = 0.05
 SURVEY_S = 15

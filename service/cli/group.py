@@ -11,7 +11,7 @@ from service.cli.columns import aligned
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
-    from service.groups.told import GroupInfo, Partitions
+    from service.groups.admin_models import GroupInfo, Partitions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,8 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _list(args: argparse.Namespace) -> int:
-    from service.groups.asking import list_groups
-    from service.network.cluster import Cluster
+    from service.client.admin import Cluster
+    from service.groups.admin_queries import list_groups
 
     with Cluster(args.bootstrap_server) as cluster:
         found = list_groups(cluster)
@@ -60,9 +60,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from service.groups.asking import describe_group, find_group, list_groups
-    from service.groups.told import as_json
-    from service.network.cluster import Cluster
+    from service.client.admin import Cluster
+    from service.groups.admin_models import as_json
+    from service.groups.admin_queries import describe_group, find_group, list_groups
 
     with Cluster(args.bootstrap_server) as cluster:
         info = describe_group(cluster, find_group(list_groups(cluster), args.group))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from service.broker.process import OpenConsole
     from service.config.settings import BrokerConfig
+    from service.node.process import OpenConsole
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,8 +101,8 @@ def serve(
     import socket
     from pathlib import Path
 
-    from service.broker.process import run_server
     from service.cli.log_lines import log_to_stderr
+    from service.node.process import run_server
 
     log_to_stderr(log_level)
     console = _console(config)

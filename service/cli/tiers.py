@@ -24,7 +24,7 @@ from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
-    from service.network.told import TopicInfo
+    from service.client.admin_models import TopicInfo
     from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
     from service.remote.stores.store import ObjectStore
 
@@ -150,8 +150,8 @@ def collect(
     region: str | None = None,
 ) -> TopicTiers:
     """One look at a topic. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
-    from service.network.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
-    from service.network.health_asking import ask_health
+    from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
+    from service.client.readiness_queries import ask_health
 
     with Cluster(bootstrap) as cluster:
         (info,) = cluster.topics([topic])
@@ -219,7 +219,7 @@ def _failing(leader: int, host: str, listener: str, topic_id: UUID) -> list[str]
     """What `leader` says of the topic's partitions and of the prefix; nothing where it cannot be asked."""
     from urllib.request import urlopen
 
-    from service.network.health_asking import WAIT_S, http_url
+    from service.client.readiness_queries import WAIT_S, http_url
 
     try:
         with urlopen(http_url(listener, host, f"/tiering?topic={topic_id}"), timeout=WAIT_S) as answer:

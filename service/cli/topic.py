@@ -70,8 +70,8 @@ def positive(text: str) -> int:
 
 
 def _create(args: argparse.Namespace) -> int:
+    from service.client.admin import ChangingCluster
     from service.hot.log_dir import encode_uuid
-    from service.network.cluster import ChangingCluster
 
     with ChangingCluster(args.bootstrap_server) as cluster:
         topic_id = cluster.create_topic(
@@ -82,7 +82,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from service.network.cluster import Cluster
+    from service.client.admin import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         topics = cluster.topics()
@@ -98,8 +98,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from service.client.admin import Cluster
     from service.hot.log_dir import encode_uuid
-    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         (topic,) = cluster.topics([args.topic])
@@ -123,7 +123,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from service.network.cluster import ChangingCluster
+    from service.client.admin import ChangingCluster
 
     with ChangingCluster(args.bootstrap_server) as cluster:
         cluster.delete_topic(args.topic)
@@ -132,7 +132,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _settings_known(args: argparse.Namespace) -> int:
-    from service.network.cluster import ChangingCluster
+    from service.client.admin import ChangingCluster
 
     with ChangingCluster(args.bootstrap_server) as cluster:
         cluster.keep_retention(args.topic)

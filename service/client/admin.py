@@ -11,8 +11,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.network.client import Client
-from service.network.told import (
+from service.client.admin_models import (
     ClusterInfo,
     ConfigEntry,
     Fetched,
@@ -21,6 +20,7 @@ from service.network.told import (
     PartitionPage,
     TopicInfo,
 )
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 

@@ -28,9 +28,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.backoff import backoff
 from service.base.printable import printable
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
-from service.network.limited_log import RateLimitedLog
-from service.network.link import (
+from service.client.async_connection import (
     Bounds,
     Link,
     Many,

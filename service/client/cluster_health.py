@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from service.network.told import ClusterInfo, NodeInfo
+from service.client.admin_models import ClusterInfo, NodeInfo
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"

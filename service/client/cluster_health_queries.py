@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import FirnError, RequestError
-from service.network.cluster import TOPIC_RESOURCE, Cluster, raise_for
-from service.network.health_asking import ask_health
-from service.network.standing import (
+from service.client.admin import TOPIC_RESOURCE, Cluster, raise_for
+from service.client.admin_models import NodeInfo
+from service.client.cluster_health import (
     DirectoryRefusal,
     MetadataReplica,
     Partitions,
@@ -29,7 +29,7 @@ from service.network.standing import (
     strange_prefixes,
     with_all,
 )
-from service.network.told import NodeInfo
+from service.client.readiness_queries import ask_health
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 

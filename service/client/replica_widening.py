@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from service.network.standing import PartitionState
-from service.network.told import NodeInfo
+from service.client.admin_models import NodeInfo
+from service.client.cluster_health import PartitionState
 
 Place = tuple[str, int]
 

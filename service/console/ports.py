@@ -1,6 +1,6 @@
 """What is looked at of a node: counters and parts of the rooms below.
 
-`broker/node.py` has a class of this shape, which the command line hands over.
+`node/node.py` has a class of this shape, which the command line hands over.
 """
 
 from __future__ import annotations

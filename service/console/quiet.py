@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from service.network.limited_log import RateLimitedLog
+from service.base.rate_limited_log import RateLimitedLog
 
 
 class QuietLog:

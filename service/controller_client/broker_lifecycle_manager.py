@@ -13,10 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from service.base.errors import RequestError
-from service.broker import controller_calls
-from service.broker.controller_calls import Identity
-from service.broker.forwarding import Asker
-from service.broker.lifecycle import (
+from service.base.rate_limited_log import RateLimitedLog
+from service.controller_client import lifecycle_messages
+from service.controller_client.broker_lifecycle import (
     ControllerChanged,
     DirectoryFailed,
     Effect,
@@ -40,7 +39,8 @@ from service.broker.lifecycle import (
     Tick,
     Timing,
 )
-from service.network.limited_log import RateLimitedLog
+from service.controller_client.forwarding import Asker
+from service.controller_client.lifecycle_messages import Identity
 from service.wire.api import ApiKey
 from service.wire.errors import UnsupportedVersion
 
@@ -160,10 +160,11 @@ class Membership:
         node_id = self._identity.node_id
         if isinstance(effect, Register):
             what, key = "registration", ApiKey.BROKER_REGISTRATION
-            message, read = controller_calls.registration(self._identity), controller_calls.registered
+            message, read = lifecycle_messages.registration(self._identity), lifecycle_messages.registered
         else:
             what, key = "heartbeat", ApiKey.BROKER_HEARTBEAT
-            message, read = controller_calls.heartbeat(node_id, effect), controller_calls.heartbeat_answered
+            message = lifecycle_messages.heartbeat(node_id, effect)
+            read = lifecycle_messages.heartbeat_answered
         event = await self._answer(what, key, message, read)
         if isinstance(event, Registered):
             _LOG.info("broker %d is registered with epoch %d", node_id, event.epoch)

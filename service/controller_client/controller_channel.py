@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.network.channel import Reachable, was_sent
-from service.network.link import seen
+from service.client.async_channel import Reachable, was_sent
+from service.client.async_connection import seen
 
 _LOOKED_AT: Final = 1_000
 """Elements of an answer that are looked at for NOT_CONTROLLER: it concerns all of them or none."""
@@ -43,7 +43,7 @@ class Leaders(Protocol):
 
 
 class Calls(Protocol):
-    """Requests to other nodes; `network.channel.Channels` is one, and says what is raised."""
+    """Requests to other nodes; `client.async_channel.Channels` is one, and says what is raised."""
 
     async def call(
         self,

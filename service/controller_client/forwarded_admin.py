@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.broker import controller_calls
-from service.broker.forwarding import Asker
+from service.controller_client import lifecycle_messages
+from service.controller_client.forwarding import Asker
 from service.metadata.controller.configs_control import alter_configs, incremental_alter_configs
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.requests import (
@@ -160,10 +160,10 @@ class RemoteAdmin:
         """As `ProducerIdSource`; a block whose answer was lost is nobody's."""
         answer = await self._ask(
             ApiKey.ALLOCATE_PRODUCER_IDS,
-            controller_calls.producer_ids(broker_id, broker_epoch),
+            lifecycle_messages.producer_ids(broker_id, broker_epoch),
             is_safe_again=True,
         )
-        return controller_calls.producer_ids_allocated(answer)
+        return lifecycle_messages.producer_ids_allocated(answer)
 
 
 def _topic(module: Any, one: CreateTopic) -> Any:

@@ -24,11 +24,11 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.printable import printable
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.types import Buffer
-from service.broker.controllers import OutcomeUnknown, is_not_controller
+from service.controller_client.controller_channel import OutcomeUnknown, is_not_controller
 from service.network.exchange import RequestContext, Response
-from service.network.limited_log import RateLimitedLog
 from service.wire.api import (
     APIS,
     ApiKey,

@@ -8,7 +8,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker.lifecycle import Event, Failed, Heartbeat, HeartbeatAnswered, Registered
+from service.controller_client.broker_lifecycle import Event, Failed, Heartbeat, HeartbeatAnswered, Registered
 from service.metadata.controller.requests import Endpoint, ProducerIdBlock
 from service.wire.api import ApiKey, request_module
 

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.types import TopicIdPartition
-from service.broker.forwarding import Asker
+from service.controller_client.forwarding import Asker
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 from service.wire.api import ApiKey
 from service.wire.catalog import MAX_COMMITS, CatalogChange, CommitCatalogRequest, CommitCatalogResponse

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from service.base.errors import StorageError
-from service.broker.controller_handlers import (
+from service.controller_server.handlers import (
     brokers,
     catalog,
     cluster,
@@ -19,9 +19,11 @@ from service.broker.controller_handlers import (
     quorum,
     reassignments,
 )
-from service.broker.controller_handlers.admin import on_controller
-from service.broker.controller_side import ControllerSide, features_of
-from service.broker.handlers import (
+from service.controller_server.handlers.admin import on_controller
+from service.controller_server.request_host import ControllerSide, features_of
+from service.network.exchange import RequestContext
+from service.serving.api_table import controller_apis
+from service.serving.handlers import (
     alter_configs,
     create_partitions,
     create_topics,
@@ -30,8 +32,7 @@ from service.broker.handlers import (
     incremental_alter_configs,
     update_features,
 )
-from service.broker.tables import Handler, Served, controller_apis
-from service.network.exchange import RequestContext
+from service.serving.served_api import Handler, Served
 from service.wire.api import ApiKey
 from service.wire.errors import Unanswered
 

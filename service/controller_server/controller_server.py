@@ -18,16 +18,15 @@ from service.base.errors import RequestError, StorageError
 from service.base.threads import Threads
 from service.base.turns import Turns
 from service.base.world import World
-from service.broker import controller_calls
-from service.broker.broker_prober import BrokerProber
-from service.broker.config_rules import NodeConfigRules
-from service.broker.controller_calls import Feature
-from service.broker.controller_listener import CONTROLLER_APIS, answer_here
-from service.broker.controller_side import ControllerSide
-from service.broker.controllers import Active, Calls, Controllers
-from service.broker.dispatch import Dispatcher
+from service.client.async_channel import ChannelOptions, Channels
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
+from service.controller_client import lifecycle_messages
+from service.controller_client.controller_channel import Active, Calls, Controllers
+from service.controller_client.lifecycle_messages import Feature
+from service.controller_server.api_table import CONTROLLER_APIS, answer_here
+from service.controller_server.broker_prober import BrokerProber
+from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.periodic import NEVER
 from service.metadata.delta import MetadataDelta
@@ -36,10 +35,11 @@ from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import Timing
 from service.network.admission import Admission
-from service.network.channel import ChannelOptions, Channels
 from service.network.exchange import Limits, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
+from service.serving.config_validation import NodeConfigRules
+from service.serving.dispatch import Dispatcher
 from service.wire.api import APIS, ApiKey
 from service.wire.errors import UnsupportedVersion
 
@@ -317,7 +317,7 @@ class ControllerNode:
         """Tell the active controller of this process, until its image has it, and whenever it has not."""
         given = self._options.controller
         features = tuple(Feature(*one) for one in self.side.supported)
-        message = controller_calls.controller_registration(
+        message = lifecycle_messages.controller_registration(
             given.node_id, self.incarnation_id, given.listeners, features
         )
         failures = 0
@@ -331,7 +331,7 @@ class ControllerNode:
                 answer = await self.controllers.ask(
                     ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=_REGISTRATION_MS, is_safe_again=True
                 )
-                controller_calls.controller_registered(answer)
+                lifecycle_messages.controller_registered(answer)
             except (RequestError, UnsupportedVersion) as e:
                 failures += 1
                 _log.info("node %d is not registered as a controller yet: %s", given.node_id, e)

@@ -12,8 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
 from service.base.errors import InvariantError, RequestError, StorageError
-from service.broker.encoded_answers import EncodedSettings
-from service.broker.handlers.api_versions import Features
+from service.base.rate_limited_log import RateLimitedLog
 from service.config.settings import BrokerConfig
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.features_control import FeatureUpdate
@@ -31,8 +30,9 @@ from service.metadata.features import cluster_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.exchange import RequestContext, Response
-from service.network.limited_log import RateLimitedLog
 from service.partition.metrics import ServingMetrics
+from service.serving.handlers.api_versions import Features
+from service.serving.response_cache import EncodedSettings
 from service.wire.api import ApiKey, RequestHeader
 from service.wire.errors import Unanswered
 

@@ -1,6 +1,6 @@
 """What a coordinator needs of the rooms beside it: its log, and the topics that there are. [P]
 
-`broker/coordinators.py` passes the objects in.
+`serving/group_coordinators.py` passes the objects in.
 """
 
 from __future__ import annotations

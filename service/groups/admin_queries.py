@@ -14,13 +14,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.groups.protocol import (
-    CONSUMER_PROTOCOL,
-    MalformedEmbedded,
-    decode_assignment,
-    decode_subscription,
-)
-from service.groups.told import (
+from service.client.admin import Cluster
+from service.groups.admin_models import (
     CLASSIC,
     CONSUMER,
     GroupInfo,
@@ -30,7 +25,12 @@ from service.groups.told import (
     Partitions,
     Position,
 )
-from service.network.cluster import Cluster
+from service.groups.protocol import (
+    CONSUMER_PROTOCOL,
+    MalformedEmbedded,
+    decode_assignment,
+    decode_subscription,
+)
 from service.wire.api import ApiKey, request_module
 from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 

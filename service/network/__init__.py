@@ -2,6 +2,5 @@
 
 Owns memory and file-descriptor limits, back-pressure, timeouts and the counting of what went wrong.
 `connection` is the pure part (framing states and the inbox), `buffers` the memory budget, `server` and
-`sender` the asyncio shell, `client` a small blocking client. Must not know topics, logs or what a request
-means.
+`sender` the asyncio shell. Must not know topics, logs or what a request means.
 """

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import Turns
 from service.network.admission import Admission
@@ -15,7 +16,6 @@ from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
 from service.network.connection import Connection
 from service.network.exchange import Describe, Gone, Handler, Limits
-from service.network.limited_log import RateLimitedLog
 from service.network.metrics import NetworkMetrics
 from service.network.sender import Outlet
 from service.network.watch import Watch

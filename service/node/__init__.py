@@ -1,5 +1,6 @@
-"""The composition root: wires the rooms below into one node and answers requests.
+"""The composition root: builds one node from the rooms below, and ends it.
 
-`node` builds and ends everything, `dispatch` finds the handler of a request, `applier` makes this node what
-the committed image says, `handlers/` holds one file per API. Only this room knows all the others.
+`node` starts and stops the parts in order, `process` is the process around them, `event_loop` its loop.
+`standalone_control_plane` and `quorum_control_plane` say where the cluster's metadata comes from. Only this
+room knows all the others.
 """

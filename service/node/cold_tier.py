@@ -16,13 +16,8 @@ from uuid import UUID
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.base.rate import RateLimit
 from service.base.world import World
-from service.broker.abandoned_uploads import UploadsChild
-from service.broker.broker import Broker
-from service.broker.disk_watch import marks_of
-from service.broker.effective_settings import waits_for_settings
-from service.broker.housekeeper import ClusterHouse
-from service.broker.takeover import adopt_bucket, read_bucket
 from service.config.settings import BrokerConfig
+from service.controller_client.prefix_owner import ClusterHouse
 from service.hot.watermarks import free_of_steps
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
@@ -30,6 +25,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.metadata.snapshot_codec import encode_image
+from service.node.multipart_cleanup import UploadsChild
 from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
@@ -41,6 +37,10 @@ from service.remote.stores.counted_store import CountedStore, NodeStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
+from service.replicas.archive_recovery import adopt_bucket, read_bucket
+from service.replicas.disk_pressure import marks_of
+from service.replicas.dynamic_config import waits_for_settings
+from service.serving.request_host import Broker
 from service.tiering.fence import ForeignOwner, claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot

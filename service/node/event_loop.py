@@ -22,9 +22,9 @@ from types import FrameType
 from typing import Any, Final
 
 from service.base.printable import printable
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
 from service.base.turns import LONG_S, NO_TURN, NOTICED_S, LongTurn, Sample, Turns
-from service.network.limited_log import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = LONG_S / 2

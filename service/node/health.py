@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from service.base.health import Check, State
-from service.broker.broker import Broker
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, in_words
 from service.metadata.image import MetadataImage
+from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
-    from service.broker.cold import ColdTier
+    from service.node.cold_tier import ColdTier
     from service.tiering.metrics import TieringMetrics
 
 _NAMED_AT_MOST: Final = 5

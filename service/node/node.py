@@ -27,21 +27,6 @@ from service.base.steps import at_once
 from service.base.timers import Timers
 from service.base.turns import Turns
 from service.base.world import World
-from service.broker import descriptors, health
-from service.broker.applier import Applier
-from service.broker.broker import Broker
-from service.broker.cluster_plane import ClusterPlane, ask_cluster_id, check_cluster
-from service.broker.control_plane import AlonePlane, ControlPlane, Home
-from service.broker.coordinators import GroupCoordinators
-from service.broker.descriptors import Budget
-from service.broker.dispatch import Dispatcher
-from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
-from service.broker.internal_topics import InternalTopics
-from service.broker.metadata_check import check_metadata, note_metadata
-from service.broker.node_options import cleaner_settings, limits_of, partition_limit
-from service.broker.replicas import Replicas
-from service.broker.retention import retention_loop
-from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig
 from service.hot.ensemble import check_directory_ids, load_ensemble
 from service.hot.log import LocalLog
@@ -60,16 +45,32 @@ from service.network.admission import Admission
 from service.network.exchange import Answer, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
+from service.node import fd_budget, health
+from service.node.fd_budget import Budget
+from service.node.metadata_check import check_metadata, note_metadata
+from service.node.node_options import cleaner_settings, limits_of, partition_limit
+from service.node.quorum_control_plane import ClusterPlane, ask_cluster_id, check_cluster
+from service.node.retention_task import retention_loop
+from service.node.standalone_control_plane import AlonePlane, Home
+from service.node.supervisor import Supervisor
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.replicas.dynamic_config import check_topics, dynamic_config, topic_settings
+from service.replicas.metadata_applier import Applier
+from service.replicas.partition_registry import Replicas
 from service.replication.metrics import ReplicationMetrics
 from service.replication.selectors import of_the_rack
+from service.serving.control_plane import ControlPlane
+from service.serving.dispatch import Dispatcher
+from service.serving.group_coordinators import GroupCoordinators
+from service.serving.internal_topics import InternalTopics
+from service.serving.request_host import Broker
 
 if TYPE_CHECKING:
-    from service.broker.cold import ColdTier, OpenStore
-    from service.broker.replication import Replication
+    from service.node.cold_tier import ColdTier, OpenStore
     from service.remote.reading.reader import RemoteReader
+    from service.replicas.replica_manager import Replication
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class Node:
         cluster_id = await self._cluster_id()
         budget = None
         if self._open_files is not None:
-            budget = descriptors.budget(self._open_files, max_connections=config.max_connections)
+            budget = fd_budget.budget(self._open_files, max_connections=config.max_connections)
         closing: _LogsClosing | None = None
         if config.cluster.is_broker:
             self.logs = self._make_logs(budget)
@@ -192,7 +193,7 @@ class Node:
             config.log_dirs,
             self._world,
             essential=config.cluster.metadata_log_dir,
-            max_open_files=budget.cached_files if budget else descriptors.FEW_FILES,
+            max_open_files=budget.cached_files if budget else fd_budget.FEW_FILES,
             on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             mark_interval_ms=config.replication.high_watermark_checkpoint_interval_ms,
@@ -329,8 +330,8 @@ class Node:
         """A node that is alone has nobody to share partitions with."""
         if plane.new_queue is None:
             return None
-        from service.broker.archive_start import ArchiveOfLeader
-        from service.broker.replication import Replication
+        from service.replicas.replica_manager import Replication
+        from service.replicas.tier_state_builder import ArchiveOfLeader
 
         config = self._static_config
         replication = Replication(
@@ -377,7 +378,7 @@ class Node:
         """Only a node that has one carries the code of it: 50 ms of a start, and megabytes."""
         if config.remote_url is None:
             return None
-        from service.broker.cold import ColdTier, is_tiered, open_configured_store
+        from service.node.cold_tier import ColdTier, is_tiered, open_configured_store
 
         make = self._open_store or open_configured_store
         cold = ColdTier(

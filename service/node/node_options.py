@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from service.broker.descriptors import Budget
 from service.config.settings import BrokerConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.metadata.controller.requests import PartitionLimit
 from service.network.exchange import Limits
+from service.node.fd_budget import Budget
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:

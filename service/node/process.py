@@ -24,14 +24,14 @@ from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.turn_queues import turn_queues
 from service.base.turns import Turns
 from service.base.world import system_world
-from service.broker.cluster_plane import NodeEnds
-from service.broker.garbage import Garbage
-from service.broker.loop import LoopWatch, new_loop
-from service.broker.memory import Memory
-from service.broker.node import Node
-from service.broker.supervisor import Supervisor
 from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
+from service.node.event_loop import LoopWatch, new_loop
+from service.node.gc_policy import Garbage
+from service.node.memory_trim import Memory
+from service.node.node import Node
+from service.node.quorum_control_plane import NodeEnds
+from service.node.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -19,31 +19,27 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import ConfigError, RequestError, StorageError
 from service.base.turns import Turns
 from service.base.world import World
-from service.broker.broker_prober import knock
-from service.broker.config_rules import NodeConfigRules
-from service.broker.control_plane import Home, endpoints_of, metadata_options
-from service.broker.controller_calls import Feature, Identity
-from service.broker.controller_handlers.cluster import CONTROLLERS
-from service.broker.controller_node import (
+from service.client.async_channel import ChannelOptions, Channels
+from service.config.cluster import ClusterConfig, QuorumConfig
+from service.config.listeners import PLAINTEXT
+from service.config.settings import BrokerConfig
+from service.controller_client.broker_lifecycle import Exit, FullDirectories, MoveAway, Recover, Serve
+from service.controller_client.broker_lifecycle import Timing as LifeTiming
+from service.controller_client.broker_lifecycle_manager import Membership
+from service.controller_client.controller_channel import Controllers, Here
+from service.controller_client.forwarded_admin import RemoteAdmin
+from service.controller_client.forwarding import Forwarder
+from service.controller_client.lifecycle_messages import Feature, Identity
+from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.remote_log_catalog import Registration, RpcCatalog
+from service.controller_server.broker_prober import knock
+from service.controller_server.controller_server import (
     ControllerNode,
     ControllerNodeOptions,
     QuorumLeaders,
     quorum_channels,
 )
-from service.broker.controllers import Controllers, Here
-from service.broker.forwarding import Forwarder
-from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
-from service.broker.handlers.api_versions import Features
-from service.broker.housekeeper import ClusterHouse
-from service.broker.lifecycle import Exit, FullDirectories, MoveAway, Recover, Serve
-from service.broker.lifecycle import Timing as LifeTiming
-from service.broker.membership import Membership
-from service.broker.remote_admin import RemoteAdmin
-from service.broker.rpc_catalog import Registration, RpcCatalog
-from service.broker.tables import BROKER_APIS, Served
-from service.config.cluster import ClusterConfig, QuorumConfig
-from service.config.listeners import PLAINTEXT
-from service.config.settings import BrokerConfig
+from service.controller_server.handlers.cluster import CONTROLLERS
 from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
 from service.metadata.controller.controller import Controller, ControllerOptions
@@ -56,11 +52,16 @@ from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import Voter, VoterSet
-from service.network.channel import ChannelOptions, Channels
 from service.network.exchange import Limits
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
+from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
+from service.serving.api_table import BROKER_APIS
+from service.serving.config_validation import NodeConfigRules
+from service.serving.handlers import alter_configs, api_versions, incremental_alter_configs
+from service.serving.handlers.api_versions import Features
+from service.serving.served_api import Served
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 
@@ -500,7 +501,7 @@ class NodeEnds(Exception):
 
 
 class CatalogImage:
-    """The catalog in this node's own image. Is a `rpc_catalog.CatalogView`."""
+    """The catalog in this node's own image. Is a `remote_log_catalog.CatalogView`."""
 
     def __init__(self, metadata: Publisher) -> None:
         self._metadata = metadata

@@ -8,8 +8,8 @@ from typing import Final
 
 from service.base.errors import StorageError
 from service.base.slices import Slice
-from service.broker.broker import Broker
 from service.hot.retention import MOST_AT_ONCE
+from service.serving.request_host import Broker
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from service.broker.controller_side import ControllerSide
-from service.broker.handlers import api_versions
-from service.broker.tables import BROKER_APIS, Host, Served
+from service.controller_server.request_host import ControllerSide
 from service.network.exchange import RequestContext
+from service.serving.api_table import BROKER_APIS
+from service.serving.handlers import api_versions
+from service.serving.served_api import Host, Served
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 
@@ -45,6 +46,6 @@ async def _answered(side: ControllerSide, broker: Host, context: RequestContext,
         # Brokers of a cluster register again; this one is registered by its own controller, once.
         why = "The only node of its cluster is registered while it runs."
         return refusal(key, request, ErrorCode.invalid_request, why)
-    listener = await broker.load("service.broker.controller_listener")
+    listener = await broker.load("service.controller_server.api_table")
     answer = listener.CONTROLLER_APIS[key].handle(side, context, request)
     return await answer if isinstance(answer, Awaitable) else answer

@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
 from service.base.errors import RequestError
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.types import TopicIdPartition
-from service.broker.controllers import OutcomeUnknown
-from service.broker.forwarding import Asker
-from service.network.limited_log import RateLimitedLog
+from service.controller_client.controller_channel import OutcomeUnknown
+from service.controller_client.forwarding import Asker
 from service.replication.isr_proposals import Answer, Happened, IsrProposals, ProposalSettings, Request
 from service.replication.leader import Accepted, LeaderState, Proposal
 from service.wire.api import ApiKey, request_module

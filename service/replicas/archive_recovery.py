@@ -15,7 +15,6 @@ from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.base.steps import at_once
-from service.broker.effective_settings import check_topics, dynamic_config
 from service.config.settings import BrokerConfig
 from service.metadata.bucket_copy import NewestCopy, newest_copy
 from service.metadata.controller.adoption_control import Adoption, Found, adopt
@@ -27,6 +26,7 @@ from service.metadata.publisher import Publisher
 from service.remote.format.manifest_codec import MetadataRef, Topics
 from service.remote.stores.errors import StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
+from service.replicas.dynamic_config import check_topics, dynamic_config
 from service.tiering.recovery import Archive, check_prefix, read_archive
 from service.tiering.shared_objects import read_topics
 

@@ -16,12 +16,12 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import TopicIdPartition
-from service.broker.archive_fit import fit_to_archive
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.hot.producer_snapshot import decode_snapshot
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
+from service.replicas.archive_fit import fit_to_archive
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import ArchiveEnd, RemoteReader

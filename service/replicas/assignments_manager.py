@@ -15,10 +15,10 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.types import TopicIdPartition
-from service.broker.forwarding import Asker
+from service.controller_client.forwarding import Asker
 from service.metadata.image import PartitionImage
-from service.network.limited_log import RateLimitedLog
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 

@@ -26,17 +26,17 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.printable import printable
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.broker.lifecycle import FullDirectories
-from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
+from service.controller_client.broker_lifecycle import FullDirectories
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from service.hot.watermarks import Marks, Standing, Step, in_words, least_sealed, look
-from service.network.limited_log import RateLimitedLog
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
+from service.replicas.partition_registry import Replicas
 from service.wire.produce import ProducePartitionResult, TopicKey
 
 _log = logging.getLogger(__name__)

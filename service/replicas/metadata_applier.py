@@ -24,9 +24,6 @@ from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.purgatory import Purgatory
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.broker.archive_restore import ArchiveRestore, Checked
-from service.broker.effective_settings import dynamic_config, topic_settings
-from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -35,10 +32,13 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import ConfigResource, MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
+from service.replicas.archive_restore import ArchiveRestore, Checked
+from service.replicas.dynamic_config import dynamic_config, topic_settings
+from service.replicas.partition_registry import Replicas
 
 if TYPE_CHECKING:
-    from service.broker.replication import Replication
     from service.remote.reading.reader import RemoteReader
+    from service.replicas.replica_manager import Replication
 
 log = logging.getLogger(__name__)
 

@@ -17,21 +17,21 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.types import TopicIdPartition
-from service.broker.directory_loop import DirectoryLoop
-from service.broker.forwarding import Asker
-from service.broker.isr_loop import IsrLoop
-from service.broker.watched_log import Room, WatchedLog
+from service.client.async_channel import Channel, ChannelOptions, Channels
 from service.config.replication import ReplicationConfig
+from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog
 from service.metadata.controller.partition_change import LOST
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage, TopicImage
-from service.network.channel import Channel, ChannelOptions, Channels
-from service.network.limited_log import RateLimitedLog
 from service.partition.followed import FollowedLog, Logs
 from service.partition.partition import Partition
+from service.replicas.alter_partition_manager import IsrLoop
+from service.replicas.assignments_manager import DirectoryLoop
+from service.replicas.watched_log import Room, WatchedLog
 from service.replication.fetcher import Archive, Fetcher, FetcherSettings
 from service.replication.isr_proposals import Happened
 from service.replication.leader import NOTHING, LeaderSettings, Leadership, LeaderState, Registered

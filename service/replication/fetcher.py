@@ -69,7 +69,7 @@ _BYTES_PER_US: Final = 700
 
 
 class Leader(Protocol):
-    """A connection to the leader; `network.channel.Channel` is one."""
+    """A connection to the leader; `client.async_channel.Channel` is one."""
 
     async def versions(self) -> Mapping[int, tuple[int, int]]: ...
     async def call(

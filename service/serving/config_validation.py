@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 
 from service.base.errors import ConfigError
 from service.base.steps import Steps
-from service.broker.coordinators import consumer_config_of
-from service.broker.effective_settings import check_topics
-from service.broker.internal_topics import INTERNAL_TOPICS
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
@@ -16,6 +13,9 @@ from service.config.tables.groups import GROUP
 from service.groups.consumer_config import check_group_settings
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
+from service.replicas.dynamic_config import check_topics
+from service.serving.group_coordinators import consumer_config_of
+from service.serving.internal_topics import INTERNAL_TOPICS
 
 
 class NodeConfigRules:

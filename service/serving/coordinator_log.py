@@ -10,7 +10,6 @@ from typing import Final
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import Buffer
-from service.broker.replicas import Replicas
 from service.coordinator.ports import MarkListener
 from service.coordinator.records import StoredBatch, batches_of
 from service.hot.manager import LogManager
@@ -18,6 +17,7 @@ from service.hot.segment import FileSlice
 from service.hot.state import LogOffline
 from service.partition.partition import Partition
 from service.records.batch import HEADER_SIZE, size_at
+from service.replicas.partition_registry import Replicas
 
 _log = logging.getLogger(__name__)
 

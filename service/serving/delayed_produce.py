@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import Operation
-from service.broker.broker import Broker
 from service.network.exchange import Answer, Promise
 from service.replication.acks import Waiter
 from service.replication.leader import LeaderState
+from service.serving.request_host import Broker
 from service.wire.produce import TopicKey
 
 _OVER: Final = Waiter(None, 0)

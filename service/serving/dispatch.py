@@ -14,9 +14,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
-from service.broker.decoded import GROWTH, GROWTH_BY_HAND, DecodedMemory
-from service.broker.tables import BROKER_APIS, ONLY_READS, Host, Served
 from service.network.exchange import Answer, Later, RequestContext, Response
+from service.serving.api_table import BROKER_APIS, ONLY_READS
+from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodedMemory
+from service.serving.served_api import Host, Served
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -112,7 +113,7 @@ class Dispatcher:
         """As a call, for the first request whose code is not there yet: it is loaded on a thread."""
         served = self._apis[api_key]
         if served.late:
-            module = await self._broker.load(f"service.broker.handlers.{served.late}")
+            module = await self._broker.load(f"service.serving.handlers.{served.late}")
             self._apis[api_key] = Served(module.handle, quick=getattr(module, "quick", None))
         answer = self(context, frame)
         return await answer if isinstance(answer, Awaitable) else answer

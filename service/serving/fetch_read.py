@@ -19,8 +19,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, DataAsleep, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
-from service.broker.broker import Broker
-from service.broker.cluster_view import NOBODY
 from service.hot.far import MOST_STEPS
 from service.hot.files import FileSlice
 from service.network.exchange import RequestContext
@@ -29,6 +27,8 @@ from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
 from service.replication.selectors import Candidate
+from service.serving.metadata_cache import NOBODY
+from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
 from service.wire.produce import TopicKey
 

@@ -23,9 +23,6 @@ from service.base.steps import Steps
 from service.base.timers import Timers
 from service.base.types import TopicIdPartition
 from service.base.world import World
-from service.broker.internal_topics import OFFSETS, InternalTopics
-from service.broker.offsets_log import CoordinatorLogs
-from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
 from service.coordinator.context import Context, RuntimeSettings
 from service.coordinator.metrics import RuntimeMetrics
@@ -41,13 +38,16 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.features import GROUP_VERSION
 from service.metadata.image import MetadataImage
 from service.records.batch import Codec
+from service.replicas.partition_registry import Replicas
+from service.serving.coordinator_log import CoordinatorLogs
+from service.serving.internal_topics import OFFSETS, InternalTopics
 
 if TYPE_CHECKING:
     from service.groups.shard import GroupShard
 
 _log = logging.getLogger(__name__)
 
-_ROOMS: Final = "service.broker.group_shards"
+_ROOMS: Final = "service.serving.group_shards"
 """What has to be loaded before a shard can be made: a node without groups does without it."""
 
 R = TypeVar("R")

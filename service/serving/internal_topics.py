@@ -10,12 +10,12 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.broker.ports import TopicMaker
+from service.client.async_connection import seen
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC
 from service.metadata.image import MetadataImage, TopicImage
-from service.network.link import seen
+from service.serving.ports import TopicMaker
 
 _log = logging.getLogger(__name__)
 

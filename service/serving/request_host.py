@@ -18,15 +18,9 @@ from service.base.clock import Clock
 from service.base.disk import Space
 from service.base.errors import InvariantError, RequestError
 from service.base.printable import printable
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
 from service.base.timers import Timers
-from service.broker.cluster_view import ClusterView
-from service.broker.coordinators import GroupCoordinators
-from service.broker.disk_watch import DiskWatch
-from service.broker.encoded_answers import EncodedSettings, EncodedTopics
-from service.broker.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
-from service.broker.producer_ids import ProducerIds
-from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
 from service.hot.far import bring
 from service.hot.files import FileSlice
@@ -36,16 +30,22 @@ from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
 from service.network.exchange import RequestContext, Response
-from service.network.limited_log import RateLimitedLog
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
+from service.replicas.disk_pressure import DiskWatch
+from service.replicas.partition_registry import Replicas
+from service.serving.group_coordinators import GroupCoordinators
+from service.serving.metadata_cache import ClusterView
+from service.serving.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
+from service.serving.producer_id_manager import ProducerIds
+from service.serving.response_cache import EncodedSettings, EncodedTopics
 from service.wire.api import RequestHeader
 from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
-    from service.broker.control_plane import ControlPlane
     from service.replication.selectors import Selector
     from service.replication.throttle import Throttle
+    from service.serving.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")

@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
 
-from service.broker.cluster_view import Standing
-from service.broker.replicas import Replicas
 from service.config.describing import (
     ConfigEntry,
     describe_broker,
@@ -22,6 +20,8 @@ from service.config.describing import (
 from service.config.keys import ConfigSource
 from service.config.settings import BrokerConfig
 from service.metadata.image import PartitionImage, TopicImage
+from service.replicas.partition_registry import Replicas
+from service.serving.metadata_cache import Standing
 from service.wire.api import ApiKey, encode_element
 from service.wire.metadata import MetadataResponseTopic
 from service.wire.primitives import Encoded

@@ -1,6 +1,6 @@
 """The APIs that Firn speaks, one row each: keys, versions, and what is special about their messages. [P]
 
-Which of them a listener serves is said in `broker/tables.py`.
+Which of them a listener serves is said in `serving/api_table.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ApiKey(IntEnum):
 
 class Api(NamedTuple):
     """One API: what there is to know of it on the wire, in one row of `APIS`. Who serves it where is said in
-    `broker/tables.py`.
+    `serving/api_table.py`.
 
     `flexible_from` is its first version with compact types and tagged fields (KIP-482).
     `by_hand_before`: older versions name topics, for which the canonical message has no place; they have a

@@ -21,10 +21,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError
-from service.broker.lifecycle import Lifecycle
-from service.broker.lifecycle import State as LifeState
-from service.broker.membership import Membership
-from service.broker.node import Node
+from service.controller_client.broker_lifecycle import Lifecycle
+from service.controller_client.broker_lifecycle import State as LifeState
+from service.controller_client.broker_lifecycle_manager import Membership
 from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.publication import Publication
@@ -39,6 +38,7 @@ from service.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from service.node.node import Node
 from service.records.batch import complete_headers
 from simulator.archive import Archive
 from simulator.cluster.replicas import Key, Replicas

@@ -17,11 +17,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
-from service.broker.broker_prober import BrokerProber, Found
-from service.broker.cluster_plane import ClusterPlane
-from service.broker.disk_watch import DiskWatch
-from service.broker.lifecycle import Heartbeat, Lifecycle
-from service.broker.replication import Replication
+from service.controller_client.broker_lifecycle import Heartbeat, Lifecycle
+from service.controller_server.broker_prober import BrokerProber, Found
 from service.hot.directories import LogDirs
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
@@ -33,7 +30,10 @@ from service.metadata.controller.partition_change import _Change as PartitionCha
 from service.metadata.controller.turns import Turns
 from service.metadata.publication import Publication
 from service.metadata.raft.log import MetadataLog
+from service.node.quorum_control_plane import ClusterPlane
 from service.partition.partition import Partition
+from service.replicas.disk_pressure import DiskWatch
+from service.replicas.replica_manager import Replication
 from service.replication.followed import Followed
 from service.replication.follower import Follow, FollowerMachine
 from service.replication.leader import MOVED, NOTHING, LeaderState

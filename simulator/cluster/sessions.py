@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from service.broker.lifecycle import State
-from service.broker.membership import Membership
+from service.controller_client.broker_lifecycle import State
+from service.controller_client.broker_lifecycle_manager import Membership
 from service.metadata.controller.broker_sessions import BrokerSessions, Heard
 from simulator.loop import Loop
 from simulator.machine import Machine

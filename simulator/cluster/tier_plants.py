@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.broker.archive_start import ArchiveOfLeader
-from service.broker.cold import ColdTier
-from service.broker.handlers import delete_records
 from service.metadata.controller import catalog_control, cluster_control
+from service.node.cold_tier import ColdTier
 from service.partition.partition import Partition
+from service.replicas.tier_state_builder import ArchiveOfLeader
+from service.serving.handlers import delete_records
 from service.tiering import copier, fence, partition_work
 from service.tiering.lifecycle import SegmentState
 from service.tiering.office import Office

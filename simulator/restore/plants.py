@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from service.broker import archive_fit, effective_settings, takeover
 from service.hot.log import LocalLog
 from service.inspect.committed import Committed, Standing
 from service.metadata import image_frames
@@ -13,6 +12,7 @@ from service.metadata.controller import adoption_control
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.metadata.records import PartitionRecord
 from service.remote.reading.reader import ArchiveEnd
+from service.replicas import archive_fit, archive_recovery, dynamic_config
 from service.tiering import shared_objects
 
 
@@ -39,12 +39,12 @@ def lives_not_counted() -> None:
 
 def unknown_settings_expire() -> None:
     """Retention works of topics whose settings are not known."""
-    _replace(effective_settings, "waits_for_settings", lambda *_: False)
+    _replace(dynamic_config, "waits_for_settings", lambda *_: False)
 
 
 def loss_not_missed() -> None:
     """The newest copy that can be read is taken for the last one."""
-    _replace(takeover, "_why_doubted", lambda *_, **__: None)
+    _replace(archive_recovery, "_why_doubted", lambda *_, **__: None)
 
 
 def newest_by_offset() -> None:

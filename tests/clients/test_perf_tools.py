@@ -30,7 +30,9 @@ def _quietly(broker: Broker, name: str, *arguments: str) -> str:
     assert not re.search(r"WARN|ERROR|Exception", out), out
     said = b"".join(log.read_bytes()[size:] for log, size in before.items()).decode()
     # How long turns of the loop take is the machine's doing, too.
-    warned = [line for line in said.splitlines() if " WARNING " in line and "service.broker.loop" not in line]
+    warned = [
+        line for line in said.splitlines() if " WARNING " in line and "service.node.event_loop" not in line
+    ]
     assert not warned, warned
     return out
 

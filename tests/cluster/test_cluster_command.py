@@ -12,8 +12,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from service.broker.internal_topics import OFFSETS
 from service.cli.main import main
+from service.serving.internal_topics import OFFSETS
 from tests.conftest import BRISK
 from tests.support.clients import Admin
 from tests.support.processes import wait_until

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from service.cli.main import main
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 from tests.cluster.test_http_listener import Http
 from tests.conftest import BRISK

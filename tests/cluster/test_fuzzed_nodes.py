@@ -21,10 +21,10 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.broker.tables import CONTROLLER_KEYS
 from service.metadata.batches import decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.serving.api_table import CONTROLLER_KEYS
 from service.wire.api import APIS, ApiKey, decode_request, decode_response, parse_request_header
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.fetch import parse_fetch

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.changes import Changer, Changes, judge

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.base.errors import StorageError
-from service.broker.abandoned_uploads import UploadsChild
+from service.node.multipart_cleanup import UploadsChild
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.stores.abandoned_uploads import UnfinishedUpload, Uploads
 from service.remote.stores.errors import StoreRefused, StoreUnavailable

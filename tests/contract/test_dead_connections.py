@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.broker.cold import OFFLOAD_OPTIONS, reading_options
 from service.config.settings import BrokerConfig
+from service.node.cold_tier import OFFLOAD_OPTIONS, reading_options
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.errors import ObjectTruncated, StoreThrottled, StoreUnavailable
 from service.remote.stores.obstore_store import ObstoreStore, StoreOptions, open_store

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.broker.internal_topics import OFFSETS
 from service.cli.main import main
+from service.serving.internal_topics import OFFSETS
 from tests.cluster.test_cluster_command import is_taken
 from tests.support.clients import Admin
 from tests.support.processes import wait_until

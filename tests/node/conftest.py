@@ -13,10 +13,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.world import World, system_world
-from service.broker.node import Node
-from service.broker.supervisor import Supervisor
+from service.client.blocking_client import Client
 from service.config.settings import BrokerConfig
-from service.network.client import Client
+from service.node.node import Node
+from service.node.supervisor import Supervisor
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from tests.support.processes import wait_until

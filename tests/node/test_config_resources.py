@@ -17,7 +17,7 @@ OK = ErrorCode.none
 INVALID = ErrorCode.invalid_request
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-QUIET = "service.broker.loggers"
+QUIET = "service.serving.logger_levels"
 
 
 def replace_all(

@@ -19,16 +19,16 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
-from service.broker import controller_calls
-from service.broker.controller_calls import AlterIsr, Feature, Identity
-from service.broker.controller_listener import CONTROLLER_APIS
-from service.broker.forwarding import ANONYMOUS
-from service.broker.lifecycle import Heartbeat, MoveAway, Recover, Serve
+from service.client.async_channel import Channels
+from service.controller_client import lifecycle_messages
+from service.controller_client.broker_lifecycle import Heartbeat, MoveAway, Recover, Serve
+from service.controller_client.forwarding import ANONYMOUS
+from service.controller_client.lifecycle_messages import AlterIsr, Feature, Identity
+from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.requests import Endpoint
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.message_parts import make
-from service.network.channel import Channels
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.wire.api import APIS, ApiKey, decode_response, encode_request, request_module
 from service.wire.catalog import CommitCatalogRequest
@@ -336,7 +336,7 @@ def test_hostile_frames_get_the_protocols_answer_and_nothing_is_written(tmp_path
         )
         asked = encode_request(ApiKey.METADATA, 12, 1, "c", metadata)[4:]
         producer_ids = encode_request(
-            ApiKey.ALLOCATE_PRODUCER_IDS, 0, 1, "c", controller_calls.producer_ids(99, 5)
+            ApiKey.ALLOCATE_PRODUCER_IDS, 0, 1, "c", lifecycle_messages.producer_ids(99, 5)
         )[4:]
 
         async def refused(frame: bytes) -> ErrorCode:
@@ -378,27 +378,27 @@ def test_brokers_are_refused_as_kafkas_controller_refuses_them(tmp_path: Path) -
             (Endpoint("PLAINTEXT", "127.0.0.1", 1),),
             log_dirs=(UUID(int=900),),
         )
-        message = controller_calls.registration(identity)
+        message = lifecycle_messages.registration(identity)
         answer = await call(fleet, ApiKey.BROKER_REGISTRATION, message)
         assert answer.error_code == ErrorCode.inconsistent_cluster_id
         answer = await call(fleet, ApiKey.BROKER_REGISTRATION, message, node_id=follower)
         assert (answer.error_code, answer.broker_epoch) == (ErrorCode.not_controller, -1)
-        message = controller_calls.registration(identity._replace(cluster_id=CLUSTER_ID))
+        message = lifecycle_messages.registration(identity._replace(cluster_id=CLUSTER_ID))
         answer = await call(fleet, ApiKey.BROKER_REGISTRATION, message)
         assert answer.error_code == ErrorCode.invalid_registration  # it does not name metadata.version
         identity = identity._replace(cluster_id=CLUSTER_ID, features=(Feature("metadata.version", 7, 29),))
-        answer = await call(fleet, ApiKey.BROKER_REGISTRATION, controller_calls.registration(identity))
+        answer = await call(fleet, ApiKey.BROKER_REGISTRATION, lifecycle_messages.registration(identity))
         assert answer.error_code == ErrorCode.unsupported_version
-        message = controller_calls.heartbeat(9, Heartbeat(3, 3, False, False, ()))
+        message = lifecycle_messages.heartbeat(9, Heartbeat(3, 3, False, False, ()))
         answer = await call(fleet, ApiKey.BROKER_HEARTBEAT, message)
         assert (answer.error_code, answer.is_fenced) == (ErrorCode.broker_id_not_registered, True)
         answer = await call(fleet, ApiKey.BROKER_HEARTBEAT, message, node_id=follower)
         assert answer.error_code == ErrorCode.not_controller
         broker = await Broker(fleet, 7).start()
-        message = controller_calls.producer_ids(7, 1 << 40)
+        message = lifecycle_messages.producer_ids(7, 1 << 40)
         answer = await call(fleet, ApiKey.ALLOCATE_PRODUCER_IDS, message)
         assert answer.error_code == ErrorCode.stale_broker_epoch
-        message = controller_calls.alter_isr(7, 1 << 40, [])
+        message = lifecycle_messages.alter_isr(7, 1 << 40, [])
         answer = await call(fleet, ApiKey.ALTER_PARTITION, message)
         assert answer.error_code == ErrorCode.stale_broker_epoch
         message = CommitCatalogRequest(broker_id=7, broker_epoch=1 << 40)
@@ -700,8 +700,8 @@ def test_what_admins_change_goes_through_a_broker_to_the_controller(tmp_path: Pa
             for index, one in sorted(topic.partitions.items())
         ]
         proposals.append(AlterIsr(UUID(int=5), 3, 0, 0, ((7, epoch),)))
-        answer = await call(fleet, ApiKey.ALTER_PARTITION, controller_calls.alter_isr(7, epoch, proposals))
-        told = [(one.topic_id, one.partition, one.error) for one in controller_calls.isr_altered(answer)]
+        answer = await call(fleet, ApiKey.ALTER_PARTITION, lifecycle_messages.alter_isr(7, epoch, proposals))
+        told = [(one.topic_id, one.partition, one.error) for one in lifecycle_messages.isr_altered(answer)]
         assert told == [
             *((topic.id, index, ErrorCode.none) for index in range(4)),
             (UUID(int=5), 3, ErrorCode.unknown_topic_id),
@@ -724,9 +724,9 @@ def test_what_admins_change_goes_through_a_broker_to_the_controller(tmp_path: Pa
         assert [each for one in placed for each in one[2]] == of_topic * 2
         assert {one[:2] for one in placed} == {(UUID(int=7 << 70 | 5), topic.id)}
 
-        request = controller_calls.producer_ids(7, broker.membership.epoch)
+        request = lifecycle_messages.producer_ids(7, broker.membership.epoch)
         answer = await call(fleet, ApiKey.ALLOCATE_PRODUCER_IDS, request)
-        assert controller_calls.producer_ids_allocated(answer).size == 1000
+        assert lifecycle_messages.producer_ids_allocated(answer).size == 1000
         await broker.close()
         await fleet.stop()
         assert not fleet.failures

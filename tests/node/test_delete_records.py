@@ -26,8 +26,8 @@ from tests.node.test_fetch import list_offset
 from tests.node.test_work_budget import GatedThreads
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import copy_as_crashed, wait_until
-from tests.unit.broker.test_held_appends import fill as fill_log
-from tests.unit.broker.test_held_appends import local, partition
+from tests.unit.replicas.test_held_appends import fill as fill_log
+from tests.unit.replicas.test_held_appends import local, partition
 
 __all__ = ["local"]
 

@@ -123,7 +123,7 @@ def test_partitions_that_cannot_tell_say_why(talk: Talk) -> None:
 
 
 def test_answers_about_producers_are_bounded(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.broker.handlers.describe_producers.MOST_PRODUCERS", 2)
+    monkeypatch.setattr("service.serving.handlers.describe_producers.MOST_PRODUCERS", 2)
     talk.create("t")
     send(talk, talk.topic_id("t"), 0)
     codes = [one.error_code for one in producers(talk, ("t", (0,) * 5))]

@@ -291,7 +291,7 @@ def test_records_are_refused_in_words_and_all_else_goes_on(
 ) -> None:
     ladder = climb()
     events = ladder.create("events", **TIERED)
-    with caplog.at_level(logging.INFO, "service.broker.disk_watch"):
+    with caplog.at_level(logging.INFO, "service.replicas.disk_pressure"):
         ladder.leave(2.9, Step.REFUSE)
         answer, throttle_ms = ladder.produce(events)
         assert answer.error_code == STORAGE_ERROR
@@ -382,7 +382,7 @@ def test_a_disk_that_cannot_say_is_left_as_it_is(
     climb: Callable[..., Ladder], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is asked again and again, and told once."""
-    caplog.set_level(logging.INFO, "service.broker.disk_watch")
+    caplog.set_level(logging.INFO, "service.replicas.disk_pressure")
     ladder = climb()
     events = ladder.create("events", **TIERED)
     ladder.leave(1, Step.REFUSE)

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_fetch import DAY, list_offset, values

@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import SystemDisk
 from service.base.slices import Slice
-from service.broker.fetch_pass import Pass
 from service.records.decode import iter_records
+from service.serving.fetch_read import Pass
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until

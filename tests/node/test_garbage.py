@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.base.turns import Turns
-from service.broker.garbage import MIDDLE, MOST_LOOKED_AT, YOUNG, Garbage
+from service.node.gc_policy import MIDDLE, MOST_LOOKED_AT, YOUNG, Garbage
 
 LITTLE = YOUNG * (MIDDLE + 3)  # so that something has become old
 MUCH = 2 * MOST_LOOKED_AT
@@ -146,7 +146,7 @@ def test_a_long_collection_is_named_as_what_held_the_loop(
 ) -> None:
     turns = Turns()
     Garbage(turns, time.monotonic).begin()
-    monkeypatch.setattr("service.broker.garbage.NOTICED_S", 0.0)
+    monkeypatch.setattr("service.node.gc_policy.NOTICED_S", 0.0)
     gc.collect()
     turns.ended(0.0, 1.0)
     assert turns.longest[0].who.startswith("a collection of garbage, generation 2: ")

@@ -271,7 +271,7 @@ def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, t
 
 def test_a_node_without_groups_does_not_load_their_code() -> None:
     code = (
-        "import sys; import service.cli.server, service.broker.node; "
+        "import sys; import service.cli.server, service.node.node; "
         "rooms = ('service.groups.shard', 'service.groups.records', 'service.wire.offsets', "
         "'kio.schema.join_group', 'kio.schema.offset_commit', 'kio.schema.consumer_group_heartbeat'); "
         "print([name for name in rooms if name in sys.modules])"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.wire import RawConnection, schema

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.client.async_channel import Channels
 from service.metadata.batches import ControlType, decode_batches
-from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from service.wire.features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.support.controllers import CLUSTER_ID, Broker, Fleet, new_topics

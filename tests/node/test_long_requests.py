@@ -12,9 +12,9 @@ import pytest
 
 from service.base import slices
 from service.base.clock import SystemClock
-from service.broker.decoded import DecodedMemory
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.records.builder import build_batch
+from service.serving.decode_budget import DecodedMemory
 from service.wire.api import APIS, ApiKey, encode_request, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
@@ -53,7 +53,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         found.append((memory.in_use, memory.waiting))
 
     monkeypatch.setattr(DecodedMemory, "_let_in", told)
-    monkeypatch.setattr("service.broker.decoded.ROOM_BYTES", ROOM)
+    monkeypatch.setattr("service.serving.decode_budget.ROOM_BYTES", ROOM)
     return found
 
 
@@ -169,7 +169,7 @@ def test_what_a_long_fetch_was_decoded_to_is_freed_in_slices(
         freed.append(sum(map(len, lists)))
         free(lists)
 
-    monkeypatch.setattr("service.broker.handlers.fetch.free_in_slices", told)
+    monkeypatch.setattr("service.serving.handlers.fetch.free_in_slices", told)
     node, count = start(), 300
     with node.client() as client:
         talk = Talk(client)

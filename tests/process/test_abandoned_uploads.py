@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import StorageError
-from service.broker.abandoned_uploads import UploadsChild
-from service.broker.cold import _uploads_child
 from service.config.settings import BrokerConfig
+from service.node.cold_tier import _uploads_child
+from service.node.multipart_cleanup import UploadsChild
 from tests.support.processes import REPOSITORY, wait_until
 from tests.support.stores import CREDENTIALS
 
@@ -114,7 +114,7 @@ def test_a_child_whose_node_was_killed_aborts_nothing_and_ends(tmp_path: Path) -
 NODE = """
 import asyncio, os, sys
 from pathlib import Path
-from service.broker.abandoned_uploads import UploadsChild
+from service.node.multipart_cleanup import UploadsChild
 
 async def choose(keys):
     [pid] = [pid for one in Path("/proc/self/task").glob("*/children") for pid in one.read_text().split()]
@@ -174,7 +174,7 @@ def test_only_s3_has_uploads_to_look_for(url: str, has_child: bool) -> None:
 
 
 def test_the_node_does_not_load_boto3() -> None:
-    text = "import sys, service.broker.cold; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
+    text = "import sys, service.node.cold_tier; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", text], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )

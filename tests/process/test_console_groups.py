@@ -9,7 +9,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v10.request import OffsetCommitRequestPartition
 
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 from service.wire.offsets import OffsetCommitRequest, OffsetCommitRequestTopic
 from tests.process.test_console import ask

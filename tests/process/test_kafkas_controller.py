@@ -10,15 +10,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
-from service.broker import controller_calls
-from service.broker.controller_calls import Feature, Identity
-from service.broker.controllers import Active, Controllers
-from service.broker.forwarding import Forwarder
-from service.broker.lifecycle import Exit, MoveAway, Recover, Serve, Timing
-from service.broker.membership import Membership
-from service.broker.rpc_catalog import Registration, RpcCatalog
+from service.client.async_channel import Channels
+from service.controller_client import lifecycle_messages
+from service.controller_client.broker_lifecycle import Exit, MoveAway, Recover, Serve, Timing
+from service.controller_client.broker_lifecycle_manager import Membership
+from service.controller_client.controller_channel import Active, Controllers
+from service.controller_client.forwarding import Forwarder
+from service.controller_client.lifecycle_messages import Feature, Identity
+from service.controller_client.remote_log_catalog import Registration, RpcCatalog
 from service.metadata.controller.requests import Endpoint
-from service.network.channel import Channels
 from service.network.exchange import RequestContext
 from service.wire.api import (
     ApiKey,
@@ -101,10 +101,10 @@ def test_a_broker_registers_is_unfenced_and_leaves_under_control(quorum: KafkasQ
     async def scenario() -> None:
         broker = Broker(quorum, 7, 1)
         await broker.serves()
-        block = controller_calls.producer_ids_allocated(
+        block = lifecycle_messages.producer_ids_allocated(
             await broker.controllers.ask(
                 ApiKey.ALLOCATE_PRODUCER_IDS,
-                controller_calls.producer_ids(7, broker.membership.epoch),
+                lifecycle_messages.producer_ids(7, broker.membership.epoch),
                 timeout_ms=5_000,
             )
         )
@@ -165,13 +165,13 @@ def test_an_envelope_is_taken_and_its_answer_is_the_clients(quorum: KafkasQuorum
 def test_a_controller_registers_with_the_active_one(quorum: KafkasQuorum) -> None:
     async def scenario() -> None:
         broker = Broker(quorum, 9, 6)
-        message = controller_calls.controller_registration(
+        message = lifecycle_messages.controller_registration(
             30, UUID(int=30), (Endpoint("CONTROLLER", "127.0.0.1", 1),), FEATURES
         )
         answer = await broker.controllers.ask(
             ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=5_000, is_safe_again=True
         )
-        controller_calls.controller_registered(answer)
+        lifecycle_messages.controller_registered(answer)
         await broker.close()
 
     asyncio.run(scenario())

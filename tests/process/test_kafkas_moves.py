@@ -21,8 +21,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.steps import at_once
 from service.base.world import system_world
-from service.broker import controller_calls
-from service.broker.controller_calls import AlterIsr
+from service.client.async_channel import Channels
+from service.controller_client import lifecycle_messages
+from service.controller_client.lifecycle_messages import AlterIsr
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.elections_control import ElectionSettings, elect_leaders
 from service.metadata.controller.isr_control import alter_partitions
@@ -40,7 +41,6 @@ from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import Voter, VoterSet
-from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from tests.process.test_kafkas_controller import Broker, KafkasQuorum
 from tests.support.kafka_node import CLUSTER_ID, KafkaNode
@@ -99,8 +99,9 @@ class Judge:
 
     async def image(self) -> MetadataImage:
         """With everything that was answered before."""
-        message = controller_calls.producer_ids(7, self.epoch_of(7))
-        block = controller_calls.producer_ids_allocated(await self.ask(ApiKey.ALLOCATE_PRODUCER_IDS, message))
+        message = lifecycle_messages.producer_ids(7, self.epoch_of(7))
+        answer = await self.ask(ApiKey.ALLOCATE_PRODUCER_IDS, message)
+        block = lifecycle_messages.producer_ids_allocated(answer)
         await until(lambda: self.publisher.image.next_producer_id >= block.first + block.size)
         return self.publisher.image
 
@@ -227,7 +228,7 @@ class Course:
         epoch = self.judge.epoch_of(leader)
         expected, (said,) = ours(image, alter_partitions(image, leader, epoch, [request], SETTINGS))
         proposal = AlterIsr(topic.id, number, state.leader_epoch, state.partition_epoch, tuple(epochs))
-        message = controller_calls.alter_isr(leader, epoch, [proposal])
+        message = lifecycle_messages.alter_isr(leader, epoch, [proposal])
         answer = await self.judge.ask(ApiKey.ALTER_PARTITION, message, leader)
         (one,) = answer.topics[0].partitions
         if said.error is not ErrorCode.none:

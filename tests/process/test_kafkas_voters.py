@@ -12,10 +12,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.uuids import decode_uuid
+from service.client.async_channel import Channels
 from service.metadata.batches import ControlType, MetadataBatch, decode_batches
 from service.metadata.endpoint import Endpoint
 from service.metadata.records import NoOpRecord
-from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from service.wire.features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.process.test_kafkas_controller import KafkasQuorum

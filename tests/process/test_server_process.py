@@ -102,7 +102,7 @@ def test_more_signals_while_it_ends_change_nothing(tmp_path: Path) -> None:
 
 
 def test_names_from_the_wire_cannot_forge_lines_of_the_log(tmp_path: Path) -> None:
-    forged = "2026-01-01 00:00:00,000 CRITICAL service.broker.node: node 1 is on fire"
+    forged = "2026-01-01 00:00:00,000 CRITICAL service.node.node: node 1 is on fire"
     name = f"t\n{forged}\x1b[2J" + "x" * 10_000
     port = free_port()
     with server(tmp_path, port) as process:

@@ -15,7 +15,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError
-from service.broker.metadata_check import check_metadata, note_metadata
 from service.cli.dev_nodes import Plan
 from service.config.cluster import ClusterConfig
 from service.hot.log_dir import encode_uuid
@@ -25,6 +24,7 @@ from service.metadata.features import cluster_features
 from service.metadata.formatting import Order, effective_levels, format_directories
 from service.metadata.image import PartitionImage
 from service.metadata.raft.keys import ReplicaKey
+from service.node.metadata_check import check_metadata, note_metadata
 from simulator.apart import apart
 from simulator.client import Client
 from simulator.cluster.world import START_S, ClusterWorld

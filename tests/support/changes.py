@@ -14,9 +14,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.client.blocking_client import Client
 from service.metadata.batches import decode_batches
 from service.metadata.records import RemoveTopicRecord, TopicRecord
-from service.network.client import Client
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import WireError

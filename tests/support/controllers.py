@@ -13,21 +13,22 @@ from uuid import UUID
 
 from service.base.disk import SystemDisk
 from service.base.world import World, system_world
-from service.broker.controller_calls import Feature, Identity
-from service.broker.controller_node import (
+from service.cli.dev_nodes import agree_on_ports
+from service.client.async_channel import Channels
+from service.config import listeners
+from service.config.settings import BrokerConfig
+from service.controller_client.broker_lifecycle import Exit, Recover, Serve
+from service.controller_client.broker_lifecycle import Timing as BrokerTiming
+from service.controller_client.broker_lifecycle_manager import Membership
+from service.controller_client.controller_channel import Controllers
+from service.controller_client.forwarding import Forwarder
+from service.controller_client.lifecycle_messages import Feature, Identity
+from service.controller_client.remote_log_catalog import Registration, RpcCatalog
+from service.controller_server.controller_server import (
     ControllerNode,
     ControllerNodeOptions,
     QuorumLeaders,
 )
-from service.broker.controllers import Controllers
-from service.broker.forwarding import Forwarder
-from service.broker.lifecycle import Exit, Recover, Serve
-from service.broker.lifecycle import Timing as BrokerTiming
-from service.broker.membership import Membership
-from service.broker.rpc_catalog import Registration, RpcCatalog
-from service.cli.dev_nodes import agree_on_ports
-from service.config import listeners
-from service.config.settings import BrokerConfig
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.controller import ControllerOptions
 from service.metadata.controller.requests import Endpoint
@@ -42,7 +43,6 @@ from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import Voter, VoterSet
 from service.metadata.snapshot_codec import encode_snapshot
-from service.network.channel import Channels
 from service.network.exchange import RequestContext
 from service.wire.api import (
     ApiKey,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from service.network.cluster import ChangingCluster
-from service.network.cluster import Cluster as Asked
+from service.client.admin import ChangingCluster
+from service.client.admin import Cluster as Asked
 from tests.conftest import BRISK
 from tests.support.clients import Admin
 from tests.support.processes import wait_until

@@ -25,6 +25,7 @@ from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.base.world import World, system_world
 from service.cli.dev_nodes import DevNode, agree_on_ports
+from service.client.async_channel import Channels
 from service.config.cluster import ClusterConfig
 from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import random_id
@@ -33,7 +34,6 @@ from service.metadata.bootstrap import InitialController, parse_initial_controll
 from service.metadata.features import cluster_features
 from service.metadata.formatting import Order, effective_levels, format_directories
 from service.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
-from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 from tests.support import quorums

@@ -20,7 +20,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import WireError
 from tests.support.processes import wait_until

@@ -15,12 +15,6 @@ from uuid import UUID
 from service.base.steps import Steps
 from service.base.timers import Timers
 from service.base.types import TopicIdPartition
-from service.broker.applier import Applier
-from service.broker.broker import Broker
-from service.broker.coordinators import GroupCoordinators
-from service.broker.dispatch import Dispatcher
-from service.broker.internal_topics import InternalTopics
-from service.broker.replicas import Replicas
 from service.config.replication import ReplicationConfig
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.manager import LogManager
@@ -39,7 +33,13 @@ from service.network.exchange import Answer, Later, RequestContext, Response
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
+from service.replicas.metadata_applier import Applier
+from service.replicas.partition_registry import Replicas
 from service.replication.throttle import Quota, Throttle
+from service.serving.dispatch import Dispatcher
+from service.serving.group_coordinators import GroupCoordinators
+from service.serving.internal_topics import InternalTopics
+from service.serving.request_host import Broker
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
 from tests.support.world import START_MS, make_world
 

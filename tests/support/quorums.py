@@ -16,10 +16,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import HOST, DevNode, Plan, agree_on_ports, format_nodes, lay_out
+from service.client.blocking_client import Client
 from service.hot.log_dir import encode_uuid, random_id
 from service.metadata.bootstrap import InitialController
 from service.metadata.features import CATALOG_VERSION
-from service.network.client import Client
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.kafka_tools import RUNNER

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.processes import wait_until

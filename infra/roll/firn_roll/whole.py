@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.base.errors import FirnError
-from service.network.client import Client
-from service.network.cluster import Cluster
+from service.client.admin import Cluster
+from service.client.blocking_client import Client
 from service.wire.api import ApiKey, request_module
 
 CLIENT_ID = "firn-roll"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from service.client.admin_models import PartitionInfo
 from service.console.web.strata import BUCKET, DISK, Block, Published, Strata
 from service.console.web.topic_rows import Offsets
-from service.network.told import PartitionInfo
 
 TIERED_KEY: Final = "remote.storage.enable"
 _RETENTION: Final = ("retention.ms", "retention.bytes")

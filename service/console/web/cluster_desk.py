@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
 
 from service.base.clock import Clock
+from service.client.admin_models import ClusterInfo
+from service.client.cluster_health import Partitions, QuorumInfo, Reassignment, is_alone, nodes_of, with_all
+from service.client.cluster_health_queries import ask_moving, ask_partitions, ask_quorum
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import cluster
 from service.console.web.remembered import Remembered, Told
-from service.network.standing import Partitions, QuorumInfo, Reassignment, is_alone, nodes_of, with_all
-from service.network.standing_asking import ask_moving, ask_partitions, ask_quorum
-from service.network.told import ClusterInfo
 
 T = TypeVar("T")
 

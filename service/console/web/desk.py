@@ -16,7 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import Open
 from service.base.errors import ConfigError, FirnError, RequestError, StorageError
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
+from service.client.admin_models import ClusterInfo, ConfigEntry
 from service.console.web import strata
 from service.console.web.asking import Ask
 from service.console.web.assembling import TIERED_KEY, Said, assembled, retention_limits
@@ -33,8 +35,6 @@ from service.console.web.strata import SCALES, Published
 from service.console.web.survey import Findings
 from service.console.web.topic_rows import Offsets, TopicList, TopicRow
 from service.console.web.watch import Listener, Watch
-from service.network.limited_log import RateLimitedLog
-from service.network.told import ClusterInfo, ConfigEntry
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

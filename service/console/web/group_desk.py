@@ -14,8 +14,8 @@ from service.base.errors import FirnError, RequestError
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import MOST_GROUPS, Lags
 from service.console.web.pages import group, groups
-from service.groups.asking import describe_group, find_group, list_groups
-from service.groups.told import GroupInfo, GroupRow, Listing
+from service.groups.admin_models import GroupInfo, GroupRow, Listing
+from service.groups.admin_queries import describe_group, find_group, list_groups
 
 T = TypeVar("T")
 

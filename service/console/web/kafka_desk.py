@@ -11,8 +11,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock
 from service.base.errors import StorageError
 from service.base.threads import Threads
-from service.console.web.topic_rows import Offsets, TopicList, TopicRow
-from service.network.cluster import (
+from service.client.admin import (
     BROKER_RESOURCE,
     EARLIEST,
     EARLIEST_LOCAL,
@@ -22,7 +21,8 @@ from service.network.cluster import (
     TOPIC_RESOURCE,
     Cluster,
 )
-from service.network.told import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
+from service.client.admin_models import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
+from service.console.web.topic_rows import Offsets, TopicList, TopicRow
 from service.wire.errors import MalformedMessage
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from service.groups.told import Position
+from service.groups.admin_models import Position
 
 MOST_GROUPS: Final = 16
 MOST_POINTS: Final = 180

@@ -21,6 +21,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
 from service.base.errors import ConfigError, FirnError
+from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.console.connections import Connections
 from service.console.quiet import QuietLog
@@ -43,7 +44,6 @@ from service.console.web.pages import (
 )
 from service.console.web.query import MOST_PARTITION, RecordQuery, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
-from service.network.limited_log import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import aiohttp
 
 from service.base.clock import Clock
 from service.base.errors import FirnError
+from service.base.rate_limited_log import RateLimitedLog
 from service.console.figures import Between, Figures, without_partitions
 from service.console.web.history import History, NodeLook, Point
-from service.network.limited_log import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from service.broker.controller_side import Admin, ControllerSide
-from service.broker.forwarding import timeout_of
+from service.controller_client.forwarding import timeout_of
+from service.controller_server.request_host import Admin, ControllerSide
 from service.network.exchange import RequestContext
 
 Asked = Callable[[Any, RequestContext, Any], Awaitable[Any]]

@@ -15,8 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from service.base.errors import RequestError
-from service.broker.broker import NO_THROTTLE
-from service.broker.controller_side import ControllerSide
+from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.requests import (
     ZERO_UUID,
     BrokerHeartbeat,
@@ -26,6 +25,7 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.image import FeatureRange
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE
 from service.wire.heartbeats import BrokerHeartbeatResponse
 
 

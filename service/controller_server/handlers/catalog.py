@@ -7,8 +7,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker import rpc_catalog
-from service.broker.controller_side import ControllerSide
+from service.controller_client import remote_log_catalog
+from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.requests import ZERO_UUID, CatalogSender
 from service.network.exchange import RequestContext
 from service.remote.catalog import CatalogResult
@@ -24,7 +24,7 @@ async def handle(
     try:
         if len(request.forgotten_topics) > MAX_COMMITS:
             raise RequestError(ErrorCode.invalid_request, f"{len(request.forgotten_topics)} topics to forget")
-        commits = rpc_catalog.commits_of(request, lambda topic_id: _topic_name(side, topic_id))
+        commits = remote_log_catalog.commits_of(request, lambda topic_id: _topic_name(side, topic_id))
         results: list[CatalogResult] = []
         offset = -1
         if request.forgotten_topics:
@@ -35,9 +35,9 @@ async def handle(
         else:
             offset = side.image.offset  # what was forgotten is committed
     except RequestError as e:
-        refused: CommitCatalogResponse = rpc_catalog.refused(e.code)
+        refused: CommitCatalogResponse = remote_log_catalog.refused(e.code)
         return refused
-    return rpc_catalog.response_of(results, offset)
+    return remote_log_catalog.response_of(results, offset)
 
 
 def _topic_name(side: ControllerSide, topic_id: UUID) -> str | None:

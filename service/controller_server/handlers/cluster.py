@@ -6,9 +6,9 @@ from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 
-from service.broker.broker import CLUSTER_OPERATIONS, NO_THROTTLE
-from service.broker.controller_side import ControllerSide
+from service.controller_server.request_host import ControllerSide
 from service.network.exchange import RequestContext
+from service.serving.request_host import CLUSTER_OPERATIONS, NO_THROTTLE
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 BROKERS = 1

@@ -9,10 +9,10 @@ from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.envelope.v0.response import EnvelopeResponse
 
 from service.base.errors import RequestError
-from service.broker import forwarding
-from service.broker.controller_side import ControllerSide, check_active
-from service.broker.tables import Served
+from service.controller_client import forwarding
+from service.controller_server.request_host import ControllerSide, check_active
 from service.network.exchange import RequestContext
+from service.serving.served_api import Served
 from service.wire.api import ApiKey
 
 _ANYWHERE = frozenset({ApiKey.DESCRIBE_QUORUM})

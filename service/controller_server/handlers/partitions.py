@@ -15,9 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import Slice, each_in_slices
-from service.broker.broker import NO_THROTTLE
-from service.broker.controller_side import ControllerSide
-from service.broker.forwarding import timeout_of
+from service.controller_client.forwarding import timeout_of
+from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.requests import (
     ZERO_UUID,
     AlterPartition,
@@ -29,6 +28,7 @@ from service.metadata.controller.requests import (
     ElectLeaders,
 )
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 

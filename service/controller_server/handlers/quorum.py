@@ -7,7 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from service.broker.controller_side import ControllerSide
+from service.controller_server.request_host import ControllerSide
 from service.network.exchange import RequestContext, Response
 from service.wire.api import (
     APIS,

@@ -12,12 +12,12 @@ from kio.schema.list_partition_reassignments.v0 import response as listed
 
 from service.base.errors import RequestError
 from service.base.slices import Slice, each_in_slices
-from service.broker.broker import NO_THROTTLE
-from service.broker.controller_side import ControllerSide
-from service.broker.forwarding import timeout_of
+from service.controller_client.forwarding import timeout_of
+from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.reassignment_control import list_reassignments
 from service.metadata.controller.requests import Reassignment, ReassignPartition, ReassignResult
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 

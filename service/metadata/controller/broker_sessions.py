@@ -51,7 +51,7 @@ CLAIM_MS: Final = 1_000
 BREAKS_MS: Final = 2_000
 """Between breaks of a broker's connection that are told from a single one. Longer than the pauses which a
 living broker makes before it is heard over another connection: half a second in `lifecycle`, a second and a
-fifth in `network.channel`."""
+fifth in `client.async_channel`."""
 FIRST_LOOK_MS: Final = 50
 LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8

@@ -11,9 +11,6 @@ from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfig
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
 
 from service.base.slices import each_in_slices
-from service.broker.altered import RESOURCE_US, alter_each, configs_us
-from service.broker.broker import NO_THROTTLE
-from service.broker.ports import AdminHost
 from service.metadata.controller.requests import (
     AlterConfig,
     AlterResource,
@@ -21,6 +18,9 @@ from service.metadata.controller.requests import (
     ConfigOperation,
 )
 from service.network.exchange import RequestContext
+from service.serving.alter_configs_common import RESOURCE_US, alter_each, configs_us
+from service.serving.ports import AdminHost
+from service.serving.request_host import NO_THROTTLE
 
 
 async def handle(

@@ -15,10 +15,10 @@ from kio.schema.api_versions.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.features import supported_features
 from service.metadata.image import FeatureRange
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import APIS
 
 FIRST_VERSION_WITH_CLIENT_SOFTWARE: Final = 3

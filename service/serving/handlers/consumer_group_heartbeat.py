@@ -8,10 +8,10 @@ from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbea
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker.broker import Broker
-from service.broker.group_shards import client_of, consumer_groups_of
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse
 from service.network.exchange import RequestContext
+from service.serving.group_shards import client_of, consumer_groups_of
+from service.serving.request_host import Broker
 
 
 def handle(

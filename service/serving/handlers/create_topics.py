@@ -14,8 +14,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import each_in_slices
-from service.broker.broker import NO_THROTTLE
-from service.broker.ports import AdminHost
 from service.config.describing import describe_topic
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -24,6 +22,8 @@ from service.metadata.controller.requests import (
     CreateTopicResult,
 )
 from service.network.exchange import RequestContext
+from service.serving.ports import AdminHost
+from service.serving.request_host import NO_THROTTLE
 
 TOPIC_US: Final = 6
 ELEMENT_US: Final = 2

@@ -9,10 +9,10 @@ from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
 from service.base.errors import RequestError
 from service.base.slices import Slice, next_turn
-from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.requests import DeletedGroup
 from service.groups.shard import DELETED_AT_ONCE
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
 _GROUP_US: Final = 3

@@ -22,13 +22,13 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.slices import Slice, each_in_slices
 from service.base.types import NO_OFFSET
-from service.broker.broker import NO_THROTTLE, Broker
-from service.broker.internal_topics import INTERNAL_TOPICS
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.exchange import RequestContext
 from service.partition.partition import HIGH_WATERMARK, Partition
 from service.partition.waits import Wait
+from service.serving.internal_topics import INTERNAL_TOPICS
+from service.serving.request_host import NO_THROTTLE, Broker
 
 LOOK_US: Final = 2
 TOPIC_US: Final = 4

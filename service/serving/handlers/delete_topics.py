@@ -10,8 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import each_in_slices
-from service.broker.broker import NO_THROTTLE
-from service.broker.ports import AdminHost
 from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -20,6 +18,8 @@ from service.metadata.controller.requests import (
     DeleteTopicResult,
 )
 from service.network.exchange import RequestContext
+from service.serving.ports import AdminHost
+from service.serving.request_host import NO_THROTTLE
 
 TOPIC_US: Final = 4
 

@@ -11,15 +11,15 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import in_slices
-from service.broker import loggers
-from service.broker.broker import NO_THROTTLE
-from service.broker.encoded_answers import EncodedSettings, Flavour, Settings, encoded_loggers
 from service.config.settings import BrokerConfig
 from service.metadata.controller.configs_control import broker_id_of
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage
 from service.network.exchange import RequestContext
+from service.serving import logger_levels
+from service.serving.request_host import NO_THROTTLE
+from service.serving.response_cache import EncodedSettings, Flavour, Settings, encoded_loggers
 from service.wire.api import ApiKey, encode_element
 from service.wire.primitives import Encoded
 
@@ -132,7 +132,7 @@ def _settings(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Fla
             raise RequestError(
                 ErrorCode.invalid_request, f"Unexpected broker id, expected {node} but received {name}"
             )
-        return encoded_loggers(loggers.levels(), flavour)
+        return encoded_loggers(logger_levels.levels(), flavour)
     if asked.resource_type == ResourceType.GROUP:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Group name must not be empty")

@@ -11,9 +11,9 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.broker.broker import GROUP_OPERATIONS, NO_THROTTLE, Broker
 from service.groups.requests import DescribedGroup
 from service.network.exchange import RequestContext
+from service.serving.request_host import GROUP_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
 GROUP_US: Final = 40

@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE, Broker
 
 PARTITION_US: Final = 8
 PRODUCER_US: Final = 3

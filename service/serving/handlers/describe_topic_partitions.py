@@ -17,12 +17,12 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
-from service.broker.broker import NO_THROTTLE, TOPIC_OPERATIONS, Broker
-from service.broker.cluster_view import Seen
-from service.broker.handlers.metadata import why_missing
-from service.broker.internal_topics import INTERNAL_TOPICS
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.exchange import RequestContext
+from service.serving.handlers.metadata import why_missing
+from service.serving.internal_topics import INTERNAL_TOPICS
+from service.serving.metadata_cache import Seen
+from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 TOPIC_US: Final = 15

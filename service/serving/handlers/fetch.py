@@ -1,8 +1,8 @@
 """Fetch: records of any tier, without copying those that lie in segment files.
 
-A fetch goes through its partitions under one byte budget (`broker/fetch_pass.py`): all that are named, in the
-order asked, or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227). When that
-brings less than the client wants, the fetch waits and is read again from the start: nothing is held
+A fetch goes through its partitions under one byte budget (`serving/fetch_read.py`): all that are named, in
+the order asked, or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227). When
+that brings less than the client wants, the fetch waits and is read again from the start: nothing is held
 meanwhile. It waits as an operation of the purgatory and as a future, without a task of its own.
 
 A fetch that waits for bytes alone is answered as soon as another request waits behind it on its connection.
@@ -27,8 +27,6 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
-from service.broker.broker import Broker
-from service.broker.fetch_pass import Awaited, InHand, Pass
 from service.network.exchange import RequestContext, Response
 from service.network.sender import Part
 from service.partition.fetch_sessions import (
@@ -43,6 +41,8 @@ from service.partition.fetch_sessions import (
 )
 from service.partition.waits import Wait
 from service.replication.leader import ReplicaSession
+from service.serving.fetch_read import Awaited, InHand, Pass
+from service.serving.request_host import Broker
 from service.wire.fetch import (
     FetchPartitionResult,
     FetchRequestView,

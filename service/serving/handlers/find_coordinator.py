@@ -17,10 +17,10 @@ from service.base.errors import RequestError
 from service.base.java_hash import partition_of
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.broker.broker import NO_THROTTLE, Broker
-from service.broker.internal_topics import OFFSETS
 from service.metadata.image import TopicImage
 from service.network.exchange import RequestContext
+from service.serving.internal_topics import OFFSETS
+from service.serving.request_host import NO_THROTTLE, Broker
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

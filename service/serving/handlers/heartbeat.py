@@ -8,10 +8,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from service.base.errors import RequestError
-from service.broker.broker import Broker
-from service.broker.group_shards import client_of
 from service.groups.requests import HeartbeatResponse, refused_group_id
 from service.network.exchange import RequestContext
+from service.serving.group_shards import client_of
+from service.serving.request_host import Broker
 
 
 def handle(

@@ -17,10 +17,6 @@ from kio.schema.incremental_alter_configs.v1.response import (
 
 from service.base.errors import RequestError
 from service.base.slices import Slice, each_in_slices
-from service.broker import loggers
-from service.broker.altered import RESOURCE_US, alter_each, configs_us
-from service.broker.broker import NO_THROTTLE
-from service.broker.ports import AdminHost
 from service.metadata.controller.configs_control import TWICE
 from service.metadata.controller.requests import (
     AlterConfig,
@@ -29,6 +25,10 @@ from service.metadata.controller.requests import (
     ResourceType,
 )
 from service.network.exchange import RequestContext
+from service.serving import logger_levels
+from service.serving.alter_configs_common import RESOURCE_US, alter_each, configs_us
+from service.serving.ports import AdminHost
+from service.serving.request_host import NO_THROTTLE
 
 
 async def handle(
@@ -67,7 +67,7 @@ async def _alter(
         try:
             if times[one.resource_name] > 1:
                 raise RequestError(ErrorCode.invalid_request, TWICE)
-            loggers.alter(one, broker.config.node_id, validate_only=validate_only)
+            logger_levels.alter(one, broker.config.node_id, validate_only=validate_only)
         except RequestError as e:
             error, message = e.code, e.message
         return AlterResourceResult(one.resource_type, one.resource_name, error, message)

@@ -8,8 +8,8 @@ from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from service.base.errors import RequestError
 from service.base.types import NO_PRODUCER_ID
-from service.broker.broker import NO_THROTTLE, Broker
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE, Broker
 
 
 async def handle(

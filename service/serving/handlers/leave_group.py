@@ -10,10 +10,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 from service.base.slices import next_turn
-from service.broker.broker import Broker
-from service.broker.group_shards import client_of
 from service.groups.requests import Client, LeaveGroupResponse, LeftMember, refused_group_id
 from service.network.exchange import RequestContext
+from service.serving.group_shards import client_of
+from service.serving.request_host import Broker
 
 AT_ONCE: Final = 500
 """Members that one decision removes: what is more holds the loop for longer than its slice."""

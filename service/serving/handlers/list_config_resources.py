@@ -15,9 +15,9 @@ from kio.schema.list_config_resources.v1.response import ConfigResource, ListCon
 
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.requests import ResourceType
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE, Broker
 
 CLIENT_METRICS: Final = 16
 KINDS: Final = (

@@ -11,10 +11,10 @@ from kio.schema.list_groups.v5.request import ListGroupsRequest
 from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.admin import Filter
 from service.groups.requests import ListedGroup
 from service.network.exchange import RequestContext
+from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
 PARTITION_US: Final = 20

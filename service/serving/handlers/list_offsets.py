@@ -30,11 +30,11 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice, each_in_slices, in_slices
 from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
-from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.search import Look
 from service.network.exchange import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
+from service.serving.request_host import NO_THROTTLE, Broker
 
 LATEST: Final = -1
 EARLIEST: Final = -2

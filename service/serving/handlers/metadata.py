@@ -12,19 +12,19 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.slices import each_in_slices, in_slices
-from service.broker.broker import (
+from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
+from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.network.exchange import RequestContext
+from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, as_created
+from service.serving.metadata_cache import Seen
+from service.serving.request_host import (
     CLUSTER_OPERATIONS,
     NO_THROTTLE,
     TOPIC_OPERATIONS,
     Broker,
 )
-from service.broker.cluster_view import Seen
-from service.broker.encoded_answers import TopicFlavour, TopicsOfFlavour
-from service.broker.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, as_created
-from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
-from service.metadata.controller.topic_names import what_is_wrong_with
-from service.metadata.image import MetadataImage, PartitionImage, TopicImage
-from service.network.exchange import RequestContext
+from service.serving.response_cache import TopicFlavour, TopicsOfFlavour
 from service.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataRequest,

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from service.base.errors import RequestError
 from service.base.slices import next_turn
-from service.broker.broker import Broker
 from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.requests import CommittedTopic, OffsetCommitResponse, commit_failed
 from service.network.exchange import Promise, RequestContext, Response
+from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
 from service.wire.offset_commits import FIRST_BY_HAND
 from service.wire.offsets import OffsetCommitRequest

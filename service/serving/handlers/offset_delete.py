@@ -9,11 +9,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 from service.base.slices import next_turn
-from service.broker.broker import Broker
-from service.broker.handlers.offset_commit import pieces
 from service.groups.offset_commits import known_delete
 from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_group_id
 from service.network.exchange import RequestContext
+from service.serving.handlers.offset_commit import pieces
+from service.serving.request_host import Broker
 
 AT_ONCE: Final = 250
 """Positions that one decision deletes: what is more holds the loop for longer than its slice."""

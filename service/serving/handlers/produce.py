@@ -7,8 +7,8 @@ One small batch is validated and appended at once. What is more than a slice of 
 one that is large, or inflates to much, or is to be compressed anew) goes on in later turns, and a large batch
 is validated on a thread; appending is the loop's in any case.
 
-With acks=all the answer waits until all in-sync replicas have what was appended (`broker/commits.py`). The
-connection's next Produce requests do not.
+With acks=all the answer waits until all in-sync replicas have what was appended
+(`serving/delayed_produce.py`). The connection's next Produce requests do not.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from service.base.slices import Slice, next_turn
 from service.base.steps import Steps, at_once
 from service.base.turn_queues import SLICE_US
 from service.base.types import Buffer
-from service.broker.broker import Broker
-from service.broker.commits import Commits, OnceCommitted
-from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.state import AppendInfo
 from service.network.exchange import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
@@ -42,6 +39,9 @@ from service.records.validation import (
     check_frame,
     validate_produced,
 )
+from service.serving.delayed_produce import Commits, OnceCommitted
+from service.serving.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
+from service.serving.request_host import Broker
 from service.wire.errors import WireError
 from service.wire.produce import (
     NodeEndpoint,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from service.broker.lifecycle import (
+from service.controller_client.broker_lifecycle import (
     MOVES,
     DirectoryFailed,
     Effect,

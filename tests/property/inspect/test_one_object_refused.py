@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 import pytest
 
-from service.broker.takeover import read_bucket
 from service.inspect.fsck import fsck
 from service.inspect.head_repair import Hopeless
 from service.inspect.orphans import PartitionOrphans, find_orphans
@@ -21,6 +20,7 @@ from service.metadata.image import MetadataImage
 from service.remote.format.keys import HeadKey, parse_key
 from service.remote.stores.errors import AccountRefused, ObjectAsleep, StoreRefused
 from service.remote.stores.store import ObjectStore
+from service.replicas.archive_recovery import read_bucket
 from service.tiering.recovery import read_archive
 from tests.unit.inspect.archives import Archive, make_archive
 from tests.unit.tiering.world import CLUSTER

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from service.base.threads import SystemThreads
 from service.base.types import Buffer, TopicIdPartition
-from service.broker.rpc_catalog import Registration
+from service.controller_client.remote_log_catalog import Registration
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
 from service.remote.format.stamp import Writer

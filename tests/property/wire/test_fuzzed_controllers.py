@@ -11,7 +11,7 @@ import tracemalloc
 from collections import Counter
 from random import Random
 
-from service.broker.tables import CONTROLLER_KEYS
+from service.serving.api_table import CONTROLLER_KEYS
 from service.wire.api import APIS, ApiKey, decode_request, decode_response, parse_request_header
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.fetch import parse_fetch

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from service.network.limited_log import RateLimitedLog
+from service.base.rate_limited_log import RateLimitedLog
 
 
 def test_lines_beyond_the_burst_are_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:

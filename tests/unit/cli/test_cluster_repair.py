@@ -10,8 +10,8 @@ import pytest
 from service.base.clock import ManualClock
 from service.cli import cluster_repair
 from service.cli.cluster_repair import Repair
-from service.network.standing import PartitionState, Reassignment
-from service.network.told import ClusterInfo, NodeInfo
+from service.client.admin_models import ClusterInfo, NodeInfo
+from service.client.cluster_health import PartitionState, Reassignment
 
 TOPIC = "__consumer_offsets"
 Place = tuple[str, int]

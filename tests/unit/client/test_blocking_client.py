@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.network.client import Client
+from service.client.blocking_client import Client
 from service.network.exchange import RequestContext, Response
 from service.network.server import Server
 from service.wire.api import (

@@ -6,7 +6,8 @@ import json
 import random
 
 from service.cli.cluster_words import described
-from service.network.standing import (
+from service.client.admin_models import NodeInfo
+from service.client.cluster_health import (
     Ill,
     MetadataReplica,
     Partitions,
@@ -20,7 +21,6 @@ from service.network.standing import (
     nodes_of,
     wrongs,
 )
-from service.network.told import NodeInfo
 
 NOW = 1_790_000_000_000
 

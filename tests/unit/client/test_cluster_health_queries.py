@@ -12,9 +12,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.network.cluster import Cluster
-from service.network.standing import Ill, MetadataReplica, Reassignment
-from service.network.standing_asking import ask_moving, ask_partitions, ask_quorum
+from service.client.admin import Cluster
+from service.client.cluster_health import Ill, MetadataReplica, Reassignment
+from service.client.cluster_health_queries import ask_moving, ask_partitions, ask_quorum
 from service.wire.api import ApiKey, response_module
 from service.wire.errors import MalformedMessage
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from service.network.health_asking import ask_health
+from service.client.readiness_queries import ask_health
 
 CHECKS = {
     "node": {"state": "failed", "why": "it starts or stops"},

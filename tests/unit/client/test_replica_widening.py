@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from service.network.standing import PartitionState
-from service.network.told import NodeInfo
-from service.network.widening import batches, plan
+from service.client.admin_models import NodeInfo
+from service.client.cluster_health import PartitionState
+from service.client.replica_widening import batches, plan
 
 TOPIC = "__consumer_offsets"
 

@@ -60,7 +60,7 @@ def test_there_are_only_so_many_reasons() -> None:
 
 def test_a_node_without_the_listener_loads_nothing_of_it() -> None:
     code = (
-        "import sys; import service.cli.server, service.broker.node; "
+        "import sys; import service.cli.server, service.node.node; "
         "print([name for name in ('aiohttp', 'prometheus_client', 'service.console') if name in sys.modules])"
     )
     found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
-from service.broker.lifecycle import (
+from service.controller_client.broker_lifecycle import (
     ControllerChanged,
     DirectoryFailed,
     Effect,

@@ -12,13 +12,22 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker import controller_calls
-from service.broker.controller_calls import AlteredIsr, AlterIsr, Feature, Identity
-from service.broker.controllers import Active, Controllers
-from service.broker.lifecycle import Exit, Failed, Heartbeat, MoveAway, Recover, Serve, State, Timing
-from service.broker.membership import Membership
+from service.client.async_channel import ChannelOptions, Channels
+from service.controller_client import lifecycle_messages
+from service.controller_client.broker_lifecycle import (
+    Exit,
+    Failed,
+    Heartbeat,
+    MoveAway,
+    Recover,
+    Serve,
+    State,
+    Timing,
+)
+from service.controller_client.broker_lifecycle_manager import Membership
+from service.controller_client.controller_channel import Active, Controllers
+from service.controller_client.lifecycle_messages import AlteredIsr, AlterIsr, Feature, Identity
 from service.metadata.controller.requests import Endpoint, ProducerIdBlock
-from service.network.channel import ChannelOptions, Channels
 from service.wire.api import (
     ApiKey,
     RequestHeader,
@@ -284,21 +293,21 @@ def test_a_controller_that_takes_its_time_is_not_asked_on_another_connection() -
 def test_errors_are_events_and_unknown_ones_have_a_name() -> None:
     module = response_module(ApiKey.BROKER_REGISTRATION)
     answer = module.BrokerRegistrationResponse(throttle_time=0, error_code=12345)
-    assert controller_calls.registered(answer) == Failed(ErrorCode.unknown_server_error)
+    assert lifecycle_messages.registered(answer) == Failed(ErrorCode.unknown_server_error)
 
 
 def test_heartbeats_say_what_the_machine_says() -> None:
-    message = controller_calls.heartbeat(4, Heartbeat(7, 9, True, False, (UUID(int=1),)))
+    message = lifecycle_messages.heartbeat(4, Heartbeat(7, 9, True, False, (UUID(int=1),)))
     assert (message.broker_id, message.broker_epoch, message.current_metadata_offset) == (4, 7, 9)
     assert (message.want_fence, message.want_shut_down) == (True, False)
     assert message.offline_log_dirs == (UUID(int=1),)
     assert message.cordoned_log_dirs is None
-    message = controller_calls.heartbeat(4, Heartbeat(7, 9, False, False, cordoned_directories=()))
+    message = lifecycle_messages.heartbeat(4, Heartbeat(7, 9, False, False, cordoned_directories=()))
     assert message.cordoned_log_dirs == ()
 
 
 def test_producer_ids_come_as_a_block_or_not_at_all() -> None:
-    assert controller_calls.producer_ids(4, 7).broker_epoch == 7
+    assert lifecycle_messages.producer_ids(4, 7).broker_epoch == 7
     module = response_module(ApiKey.ALLOCATE_PRODUCER_IDS)
 
     def answer(code: int, first: int, size: int) -> Any:
@@ -306,15 +315,15 @@ def test_producer_ids_come_as_a_block_or_not_at_all() -> None:
             throttle_time=0, error_code=code, producer_id_start=first, producer_id_len=size
         )
 
-    assert controller_calls.producer_ids_allocated(answer(0, 3000, 1000)) == ProducerIdBlock(3000, 1000)
+    assert lifecycle_messages.producer_ids_allocated(answer(0, 3000, 1000)) == ProducerIdBlock(3000, 1000)
     for bad in (answer(ErrorCode.stale_broker_epoch, -1, 0), answer(0, -1, 5), answer(0, 5, 0)):
         with pytest.raises(RequestError):
-            controller_calls.producer_ids_allocated(bad)
+            lifecycle_messages.producer_ids_allocated(bad)
 
 
 def test_proposals_for_isrs_go_out_by_topic_and_come_back_by_partition() -> None:
     one, two = UUID(int=1), UUID(int=2)
-    message = controller_calls.alter_isr(
+    message = lifecycle_messages.alter_isr(
         4,
         7,
         [
@@ -335,24 +344,24 @@ def test_proposals_for_isrs_go_out_by_topic_and_come_back_by_partition() -> None
     )
     topics = (module.TopicData(topic_id=one, partitions=(partition,)),)
     answer = module.AlterPartitionResponse(throttle_time=0, error_code=0, topics=topics)
-    assert controller_calls.isr_altered(answer) == [AlteredIsr(one, 3, 0, 4, 5, (4, 5), 0, 7)]
+    assert lifecycle_messages.isr_altered(answer) == [AlteredIsr(one, 3, 0, 4, 5, (4, 5), 0, 7)]
     with pytest.raises(RequestError):
-        controller_calls.isr_altered(
+        lifecycle_messages.isr_altered(
             module.AlterPartitionResponse(throttle_time=0, error_code=ErrorCode.stale_broker_epoch, topics=())
         )
 
 
 def test_controllers_register_too() -> None:
-    message = controller_calls.controller_registration(
+    message = lifecycle_messages.controller_registration(
         3, UUID(int=9), (Endpoint("CONTROLLER", "h", 9093),), IDENTITY.features
     )
     frame = encode_request(ApiKey.CONTROLLER_REGISTRATION, 0, 1, "b", message)[4:]
     assert decode_request(head_of(frame), frame) == message
     module = response_module(ApiKey.CONTROLLER_REGISTRATION)
     answer = module.ControllerRegistrationResponse(throttle_time=0, error_code=0, error_message=None)
-    controller_calls.controller_registered(answer)
+    lifecycle_messages.controller_registered(answer)
     refused = module.ControllerRegistrationResponse(
         throttle_time=0, error_code=ErrorCode.unsupported_version, error_message="too new"
     )
     with pytest.raises(RequestError, match="too new"):
-        controller_calls.controller_registered(refused)
+        lifecycle_messages.controller_registered(refused)

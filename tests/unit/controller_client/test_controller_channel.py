@@ -11,8 +11,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker.controllers import Active, Controllers, OutcomeUnknown, is_not_controller
-from service.network.channel import ChannelOptions, Channels
+from service.client.async_channel import ChannelOptions, Channels
+from service.controller_client.controller_channel import (
+    Active,
+    Controllers,
+    OutcomeUnknown,
+    is_not_controller,
+)
 from service.wire.api import ApiKey, RequestHeader, request_module, response_frame, response_module
 from service.wire.errors import UnsupportedVersion
 from tests.support.peers import Address, peer, sound

@@ -13,8 +13,8 @@ from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker.controllers import OutcomeUnknown
-from service.broker.forwarding import (
+from service.controller_client.controller_channel import OutcomeUnknown
+from service.controller_client.forwarding import (
     ANONYMOUS,
     FORWARDABLE,
     Forwarder,

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.types import TopicIdPartition
-from service.broker.rpc_catalog import (
+from service.controller_client.remote_log_catalog import (
     Registration,
     RpcCatalog,
     batches,

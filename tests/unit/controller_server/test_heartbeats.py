@@ -9,11 +9,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
-from service.broker import controller_calls
-from service.broker.controller_handlers import brokers
-from service.broker.controller_side import ControllerSide
-from service.broker.lifecycle import Heartbeat
 from service.config.settings import BrokerConfig
+from service.controller_client import lifecycle_messages
+from service.controller_client.broker_lifecycle import Heartbeat
+from service.controller_server.handlers import brokers
+from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage
 from service.network.exchange import RequestContext
@@ -42,7 +42,7 @@ def test_a_broker_whose_heartbeats_connection_ends_is_looked_after(tmp_path: Pat
             context = RequestContext(7, "127.0.0.1", 9, "CONTROLLER")
             says = Heartbeat(epoch, epoch, want_fence=False, want_shut_down=False)
             unfencing = asyncio.create_task(
-                brokers.heartbeat(side, context, controller_calls.heartbeat(2, says))
+                brokers.heartbeat(side, context, lifecycle_messages.heartbeat(2, says))
             )
             while not executor.held:
                 await asyncio.sleep(0)

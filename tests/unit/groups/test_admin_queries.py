@@ -10,11 +10,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v10.response import OffsetFetchResponsePartitions
 
 from service.base.errors import RequestError
-from service.groups.asking import describe_group, find_group, list_groups
+from service.client.admin import Cluster
+from service.client.admin_models import ClusterInfo, NodeInfo
+from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow, Listing, Position, as_json
+from service.groups.admin_queries import describe_group, find_group, list_groups
 from service.groups.protocol import Assignment, Subscription, encode_assignment, encode_subscription
-from service.groups.told import CLASSIC, CONSUMER, GroupRow, Listing, Position, as_json
-from service.network.cluster import Cluster
-from service.network.told import ClusterInfo, NodeInfo
 from service.wire.api import ApiKey, response_module
 from service.wire.offsets import (
     OffsetFetchResponse,

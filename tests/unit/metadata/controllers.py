@@ -15,7 +15,6 @@ from service.base.steps import Steps
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.base.world import World
-from service.broker.config_rules import NodeConfigRules
 from service.config.settings import BrokerConfig
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import (
@@ -29,6 +28,7 @@ from service.metadata.controller.requests import (
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogCommit, CatalogEntry
+from service.serving.config_validation import NodeConfigRules
 from tests.support.world import make_world
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

@@ -16,13 +16,13 @@ import pytest
 
 from service.base.purgatory import Purgatory
 from service.base.turns import Turns
-from service.broker.decoded import DecodedMemory
-from service.broker.loop import new_loop
 from service.network.exchange import Answer, Later, Limits, Promise, RequestContext, Response
 from service.network.pace import Pace
 from service.network.peer import Peer
 from service.network.server import Server
+from service.node.event_loop import new_loop
 from service.partition.waits import Wait
+from service.serving.decode_budget import DecodedMemory
 
 PEERS = 100
 MOST_TURN_S = 0.010

@@ -10,9 +10,9 @@ from typing import Any
 from uuid import UUID
 
 from service.base.threads import SystemThreads
-from service.broker.cold import ColdTier
-from service.broker.housekeeper import ClusterHouse
 from service.config.settings import BrokerConfig
+from service.controller_client.prefix_owner import ClusterHouse
+from service.node.cold_tier import ColdTier
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.reading.object_reader import open_cluster_file

@@ -10,8 +10,8 @@ import pytest
 from service.base.errors import ConfigError
 from service.base.threads import SystemThreads
 from service.base.types import Buffer
-from service.broker import cold
 from service.config.settings import BrokerConfig
+from service.node import cold_tier
 from service.remote.stores.errors import AccessRefused
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.processes import PYTHON, REPOSITORY
@@ -43,7 +43,7 @@ def claim(kind: type[Careless | Closed], **settings: str) -> MemoryStore:
     config = BrokerConfig.from_properties({"firn.remote.url": "s3://any/prefix", **settings})
 
     async def scenario() -> None:
-        tier = cold.ColdTier(config, make_world(), "cluster", lambda *_: store)
+        tier = cold_tier.ColdTier(config, make_world(), "cluster", lambda *_: store)
         try:
             await tier.claim()
         finally:
@@ -70,7 +70,7 @@ def test_a_store_that_does_not_know_who_asks_is_one_that_is_away(caplog: pytest.
 
 def test_a_node_without_a_store_does_not_load_the_code_of_one() -> None:
     code = (
-        "import sys; import service.cli.server, service.broker.node; "
+        "import sys; import service.cli.server, service.node.node; "
         "rooms = ('obstore', 'service.tiering', 'service.remote.reading', 'service.remote.stores'); "
         "print([name for name in rooms if name in sys.modules])"
     )

@@ -15,8 +15,8 @@ import pytest
 
 from service.base.threads import SystemThreads
 from service.base.turns import Turns
-from service.broker import loop
-from service.broker.loop import MOST_EVENTS, LoopWatch, new_loop
+from service.node import event_loop
+from service.node.event_loop import MOST_EVENTS, LoopWatch, new_loop
 
 
 async def _holds_the_loop(seconds: float) -> None:
@@ -51,13 +51,13 @@ def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.L
 
 def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    functions = loop._functions
+    functions = event_loop._functions
 
     def look(frame: FrameType | None) -> Iterable[str]:
         looked.append(threading.get_ident())
         return functions(frame)
 
-    monkeypatch.setattr(loop, "_functions", look)
+    monkeypatch.setattr(event_loop, "_functions", look)
     before = signal.getsignal(signal.SIGURG)
     turns = Turns()
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:

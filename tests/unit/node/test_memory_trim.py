@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from service.broker.memory import Memory
+from service.node.memory_trim import Memory
 
 MIB = 1 << 20
 

@@ -13,11 +13,11 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.purgatory import Purgatory
 from service.base.types import TopicIdPartition
-from service.broker import retention
-from service.broker.replicas import Replicas
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
+from service.node import retention_task
 from service.partition.partition import Partition
+from service.replicas.partition_registry import Replicas
 from tests.support.world import make_world
 
 
@@ -41,7 +41,7 @@ class Watched(Partition):
 def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_LOOK_US", 1 << 20)  # each look is a turn
+    monkeypatch.setattr(retention_task, "_LOOK_US", 1 << 20)  # each look is a turn
     first, second, third = (Watched(tmp_path, number) for number in (1, 2, 3))
     replicas = Replicas()
     for one in (first, second, third):
@@ -51,7 +51,7 @@ def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(
     broker = SimpleNamespace(config=config, replicas=replicas, clock=ManualClock())
 
     async def scenario() -> None:
-        task = asyncio.create_task(retention.retention_loop(cast("Any", broker)))
+        task = asyncio.create_task(retention_task.retention_loop(cast("Any", broker)))
         async with asyncio.timeout(20):
             while third.looks < 2:
                 await asyncio.sleep(0.001)

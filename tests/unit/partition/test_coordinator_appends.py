@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.purgatory import Purgatory
-from service.broker.offsets_log import CoordinatorLog
 from service.coordinator.batching import OpenBatch, size_of
 from service.coordinator.records import batches_of
 from service.coordinator.shard import Producer, Record
@@ -20,6 +19,7 @@ from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.partition.partition import Partition
 from service.records.batch import Codec
+from service.serving.coordinator_log import CoordinatorLog
 from tests.unit.hot.logs import START_MS, batch, open_log, raw
 from tests.unit.partition.leading import EPOCH as LED_IN
 from tests.unit.partition.leading import Led

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from service.broker.takeover import Bucket, found_of
 from service.metadata.bucket_copy import MetadataCopy, NewestCopy
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MetadataKey, metadata_key
 from service.remote.format.manifest_codec import MetadataRef
+from service.replicas.archive_recovery import Bucket, found_of
 from service.tiering.recovery import Archive, ArchivedPartition
 from tests.support.world import WORLD
 

@@ -12,7 +12,6 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.errors import StorageError
 from service.base.threads import SystemThreads
-from service.broker.archive_start import ArchiveOfLeader
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.producer_snapshot import encode_snapshot
@@ -23,6 +22,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
+from service.replicas.tier_state_builder import ArchiveOfLeader
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch
 from tests.unit.partition.following import Standing

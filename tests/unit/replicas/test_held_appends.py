@@ -12,13 +12,13 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, RequestError
 from service.base.purgatory import Purgatory
 from service.base.types import TopicIdPartition
-from service.broker.archive_fit import fit_to_archive
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.block_table import Block
 from service.remote.reading.reader import ArchiveEnd
+from service.replicas.archive_fit import fit_to_archive
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch
 

@@ -13,7 +13,7 @@ from service.metadata.records import ConfigRecord, RemoveTopicRecord
 from service.replication.throttle import UNLIMITED
 from tests.support.followers import Followed
 from tests.support.one_of_three import HIDDEN, ME, OTHER, TOPIC, OneOfThree
-from tests.unit.broker.test_replica_fetch import NONE, Session, append, offsets, run, settle
+from tests.unit.serving.test_replica_fetch import NONE, Session, append, offsets, run, settle
 
 BEHIND = (ME, HIDDEN)
 """In sync: OTHER is not."""

@@ -16,11 +16,11 @@ from service.base.clock import SystemClock
 from service.base.purgatory import Purgatory
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.broker.replication import Replication
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
 from service.partition.partition import Partition
+from service.replicas.replica_manager import Replication
 from service.wire.api import ApiKey, RequestHeader, encode_request
 from service.wire.fetch import FetchPartitionResult, encode_fetch_response, parse_fetch
 from tests.support.peers import Peer, peer, sound

@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.errors import InvariantError, StorageError
 from service.base.types import TopicIdPartition
+from service.client.async_channel import Channel, ChannelOptions
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.network.channel import Channel, ChannelOptions
 from service.partition.followed import FollowedLog
 from service.records.batch import iter_headers
 from service.records.scan import BatchScan

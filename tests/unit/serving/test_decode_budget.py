@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.broker.decoded import DecodedMemory
 from service.network.exchange import RequestContext
+from service.serving.decode_budget import DecodedMemory
 
 MIB = 1 << 20
 ROOM = 64 * MIB
@@ -132,7 +132,7 @@ def test_a_long_poll_is_hurried_when_its_room_is_needed() -> None:
 
 
 def test_requests_that_wait_for_each_other_go_on_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.broker.decoded.PATIENCE_S", 0.2)
+    monkeypatch.setattr("service.serving.decode_budget.PATIENCE_S", 0.2)
 
     async def scenario(inside: Inside) -> None:
         inside.ask(1, 2 * MIB)

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from service.base.errors import InvariantError
-from service.broker import handlers
-from service.broker.controller_listener import CONTROLLER_APIS
-from service.broker.dispatch import Dispatcher
-from service.broker.handlers import fetch, produce
-from service.broker.tables import BROKER_APIS, CONTROLLER_KEYS, Served, controller_apis
+from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.messages_out import to_request
 from service.metadata.raft.requests import FetchAsked
 from service.network.exchange import RequestContext
+from service.serving import handlers
+from service.serving.api_table import BROKER_APIS, CONTROLLER_KEYS, controller_apis
+from service.serving.dispatch import Dispatcher
+from service.serving.handlers import fetch, produce
+from service.serving.served_api import Served
 from service.wire.api import APIS, ApiKey, encode_request
 
 FOLDER = Path(handlers.__file__).parent

@@ -15,12 +15,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.disk import DiskError
-from service.broker.handlers import fetch as fetch_handler
-from service.broker.internal_topics import OFFSETS
 from service.metadata.controller.partition_change import UNASSIGNED
 from service.metadata.controller.requests import ResourceType
 from service.metadata.records import ConfigRecord, RemoveTopicRecord
 from service.network.exchange import RequestContext
+from service.serving.handlers import fetch as fetch_handler
+from service.serving.internal_topics import OFFSETS
 from service.wire.api import ApiKey, decode_response, request_module
 from service.wire.fetch import FetchPartition, FetchRequestView
 from tests.support.one_of_three import (

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from service.broker.handlers.update_features import handle
 from service.network.exchange import RequestContext
+from service.serving.handlers.update_features import handle
 from service.wire.api import ApiKey, request_module
 
 MANY = 20_000

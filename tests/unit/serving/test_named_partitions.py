@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.base.steps import Steps
-from service.broker.handlers.describe_log_dirs import asked_partitions
-from service.broker.handlers.list_offsets import named_twice
+from service.serving.handlers.describe_log_dirs import asked_partitions
+from service.serving.handlers.list_offsets import named_twice
 from service.wire.api import ApiKey, request_module
 from service.wire.log_dirs import DescribableLogDirTopic
 

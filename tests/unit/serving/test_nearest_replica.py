@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.broker.handlers.fetch import handle
 from service.network.exchange import RequestContext
 from service.records.batch import iter_headers
 from service.replication.leader import Leadership
 from service.replication.selectors import leader_always, of_the_rack
+from service.serving.handlers.fetch import handle
 from service.wire.api import ApiKey, decode_response, request_module
 from service.wire.fetch import FetchPartition, FetchRequestView
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produced

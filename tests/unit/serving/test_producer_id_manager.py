@@ -8,9 +8,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker import producer_ids
-from service.broker.producer_ids import ProducerIds
 from service.metadata.controller.requests import ProducerIdBlock
+from service.serving import producer_id_manager
+from service.serving.producer_id_manager import ProducerIds
 
 
 class Source:
@@ -43,7 +43,7 @@ def test_a_block_is_asked_for_once_however_many_wait() -> None:
 @pytest.mark.parametrize("refusal", [ErrorCode.request_timed_out, ErrorCode.stale_broker_epoch, None])
 def test_who_gets_none_is_to_ask_again(refusal: ErrorCode | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients take other errors, or none for half a minute, for their end."""
-    monkeypatch.setattr(producer_ids, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(producer_id_manager, "PATIENCE_S", 0.05)
 
     async def run() -> None:
         source = Source()

@@ -13,10 +13,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import FirnError, RequestError, StorageError
-from service.broker import internal_topics
-from service.broker.handlers import metadata as metadata_handler
-from service.broker.internal_topics import OFFSETS
 from service.metadata.records import FenceBrokerRecord, UnregisterBrokerRecord
+from service.serving import internal_topics
+from service.serving.handlers import metadata as metadata_handler
+from service.serving.internal_topics import OFFSETS
 from service.wire.api import ApiKey, request_module
 from tests.support.one_of_three import (
     HIDDEN,

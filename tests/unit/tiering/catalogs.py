@@ -11,8 +11,14 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker.controllers import Active, Controllers
-from service.broker.rpc_catalog import Registration, RpcCatalog, commits_of, refused, response_of
+from service.controller_client.controller_channel import Active, Controllers
+from service.controller_client.remote_log_catalog import (
+    Registration,
+    RpcCatalog,
+    commits_of,
+    refused,
+    response_of,
+)
 from service.metadata.controller.catalog_control import commit_catalog, remote_log_record
 from service.metadata.controller.requests import CatalogSender, Endpoint, ResourceType
 from service.metadata.delta import MetadataDelta

@@ -19,9 +19,15 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.threads import SystemThreads
-from service.broker.controllers import Controllers
-from service.broker.housekeeper import ClusterHouse
-from service.broker.rpc_catalog import Registration, RpcCatalog, commits_of, refused, response_of
+from service.controller_client.controller_channel import Controllers
+from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.remote_log_catalog import (
+    Registration,
+    RpcCatalog,
+    commits_of,
+    refused,
+    response_of,
+)
 from service.metadata.controller.catalog_control import commit_catalog, forget_topics
 from service.metadata.controller.requests import CatalogSender, ResourceType
 from service.metadata.delta import MetadataDelta

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.broker.forwarding import FORWARDABLE
+from service.controller_client.forwarding import FORWARDABLE
 from service.wire.api import (
     APIS,
     ApiKey,

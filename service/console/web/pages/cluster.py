@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from service.client.cluster_health import (
+    Ill,
+    IllPartition,
+    MetadataReplica,
+    NodeState,
+    Partitions,
+    QuorumInfo,
+    Reassignment,
+    Share,
+)
 from service.console.web import words
 from service.console.web.frame import (
     Column,
@@ -20,16 +30,6 @@ from service.console.web.frame import (
     tiles,
 )
 from service.console.web.markup import Child, Markup, el, link
-from service.network.standing import (
-    Ill,
-    IllPartition,
-    MetadataReplica,
-    NodeState,
-    Partitions,
-    QuorumInfo,
-    Reassignment,
-    Share,
-)
 
 MOST_ILL: Final = 100
 MOST_MOVING: Final = 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from service.client.admin_models import ConfigEntry
 from service.console.web import words
 from service.console.web.frame import Column, Context, badge, choices, empty, failed, page, search_form, table
 from service.console.web.markup import Child, Markup, el
-from service.network.told import ConfigEntry
 
 SOURCES: Final = {
     1: ("topic", "good"),

@@ -23,7 +23,7 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.groups import protocol, state
-from service.groups.told import GroupInfo, MemberInfo, Partitions, Position
+from service.groups.admin_models import GroupInfo, MemberInfo, Partitions, Position
 
 PER_PAGE: Final = 100
 MOST_MEMBERS: Final = 200

@@ -20,7 +20,7 @@ from service.console.web.frame import (
     table,
 )
 from service.console.web.markup import Child, Markup, el, link
-from service.groups.told import CLASSIC, CONSUMER, GroupRow
+from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow
 
 PER_PAGE: Final = 50
 _TONES: Final = {"Stable": "good", "Empty": "", "Dead": "bad"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from service.client.admin_models import ClusterInfo, NodeInfo
 from service.console.web import words
 from service.console.web.frame import (
     Column,
@@ -22,7 +23,6 @@ from service.console.web.frame import (
 )
 from service.console.web.history import Alert, NodeLook
 from service.console.web.markup import Child, Markup, el, link
-from service.network.told import ClusterInfo, NodeInfo
 
 
 class Overview(NamedTuple):

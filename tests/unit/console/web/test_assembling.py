@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from service.client.admin_models import PartitionInfo
 from service.console.web.assembling import Said, assembled, retention_limits
 from service.console.web.line import drawing
 from service.console.web.strata import BUCKET, DISK, OFFSETS, Block, Published
 from service.console.web.topic_rows import Offsets
-from service.network.told import PartitionInfo
 
 ONE = PartitionInfo(3, 1, (1,), (1,))
 OBJECTS = (Block(BUCKET, 0, 100, 10, 1, 1, 2, "a"), Block(BUCKET, 100, 200, 20, 1, 2, 3, "b"))

@@ -11,13 +11,13 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import StorageError
+from service.client.admin_models import ClusterInfo, NodeInfo
+from service.client.cluster_health import MetadataReplica, Partitions, QuorumInfo, Reassignment, Share
+from service.client.cluster_health_queries import ask_moving, ask_quorum
 from service.console.web import cluster_desk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.remembered import Remembered
-from service.network.standing import MetadataReplica, Partitions, QuorumInfo, Reassignment, Share
-from service.network.standing_asking import ask_moving, ask_quorum
-from service.network.told import ClusterInfo, NodeInfo
 
 T = TypeVar("T")
 NOBODY: dict[int, Share] = {}

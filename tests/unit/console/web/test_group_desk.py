@@ -14,8 +14,8 @@ from service.console.web import group_desk
 from service.console.web.group_desk import GroupDesk
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import LEAST_STEP_MS, MOST_GROUPS
-from service.groups.asking import list_groups
-from service.groups.told import CONSUMER, GroupInfo, GroupRow, Listing, Position
+from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, Listing, Position
+from service.groups.admin_queries import list_groups
 
 T = TypeVar("T")
 NAMES = tuple(f"g{n:02d}" for n in range(MOST_GROUPS + 4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.console.web.lags import LEAST_STEP_MS, MOST_GROUPS, MOST_POINTS, Lags
-from service.groups.told import Position
+from service.groups.admin_models import Position
 
 
 def at(partition: int, lag: int | None) -> Position:

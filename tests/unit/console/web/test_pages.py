@@ -8,6 +8,18 @@ from types import MappingProxyType
 
 import pytest
 
+from service.client.admin_models import ClusterInfo, ConfigEntry, NodeInfo
+from service.client.cluster_health import (
+    Ill,
+    IllPartition,
+    MetadataReplica,
+    NodeState,
+    Partitions,
+    PartitionState,
+    QuorumInfo,
+    Reassignment,
+    Share,
+)
 from service.console.figures import Between, Figures
 from service.console.web.costs import Prices
 from service.console.web.frame import Context, login_page
@@ -27,19 +39,7 @@ from service.console.web.pages import (
 from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.survey import Findings, Orphan, TopicSum
 from service.console.web.topic_rows import TopicRow
-from service.groups.told import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
-from service.network.standing import (
-    Ill,
-    IllPartition,
-    MetadataReplica,
-    NodeState,
-    Partitions,
-    PartitionState,
-    QuorumInfo,
-    Reassignment,
-    Share,
-)
-from service.network.told import ClusterInfo, ConfigEntry, NodeInfo
+from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
 from service.records.decode import Record
 
 NAMES = ("console.css", "console.js", "uPlot.css", "uPlot.js", "icon.svg")

@@ -12,12 +12,12 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError, StorageError
+from service.client.admin import EARLIEST, LATEST
+from service.client.admin_models import Fetched, PartitionInfo, PartitionPage, TopicInfo
 from service.console.web import record_desk
 from service.console.web.asking import FROM_OFFSET, FROM_START, Ask
 from service.console.web.record_desk import HELD_BYTES, RecordDesk
 from service.console.web.rows import Filter
-from service.network.cluster import EARLIEST, LATEST
-from service.network.told import Fetched, PartitionInfo, PartitionPage, TopicInfo
 from tests.support.batches import GZIP, batch, record
 
 CONTROL = 0x20

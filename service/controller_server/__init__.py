@@ -1,0 +1,4 @@
+"""The controller's listener: its table of APIs, and a handler for each.
+
+The controller that decides is `metadata.controller`.
+"""
