@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from service.base.disk import DiskError
-from service.base.files import FsyncFailed
 from service.base.threads import Threads
 from service.hot.log import LocalLog
 from service.hot.log_dir import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets
@@ -176,8 +175,7 @@ class Checkpoints:
                         home.write_offsets(CLEANER_OFFSETS, cleaned)
                         self.cleaned[home] = cleaned
                 except DiskError as e:
-                    if isinstance(e, FsyncFailed):
-                        home.latch.fail(e)
+                    home.latch.note(e)
                     failed[home] = e
                     if self._told.get(home) != str(e):  # it is tried again every second
                         self._told[home] = str(e)

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from service.base.disk import DiskError
 from service.base.errors import StorageError
-from service.base.files import FsyncFailed
 from service.base.world import World
 from service.hot.ensemble import check_directory_ids
 from service.hot.log_dir import LogDir, MetaProperties, encode_uuid
@@ -170,8 +169,7 @@ class LogDirs:
             try:
                 home.write_clean_marker(broker_epoch)
             except DiskError as e:
-                if isinstance(e, FsyncFailed):
-                    home.latch.fail(e)
+                home.latch.note(e)
                 _log.error("%s is not marked clean: %s", home.path, e)
 
     def close(self) -> None:

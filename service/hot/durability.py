@@ -44,6 +44,11 @@ class Latch:
         if self._on_failure is not None:
             self._on_failure()
 
+    def note(self, error: Exception) -> None:
+        """Fail where `error` is that of an fsync; any other leaves the directory as it is."""
+        if isinstance(error, FsyncFailed):
+            self.fail(error)
+
     def check(self) -> None:
         """`LogOffline` once the directory has failed."""
         if self.failure is not None:
@@ -131,8 +136,7 @@ class Durability:
             except DiskError as e:
                 if self._closed:
                     return self._state.recovery_point
-                if isinstance(e, FsyncFailed):
-                    self._latch.fail(e)
+                self._latch.note(e)
                 raise
 
     def _flush(self, up_to: int | None) -> int:

@@ -32,7 +32,6 @@ from crc32c import crc32c
 from service.base.disk import Disk, DiskError, LockHeld, MissingFile, Open
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import (
-    FsyncFailed,
     exists,
     make_directory,
     read_checkpoint,
@@ -288,8 +287,7 @@ class LogDir:
         try:
             write_atomically(self.disk, self.path / BOOT_ID, _encode_boot(boot))
         except DiskError as e:
-            if isinstance(e, FsyncFailed):
-                self.latch.fail(e)
+            self.latch.note(e)
             _log.error("%s is left out of date: %s", self.path / BOOT_ID, e)
         else:
             self._boot = boot

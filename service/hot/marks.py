@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from service.base.clock import Clock
 from service.base.disk import DiskError
-from service.base.files import FsyncFailed
 from service.base.types import TopicIdPartition
 from service.hot.checkpoints import Name, Rounds
 from service.hot.log_dir import HIGH_WATERMARKS, LogDir, Offsets
@@ -123,7 +122,6 @@ def _write_files(changed: Mapping[LogDir, Offsets]) -> dict[LogDir, Exception]:
         try:
             home.write_offsets(HIGH_WATERMARKS, marks)
         except DiskError as e:
-            if isinstance(e, FsyncFailed):
-                home.latch.fail(e)
+            home.latch.note(e)
             failed[home] = e
     return failed

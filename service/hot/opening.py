@@ -12,7 +12,7 @@ from uuid import UUID
 
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import FsyncFailed, fsync_dir
+from service.base.files import fsync_dir
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
@@ -152,8 +152,7 @@ class Opener:
             try:
                 fsync_dir(self._disk, home.path)
             except DiskError as e:
-                if isinstance(e, FsyncFailed):
-                    home.latch.fail(e)
+                home.latch.note(e)
                 for slot, (one, log) in enumerate(zip(wanted, made, strict=True)):
                     if one.home is home and isinstance(log, LocalLog):
                         log.close(clean=False)
@@ -177,8 +176,7 @@ class Opener:
             )
             write_topic_id(self._disk, new.path, new.tip.topic_id)
         except (StorageError, CorruptionError) as e:
-            if isinstance(e, FsyncFailed):
-                new.home.latch.fail(e)
+            new.home.latch.note(e)
             if is_made:
                 remove(self._disk, [new.path])
             return e
@@ -209,8 +207,7 @@ class Opener:
             tip = tip._replace(topic_id=topic_id)
             return self.open(path, tip, config, known, home)
         except (StorageError, CorruptionError) as e:
-            if isinstance(e, FsyncFailed):
-                home.latch.fail(e)
+            home.latch.note(e)
             return OfflineReplica(path, tip, config, known, home, e)
 
     def _holds_records(self, path: Path) -> bool:

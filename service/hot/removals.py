@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from service.base.disk import Disk, DiskError, MissingFile
-from service.base.files import FsyncFailed, fsync_dir, remove_file, remove_tree
+from service.base.files import fsync_dir, remove_file, remove_tree
 from service.hot import names
 from service.hot.durability import Latch
 from service.hot.log import LocalLog
@@ -171,8 +171,7 @@ def remove_in_order(disk: Disk, paths: Sequence[Path], latch: Latch) -> int:
         except MissingFile:
             continue
         except DiskError as e:
-            if isinstance(e, FsyncFailed):
-                latch.fail(e)
+            latch.note(e)
             _log.warning("%s stays: %s", path, e)
             return number
     return len(paths)

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import FsyncFailed
 from service.base.slices import Slice
 from service.base.world import World
 from service.hot import names
@@ -226,8 +225,7 @@ class Cleaner:
         except Aborted:
             pass
         except (StorageError, CorruptionError) as e:
-            if isinstance(e, FsyncFailed):
-                log.latch.fail(e)
+            log.latch.note(e)
             if log.latch.failure is not None:
                 self._owner.flush_failed()
             if log in self._compacted and log.failure is None and not run.is_outdated:
