@@ -338,7 +338,7 @@ class _PartitionCheck:
                 self.report.note(key, f"{e}; an upload that was never committed")
 
     def _may_be_live(self, parsed: SegmentKey, key: str) -> bool:
-        """Whether a manifest that may have been committed names the segment, or cannot be read."""
+        """Return whether a manifest that may have been committed names the segment, or cannot be read."""
         if not self._firsts:
             return True  # what was committed is not known
         for one in self._firsts:

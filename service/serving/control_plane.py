@@ -43,11 +43,11 @@ class ControlPlane(Protocol):
 
     @property
     def incarnation_id(self) -> UUID:
-        """Of this process, as its broker registers."""
+        """The id of this process that its broker registers with."""
 
     @property
     def forwarder(self) -> Forwarder | None:
-        """By which clients' changes go to the controller; None: they are decided here."""
+        """The way of clients' changes to the controller; None: they are decided here."""
 
     @property
     def new_queue(self) -> Callable[[], Asker] | None:
@@ -56,7 +56,7 @@ class ControlPlane(Protocol):
 
     @property
     def apis(self) -> Mapping[int, Served]:
-        """What brokers' listeners serve."""
+        """The APIs that brokers' listeners serve."""
 
     @property
     def adopter(self) -> Controller | None:
@@ -68,7 +68,7 @@ class ControlPlane(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of this process's registration as a broker; -1 before the first one."""
+        """The epoch of this process's registration as a broker; -1 before the first one."""
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Open the metadata and take part in the quorum; raises as `Publisher.start`, and `ConfigError`."""
@@ -91,4 +91,4 @@ class ControlPlane(Protocol):
 
     @property
     def moves_leaders(self) -> bool:
-        """Whether the controller moves leaderships away from full directories."""
+        """Return whether the controller moves leaderships away from full directories."""

@@ -15,7 +15,7 @@ from service.partition.metrics import ServingMetrics
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
-"""Its first argument is the node as the listener's handlers see it (`Host`)."""
+"""The code that answers an API; its first argument is the node as the listener's handlers see it (`Host`)."""
 Quick = Callable[[Any, RequestHeader, memoryview], Response | Promise | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]

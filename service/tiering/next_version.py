@@ -1,8 +1,8 @@
 """Make the next manifest of a partition from the committed one, and the commit that makes it live.
 
 Called on `offload` threads. HEAD has to name the committed manifest right before, and the manifest has to be
-what the catalog says. Where nothing of it is kept neither is needed: one that is gone, damaged or refused
-keeps no partition from going on without what it lists.
+what the catalog says. Neither is needed where nothing of the manifest is kept and it is gone, damaged or
+refused: its partition goes on without what it lists. A store that is away is waited for.
 """
 
 from __future__ import annotations
