@@ -23,6 +23,7 @@ from service.coordinator.shard import Record
 from service.groups import records
 from service.groups.config import GroupsConfig
 from service.groups.group import Group
+from service.groups.offset_pieces import add_topics
 from service.groups.offsets import Offsets, Place, Position
 from service.groups.records import MAX_STRING_BYTES, OffsetKey, OffsetValue
 from service.groups.requests import (
@@ -108,12 +109,8 @@ def _merged(
 ) -> tuple[CommittedTopic, ...]:
     if not refused:
         return answered
-    merged = {(topic.name, topic.topic_id): topic for topic in refused}
-    for topic in answered:
-        known = merged.get((topic.name, topic.topic_id))
-        if known is not None:
-            topic = topic._replace(partitions=known.partitions + topic.partitions)
-        merged[topic.name, topic.topic_id] = topic
+    merged: dict[Any, CommittedTopic] = {topic[:-1]: topic for topic in refused}
+    add_topics(merged, answered)
     return tuple(merged.values())
 
 

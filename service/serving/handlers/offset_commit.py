@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
-from dataclasses import replace
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from service.base.errors import RequestError
 from service.base.slices import next_turn
 from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
+from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, OffsetCommitResponse, commit_failed
 from service.network.exchange import Promise, RequestContext, Response
 from service.serving.request_host import Broker
@@ -102,36 +102,6 @@ async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest)
         answer = _commit(broker, version, piece)
         if isinstance(answer, Awaitable):
             answer = await answer
-        for topic in answer.topics:
-            key = (topic.name, topic.topic_id)
-            before = topics.get(key)
-            topics[key] = (
-                topic if before is None else topic._replace(partitions=before.partitions + topic.partitions)
-            )
+        add_topics(topics, answer.topics)
         await next_turn()
     return OffsetCommitResponse(tuple(topics.values()))
-
-
-def pieces(request: Any, at_once: int) -> Iterator[Any]:
-    """Requests of no more than `at_once` positions, in the order asked; a topic counts as one, too."""
-    topics, room = [], at_once
-    for topic in request.topics:
-        at = 0
-        while True:
-            taken = topic.partitions[at : at + max(room - 1, 1)]
-            topics.append(_with(topic, partitions=taken))
-            at += len(taken)
-            room -= len(taken) + 1
-            if room <= 1:
-                yield _with(request, topics=tuple(topics))
-                topics, room = [], at_once
-            if at >= len(topic.partitions):
-                break
-    if topics:
-        yield _with(request, topics=tuple(topics))
-
-
-def _with(message: Any, **fields: Any) -> Any:
-    """A message that was read by hand is a tuple."""
-    change = getattr(message, "_replace", None)
-    return replace(message, **fields) if change is None else change(**fields)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 from service.base.slices import next_turn
 from service.groups.offset_commits import known_delete
+from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_group_id
 from service.network.exchange import RequestContext
-from service.serving.handlers.offset_commit import pieces
 from service.serving.request_host import Broker
 
 AT_ONCE: Final = 250
@@ -53,17 +53,13 @@ def _delete(
 
 
 async def _in_pieces(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    topics: dict[str, DeletedTopic] = {}
+    topics: dict[Any, DeletedTopic] = {}
     for piece in pieces(request, AT_ONCE):
         answer = _delete(broker, piece)
         if isinstance(answer, Awaitable):
             answer = await answer
         if answer.error_code is not ErrorCode.none:
             return answer
-        for topic in answer.topics:
-            before = topics.get(topic.name)
-            topics[topic.name] = (
-                topic if before is None else topic._replace(partitions=before.partitions + topic.partitions)
-            )
+        add_topics(topics, answer.topics)
         await next_turn()
     return OffsetDeleteResponse(topics=tuple(topics.values()))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
-from dataclasses import replace
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import in_slices, next_turn
 from service.groups.offset_commits import KnownFetch, known_fetch, with_topic_ids
+from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
 from service.network.exchange import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
@@ -46,7 +46,7 @@ async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) 
     for group in request.groups:
         topics: dict[Any, FetchedTopic] = {}
         whole = FetchedGroup(group.group_id)
-        for piece in _pieces(group):
+        for piece in pieces(group, AT_ONCE, "partition_indexes") if group.topics else (group,):
             one = _group(broker, piece, request.require_stable, version)
             fetched = await one if isinstance(one, Awaitable) else one
             await next_turn()
@@ -54,38 +54,9 @@ async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) 
                 whole = fetched
                 topics.clear()
                 break
-            for topic in fetched.topics:
-                key = (topic.name, topic.topic_id)
-                before = topics.get(key)
-                topics[key] = (
-                    topic
-                    if before is None
-                    else topic._replace(partitions=before.partitions + topic.partitions)
-                )
+            add_topics(topics, fetched.topics)
         answers.append(whole._replace(topics=tuple(topics.values())) if topics else whole)
     return _answer(answers)
-
-
-def _pieces(group: OffsetFetchRequestGroup) -> Iterator[OffsetFetchRequestGroup]:
-    """The same for no more than `AT_ONCE` positions each; a topic counts as one, too."""
-    if not group.topics:
-        yield group
-        return
-    topics, room = [], AT_ONCE
-    for topic in group.topics:
-        at = 0
-        while True:
-            taken = topic.partition_indexes[at : at + max(room - 1, 1)]
-            topics.append(replace(topic, partition_indexes=taken))
-            at += len(taken)
-            room -= len(taken) + 1
-            if room <= 1:
-                yield replace(group, topics=tuple(topics))
-                topics, room = [], AT_ONCE
-            if at >= len(topic.partition_indexes):
-                break
-    if topics:
-        yield replace(group, topics=tuple(topics))
 
 
 async def _later(found: list[FetchedGroup | Awaitable[FetchedGroup]]) -> Any:
