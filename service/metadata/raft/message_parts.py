@@ -1,4 +1,4 @@
-"""What both directions of the quorum's messages share: names, keys, and classes of any version. [P]"""
+"""Names, and classes of any version, for both directions of the quorum's messages. [P]"""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from service.metadata.raft.requests import (
     Refusal,
 )
 from service.metadata.raft.voters import VoterEndpoints
+from service.wire.apis import ApiKey
 
 TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
@@ -27,29 +28,6 @@ KRAFT_VERSION: Final = "kraft.version"
 LISTENER: Final = "CONTROLLER"
 MAX_HOST: Final = 255
 
-FETCH: Final = 1
-API_VERSIONS: Final = 18
-VOTE: Final = 52
-BEGIN: Final = 53
-END: Final = 54
-DESCRIBE: Final = 55
-FETCH_SNAPSHOT: Final = 59
-ADD_VOTER: Final = 80
-REMOVE_VOTER: Final = 81
-UPDATE_VOTER: Final = 82
-
-MODULES: Final = {
-    FETCH: "fetch",
-    API_VERSIONS: "api_versions",
-    VOTE: "vote",
-    BEGIN: "begin_quorum_epoch",
-    END: "end_quorum_epoch",
-    DESCRIBE: "describe_quorum",
-    FETCH_SNAPSHOT: "fetch_snapshot",
-    ADD_VOTER: "add_raft_voter",
-    REMOVE_VOTER: "remove_raft_voter",
-    UPDATE_VOTER: "update_raft_voter",
-}
 BAD: Final = Refusal(ErrorCode.invalid_request)
 UNKNOWN: Final = Refusal(ErrorCode.unknown_topic_or_partition)
 """Of a partition that is not ours, where Kafka says so of the partition and not of the request."""
@@ -57,7 +35,7 @@ UNKNOWN: Final = Refusal(ErrorCode.unknown_topic_or_partition)
 
 @cache
 def module_of(api_key: int, version: int, side: str) -> ModuleType:
-    return import_module(f"kio.schema.{MODULES[api_key]}.v{version}.{side}")
+    return import_module(f"kio.schema.{ApiKey(api_key).name.lower()}.v{version}.{side}")
 
 
 def make(module: ModuleType, of: str, /, **values: Any) -> Any:
@@ -114,13 +92,3 @@ def only_partition(topics: Any) -> Any | None:
         partition, "partition_index", getattr(partition, "partition", getattr(partition, "index", 0))
     )
     return partition if is_ours and index == 0 else None
-
-
-NAMES: Final = {
-    FETCH: ("FetchResponse", "responses"),
-    VOTE: ("VoteResponse", "topics"),
-    BEGIN: ("BeginQuorumEpochResponse", "topics"),
-    END: ("EndQuorumEpochResponse", "topics"),
-    DESCRIBE: ("DescribeQuorumResponse", "topics"),
-    FETCH_SNAPSHOT: ("FetchSnapshotResponse", "topics"),
-}

@@ -21,15 +21,9 @@ from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import NOBODY, EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.message_parts import (
     BAD,
-    BEGIN,
-    DESCRIBE,
-    END,
-    FETCH,
-    FETCH_SNAPSHOT,
     KRAFT_VERSION,
     LISTENER,
     UNKNOWN,
-    VOTE,
     endpoint_of,
     endpoints_of,
     make,
@@ -64,9 +58,9 @@ from service.metadata.raft.requests import (
 )
 from service.metadata.raft.state import MAX_EPOCH
 from service.metadata.raft.voters import Voter
+from service.wire.apis import ApiKey
 
 __all__ = [
-    "VOTE",
     "make",
     "module_of",
     "of_request",
@@ -92,45 +86,45 @@ def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
 
 def _asked(api_key: int, message: Any) -> Asked | Refusal:
     match api_key:
-        case 1:
+        case ApiKey.FETCH:
             return _fetch_asked(message)
-        case 59:
+        case ApiKey.FETCH_SNAPSHOT:
             return _snapshot_asked(message)
-        case 80:
+        case ApiKey.ADD_RAFT_VOTER:
             return AddVoter(
                 _voter_named(message),
                 ms(message.timeout),
                 getattr(message, "ack_when_committed", True),
                 message.cluster_id,
             )
-        case 81:
+        case ApiKey.REMOVE_RAFT_VOTER:
             return RemoveVoter(_key_named(message), message.cluster_id)
-        case 82:
+        case ApiKey.UPDATE_RAFT_VOTER:
             feature = message.k_raft_version_feature
             voter = _voter_named(message)._replace(
                 min_version=int(feature.min_supported_version), max_version=int(feature.max_supported_version)
             )
             return UpdateVoter(int(message.current_leader_epoch), voter, message.cluster_id)
-        case 18:
+        case ApiKey.API_VERSIONS:
             return VersionsAsked()
-        case 52 | 53 | 54 | 55:
+        case ApiKey.VOTE | ApiKey.BEGIN_QUORUM_EPOCH | ApiKey.END_QUORUM_EPOCH | ApiKey.DESCRIBE_QUORUM:
             partition = only_partition(message.topics)
             if partition is None:
-                return UNKNOWN if api_key == DESCRIBE else BAD
+                return UNKNOWN if api_key == ApiKey.DESCRIBE_QUORUM else BAD
             return _election_asked(api_key, message, partition)
         case _:
             raise ValueError(f"API {api_key} is none of the quorum's")
 
 
 def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
-    if api_key == DESCRIBE:
+    if api_key == ApiKey.DESCRIBE_QUORUM:
         return DescribeAsked()
     voter = ReplicaKey(
         int(getattr(message, "voter_id", NOBODY)),
         uuid_or_zero(getattr(partition, "voter_directory_id", None)),
     )
     cluster_id = message.cluster_id
-    if api_key == VOTE:
+    if api_key == ApiKey.VOTE:
         return VoteAsked(
             int(partition.replica_epoch),
             ReplicaKey(
@@ -144,7 +138,7 @@ def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
         )
     endpoints = endpoints_of(getattr(message, "leader_endpoints", ()))
     epoch, leader_id = int(partition.leader_epoch), int(partition.leader_id)
-    if api_key == BEGIN:
+    if api_key == ApiKey.BEGIN_QUORUM_EPOCH:
         return BeginAsked(epoch, leader_id, endpoints, voter, cluster_id)
     candidates = getattr(partition, "preferred_candidates", None)
     successors = (
@@ -204,33 +198,33 @@ def of_response(api_key: int, version: int, message: Any) -> Answered:
     """What is answered. `CorruptionError` where it is not of our partition, or cannot be."""
     error: ErrorCode = message.error_code
     match api_key:
-        case 80 | 81:
+        case ApiKey.ADD_RAFT_VOTER | ApiKey.REMOVE_RAFT_VOTER:
             return ChangeAnswer(error, message.error_message or "")
-        case 82:
+        case ApiKey.UPDATE_RAFT_VOTER:
             one = message.current_leader
             endpoint = endpoint_of(LISTENER, str(one.host), int(one.port)) if one.host else None
             return LeaderAnswer(error, _epoch(one.leader_epoch), int(one.leader_id), endpoint)
-        case 18:
+        case ApiKey.API_VERSIONS:
             found = [one for one in message.supported_features if one.name == KRAFT_VERSION]
             if not found:
                 return VersionsAnswer(error)
             return VersionsAnswer(error, int(found[0].min_version), int(found[0].max_version))
     if error is not NONE:
         return Refusal(error)
-    partition = only_partition(message.responses if api_key == FETCH else message.topics)
+    partition = only_partition(message.responses if api_key == ApiKey.FETCH else message.topics)
     if partition is None:
         raise CorruptionError("an answer that is not of the metadata partition")
-    leader = partition.current_leader if api_key in (FETCH, FETCH_SNAPSHOT) else partition
+    leader = partition.current_leader if api_key in (ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT) else partition
     leader_id, epoch = int(leader.leader_id), _epoch(leader.leader_epoch)
     place = _endpoint_of(message, leader_id)
     error = partition.error_code
-    if api_key == VOTE:
+    if api_key == ApiKey.VOTE:
         return VoteAnswer(error, epoch, leader_id, place, partition.vote_granted)
-    if api_key in (BEGIN, END):
+    if api_key in (ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH):
         return LeaderAnswer(error, epoch, leader_id, place)
     told = SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch))
     snapshot = None if told.end_offset < 0 or told.epoch < 0 else told
-    if api_key == FETCH_SNAPSHOT:
+    if api_key == ApiKey.FETCH_SNAPSHOT:
         size, position = int(partition.size), int(partition.position)
         data = partition.unaligned_records or b""
         return SnapshotAnswer(error, epoch, leader_id, place, snapshot, size, position, data)

@@ -11,22 +11,10 @@ from kio.schema.errors import ErrorCode
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import EpochEnd, SnapshotId
 from service.metadata.raft.message_parts import (
-    ADD_VOTER,
-    API_VERSIONS,
-    BEGIN,
-    DESCRIBE,
-    END,
-    FETCH,
-    FETCH_SNAPSHOT,
     LISTENER,
-    MODULES,
-    NAMES,
-    REMOVE_VOTER,
     TOPIC,
     TOPIC_ID,
     UNKNOWN,
-    UPDATE_VOTER,
-    VOTE,
     listeners_of,
     make,
     module_of,
@@ -55,6 +43,7 @@ from service.metadata.raft.requests import (
     VoteAnswer,
     VoteAsked,
 )
+from service.wire.apis import APIS, ApiKey
 
 # -- responses out
 
@@ -70,7 +59,7 @@ def to_response(api_key: int, version: int, answer: Answered, wall_ms: int = 0) 
         case LeaderAnswer():
             return _leader_response(module, api_key, answer)
         case ChangeAnswer(error, text):
-            name = "AddRaftVoterResponse" if api_key == ADD_VOTER else "RemoveRaftVoterResponse"
+            name = f"{APIS[api_key].name}Response"
             return make(module, name, throttle_time=timedelta(), error_code=error, error_message=text or None)
         case DescribeAnswer():
             return _described(module, answer, wall_ms)
@@ -82,9 +71,9 @@ def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> An
     """The answer to a `message` that is not of our partition: an error of each that it names where Kafka says
     so there (DescribeQuorum, FetchSnapshot), else of the whole."""
     module = module_of(api_key, version, "response")
-    if api_key not in (DESCRIBE, FETCH_SNAPSHOT) or refusal.error is not UNKNOWN.error:
+    if api_key not in (ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT) or refusal.error is not UNKNOWN.error:
         return to_response(api_key, version, refusal)
-    if api_key == FETCH_SNAPSHOT:
+    if api_key == ApiKey.FETCH_SNAPSHOT:
         topic = message.topics[0]
         partition = _snapshot_partition(
             module, SnapshotAnswer(refusal.error, -1), int(topic.partitions[0].partition)
@@ -111,14 +100,10 @@ def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> An
 
 def _refused(module: ModuleType, api_key: int, error: ErrorCode) -> Any:
     """An error for the whole request."""
-    if api_key == UPDATE_VOTER:
+    if api_key == ApiKey.UPDATE_RAFT_VOTER:
         return _leader_response(module, api_key, LeaderAnswer(error, -1))
-    if api_key not in NAMES:
-        name = f"{MODULES[api_key].title().replace('_', '')}Response"
-        return make(module, name, throttle_time=timedelta(), error_code=error, error_message=None)
-    name, topics = NAMES[api_key]
-    values: dict[str, Any] = {topics: (), "throttle_time": timedelta(), "nodes": (), "error_message": None}
-    return make(module, name, error_code=error, **values)
+    values: dict[str, Any] = {"throttle_time": timedelta(), "error_code": error, "error_message": None}
+    return make(module, f"{APIS[api_key].name}Response", topics=(), responses=(), nodes=(), **values)
 
 
 def _nodes(module: ModuleType, answer: Any) -> tuple[Any, ...]:
@@ -203,7 +188,7 @@ def _snapshot_partition(module: ModuleType, answer: SnapshotAnswer, index: int) 
 
 
 def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> Any:
-    if api_key == UPDATE_VOTER:
+    if api_key == ApiKey.UPDATE_RAFT_VOTER:
         one = answer.endpoint or Endpoint(LISTENER, "", 0)
         leader = make(
             module,
@@ -229,7 +214,7 @@ def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> 
         leader_epoch=answer.epoch,
     )
     topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
-    name = NAMES[api_key][0]
+    name = f"{APIS[api_key].name}Response"
     return make(module, name, error_code=NONE, topics=(topic,), node_endpoints=_nodes(module, answer))
 
 
@@ -291,16 +276,20 @@ def to_request(asked: Asked) -> tuple[int, int, Any]:
         case AddVoter() | RemoveVoter() | UpdateVoter():
             return _change_request(asked)
         case VersionsAsked():
-            module = module_of(API_VERSIONS, 4, "request")
+            module = module_of(ApiKey.API_VERSIONS, 4, "request")
             name = {"client_software_name": "firn", "client_software_version": "1"}
-            return API_VERSIONS, 4, make(module, "ApiVersionsRequest", **name)
+            return ApiKey.API_VERSIONS, 4, make(module, "ApiVersionsRequest", **name)
         case _:
             raise ValueError(f"{type(asked).__name__} is not asked of peers")
 
 
 def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, int, Any]:
-    api_key = {VoteAsked: VOTE, BeginAsked: BEGIN, EndAsked: END}[type(asked)]
-    version = 2 if api_key == VOTE else 1
+    api_key = {
+        VoteAsked: ApiKey.VOTE,
+        BeginAsked: ApiKey.BEGIN_QUORUM_EPOCH,
+        EndAsked: ApiKey.END_QUORUM_EPOCH,
+    }[type(asked)]
+    version = 2 if api_key == ApiKey.VOTE else 1
     module = module_of(api_key, version, "request")
     values: dict[str, Any] = {"partition_index": 0}
     top: dict[str, Any] = {"cluster_id": asked.cluster_id}
@@ -331,14 +320,14 @@ def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, in
         top["leader_endpoints"] = listeners_of(module, "LeaderEndpoint", asked.endpoints)
     partition = make(module, "PartitionData", **values)
     topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
-    name = NAMES[api_key][0].replace("Response", "Request")
+    name = f"{APIS[api_key].name}Request"
     return api_key, version, make(module, name, topics=(topic,), **top)
 
 
 def _fetch_request(asked: FetchAsked | SnapshotAsked) -> tuple[int, int, Any]:
     directory = or_none(asked.replica.directory_id)
     if isinstance(asked, SnapshotAsked):
-        module = module_of(FETCH_SNAPSHOT, 1, "request")
+        module = module_of(ApiKey.FETCH_SNAPSHOT, 1, "request")
         wanted = make(module, "SnapshotId", end_offset=asked.snapshot.end_offset, epoch=asked.snapshot.epoch)
         partition = make(
             module,
@@ -358,8 +347,8 @@ def _fetch_request(asked: FetchAsked | SnapshotAsked) -> tuple[int, int, Any]:
             max_bytes=asked.max_bytes,
             topics=(topic,),
         )
-        return FETCH_SNAPSHOT, 1, message
-    module = module_of(FETCH, 18, "request")
+        return ApiKey.FETCH_SNAPSHOT, 1, message
+    module = module_of(ApiKey.FETCH, 18, "request")
     partition = make(
         module,
         "FetchPartition",
@@ -383,7 +372,7 @@ def _fetch_request(asked: FetchAsked | SnapshotAsked) -> tuple[int, int, Any]:
         topics=(make(module, "FetchTopic", topic_id=TOPIC_ID, partitions=(partition,)),),
         forgotten_topics_data=(),
     )
-    return FETCH, 18, message
+    return ApiKey.FETCH, 18, message
 
 
 def _change_request(asked: AddVoter | RemoveVoter | UpdateVoter) -> tuple[int, int, Any]:
@@ -395,11 +384,13 @@ def _change_request(asked: AddVoter | RemoveVoter | UpdateVoter) -> tuple[int, i
     }
     if isinstance(asked, RemoveVoter):
         return (
-            REMOVE_VOTER,
+            ApiKey.REMOVE_RAFT_VOTER,
             0,
-            make(module_of(REMOVE_VOTER, 0, "request"), "RemoveRaftVoterRequest", **values),
+            make(module_of(ApiKey.REMOVE_RAFT_VOTER, 0, "request"), "RemoveRaftVoterRequest", **values),
         )
-    api_key, version = (ADD_VOTER, 1) if isinstance(asked, AddVoter) else (UPDATE_VOTER, 0)
+    api_key, version = (
+        (ApiKey.ADD_RAFT_VOTER, 1) if isinstance(asked, AddVoter) else (ApiKey.UPDATE_RAFT_VOTER, 0)
+    )
     module = module_of(api_key, version, "request")
     values["listeners"] = listeners_of(module, "Listener", asked.voter.endpoints)
     if isinstance(asked, AddVoter):

@@ -523,14 +523,14 @@ def test_a_vote_of_another_cluster_or_partition_is_refused(tmp_path: Path, versi
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         publisher = await cluster.start(1)
-        module = messages.module_of(messages.VOTE, version, "request")
+        module = messages.module_of(52, version, "request")
         for cluster_id, error in (
             ("other", ErrorCode.inconsistent_cluster_id),
             (None, ErrorCode.invalid_request),
         ):
             values = {"cluster_id": cluster_id, "voter_id": 1}
             request = messages.make(module, "VoteRequest", topics=(), **values)
-            answer = await publisher.quorum.handle(messages.VOTE, version, request)
+            answer = await publisher.quorum.handle(52, version, request)
             assert answer.error_code is error
         await cluster.stop_all()
 

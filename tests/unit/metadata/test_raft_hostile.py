@@ -30,10 +30,11 @@ from service.metadata.raft.events import (
 )
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.leading import MAX_REPLICAS
-from service.metadata.raft.message_parts import BEGIN, END, NAMES, TOPIC, TOPIC_ID, VOTE
+from service.metadata.raft.message_parts import TOPIC, TOPIC_ID
 from service.metadata.raft.requests import FetchAsked, ReadLog, ReadSnapshot, Refusal, SnapshotAsked
 from service.metadata.raft.roles import Leader
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
+from service.wire.apis import APIS
 from tests.unit.metadata.test_raft_machine import Node
 
 FRAMES = int(os.environ.get("FIRN_TEST_FRAMES", "6000"))
@@ -86,7 +87,7 @@ class Forge:
             messages.make(module, topic_name, partitions=partitions, topic_id=topic_id, **topic)
             for _ in self._count()
         )
-        name = NAMES[api_key][0].replace("Response", "Request")
+        name = f"{APIS[api_key].name}Request"
         top |= self._top(module)
         return api_key, version, messages.make(module, name, topics=topics, **top)
 
@@ -223,7 +224,7 @@ def state_of(node: Node) -> tuple[Any, ...]:
 
 def is_a_second_leader(api_key: int, message: Any, node: Node) -> bool:
     """A voter that is said to lead beside another: the end of the node, as the issue has it."""
-    if api_key not in (BEGIN, END) or message.cluster_id not in (None, "cluster"):
+    if api_key not in (53, 54) or message.cluster_id not in (None, "cluster"):
         return False
     asked: Any = messages.of_request(api_key, 0, message)
     core = node.machine.core
@@ -312,8 +313,8 @@ def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
 @pytest.mark.parametrize(
     ("api_key", "cluster", "topic", "error"),
     [
-        (VOTE, "other", "other", ErrorCode.inconsistent_cluster_id),
-        (VOTE, "cluster", "other", ErrorCode.invalid_request),
+        (52, "other", "other", ErrorCode.inconsistent_cluster_id),
+        (52, "cluster", "other", ErrorCode.invalid_request),
         (55, None, "other", ErrorCode.unknown_topic_or_partition),
         (59, "cluster", "other", ErrorCode.unknown_topic_or_partition),
     ],
@@ -328,7 +329,7 @@ def test_what_another_partition_is_answered(
     names = {59: ("TopicSnapshot", "PartitionSnapshot")}.get(api_key, ("TopicData", "PartitionData"))
     partition = messages.make(module, names[1], **forge._partition(module, 4))
     topics = (messages.make(module, names[0], topic_name=topic, name=topic, partitions=(partition,)),)
-    name = NAMES[api_key][0].replace("Response", "Request")
+    name = f"{APIS[api_key].name}Request"
     values = {"replica_id": 2, "max_bytes": 100, "voter_id": 1, "cluster_id": cluster}
     message = messages.make(module, name, topics=topics, **values)
     refusal = messages.of_request(api_key, version, message)
