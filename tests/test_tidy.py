@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -339,6 +340,45 @@ def test_what_can_be_many_stands_in_a_queue_of_the_loops_turns() -> None:
             found[name] = calls
     assert not {name: calls for name, calls in found.items() if name not in OUTSIDE_THE_QUEUES}
     assert set(found) == set(OUTSIDE_THE_QUEUES), "an exception that is not needed"
+
+
+# -- facts about an API
+
+TABLES_OF_APIS = {
+    "service.controller_server.api_table": "the handlers of controllers' listeners",
+    "service.metadata.raft.messages_out": "which API carries an event of the quorum's machine",
+    "service.serving.api_table": "the handlers of brokers' listeners",
+    "service.spark.tail.connection": "the lowest versions that the tail takes of any broker",
+    "service.wire.apis": "the rows",
+}
+TABLE_KEYS = 3
+
+
+def api_keys_in(node: ast.AST) -> set[str]:
+    """The API keys that a collection names: as elements, as keys or values, or first in each element."""
+    if isinstance(node, ast.Dict):
+        elements: list[Any] = [*node.keys, *node.values]
+    elif isinstance(node, ast.Set | ast.List | ast.Tuple):
+        elements = [*node.elts]
+    else:
+        return set()
+    for at, one in enumerate(elements):
+        inner = one.args if isinstance(one, ast.Call) else getattr(one, "elts", ())
+        elements[at] = inner[0] if inner else one
+    return {
+        one.attr for one in elements if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "ApiKey"
+    }
+
+
+def test_facts_of_an_api_stand_in_its_row() -> None:
+    """A list of APIs elsewhere has to be kept like the rows: `Api` gets a field instead."""
+    found = [
+        name
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
+        if len(api_keys_in(node)) >= TABLE_KEYS
+    ]
+    assert sorted(found) == sorted(TABLES_OF_APIS), "once in each, and no exception that is not needed"
 
 
 if __name__ == "__main__":

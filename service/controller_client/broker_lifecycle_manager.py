@@ -178,9 +178,7 @@ class Membership:
         """
         node_id = self._identity.node_id
         try:
-            answer = await self._controllers.ask(
-                key, message, timeout_ms=self._timing.answer_timeout_ms, is_safe_again=True
-            )
+            answer = await self._controllers.ask(key, message, timeout_ms=self._timing.answer_timeout_ms)
         except (RequestError, UnsupportedVersion) as e:
             self._warnings.warning("broker %d: its %s failed: %s", node_id, what, e)
             return Failed(e.code if isinstance(e, RequestError) else None)

@@ -6,8 +6,8 @@ channels of its own. Who leads is what this node's quorum says; a request waits 
 with REQUEST_TIMED_OUT at its own deadline.
 
 What is sent again: whatever the controller has certainly not taken (it was never sent, or was answered
-NOT_CONTROLLER); and after a lost connection, where it may have been done, only what its asker says may be
-done twice. Kafka sends everything again. Nor is that waited for where who was asked has a successor.
+NOT_CONTROLLER); and after a lost connection, where it may have been done, only what `Api.is_safe_again` says
+may be done twice. Kafka sends everything again. Nor is that waited for where who was asked has a successor.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.client.async_channel import Reachable, was_sent
 from service.client.async_connection import seen
+from service.wire.apis import APIS
 
 _LOOKED_AT: Final = 1_000
 """Elements of an answer that are looked at for NOT_CONTROLLER: it concerns all of them or none."""
@@ -121,8 +122,9 @@ class Controllers:
         """The quorum has another leader, or one at last: whoever waits for that goes on."""
         self._news.set()
 
-    async def ask(self, api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False) -> Any:
+    async def ask(self, api_key: int, message: Any, *, timeout_ms: int, inner_key: int | None = None) -> Any:
         """The controller's canonical answer to the canonical `message`, in the newest version of both sides.
+        `inner_key`: the API of what an Envelope holds.
 
         Raises `RequestError` REQUEST_TIMED_OUT without a controller in time, `OutcomeUnknown` (the same code)
         where it may have been done, and `UnsupportedVersion`.
@@ -130,14 +132,15 @@ class Controllers:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         self.metrics.asked += 1
         self.waiting += 1
-        one = _Request(api_key, message, deadline, is_safe_again)
+        api = APIS[api_key if inner_key is None else inner_key]
+        one = _Request(api_key, message, deadline, api.is_safe_again)
         try:
             async with asyncio.timeout_at(deadline):
                 async with self._turn:
                     return await self._answered(one)
         except TimeoutError:
             self.metrics.timed_out += 1
-            if one.may_be_done and not is_safe_again:
+            if one.may_be_done and not one.is_safe_again:
                 self.metrics.unknown += 1
                 raise OutcomeUnknown(f"no controller has answered within {timeout_ms} ms") from None
             why = f"no controller has answered within {timeout_ms} ms"

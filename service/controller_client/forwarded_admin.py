@@ -71,11 +71,9 @@ class RemoteAdmin:
         self._rules = rules
         self._caught_up = caught_up
 
-    async def _ask(self, key: ApiKey, message: Any, *, is_safe_again: bool = False) -> Any:
+    async def _ask(self, key: ApiKey, message: Any) -> Any:
         try:
-            return await self._controllers.ask(
-                key, message, timeout_ms=TIMEOUT_MS, is_safe_again=is_safe_again
-            )
+            return await self._controllers.ask(key, message, timeout_ms=TIMEOUT_MS)
         except UnsupportedVersion as e:
             raise RequestError(ErrorCode.unsupported_version, str(e)) from e
 
@@ -146,7 +144,7 @@ class RemoteAdmin:
         if not asked:
             return results
         message = _alter_message(kind, [resources[number] for number in asked], validate_only)
-        answer = await self._ask(kind.key, message, is_safe_again=kind is _WHOLE)
+        answer = await self._ask(kind.key, message)
         told = {(one.resource_type, one.resource_name): one for one in answer.responses}
         for number in asked:
             name = resources[number][:2]
@@ -159,9 +157,7 @@ class RemoteAdmin:
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """As `ProducerIdSource`; a block whose answer was lost is nobody's."""
         answer = await self._ask(
-            ApiKey.ALLOCATE_PRODUCER_IDS,
-            lifecycle_messages.producer_ids(broker_id, broker_epoch),
-            is_safe_again=True,
+            ApiKey.ALLOCATE_PRODUCER_IDS, lifecycle_messages.producer_ids(broker_id, broker_epoch)
         )
         return lifecycle_messages.producer_ids_allocated(answer)
 

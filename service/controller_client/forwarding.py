@@ -4,8 +4,8 @@ Both sides are here. A broker wraps the request's own bytes, header included, gi
 bytes, and waits until its own image has reached the change, so that a created topic is known where it was
 created. A controller unwraps what is forwardable and nothing else.
 
-Source: Kafka ``ForwardingManager``, ``EnvelopeUtils``, ``RequestChannel.Request.buildResponseSend`` and
-``ApiKeys.forwardable`` of 4.3.1.
+Source: Kafka ``ForwardingManager``, ``EnvelopeUtils`` and ``RequestChannel.Request.buildResponseSend`` of
+4.3.1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -39,6 +39,7 @@ from service.wire.api import (
     parse_request_header,
     response_frame,
 )
+from service.wire.apis import RequestEffect
 from service.wire.errors import MalformedMessage, UnsupportedRequest, UnsupportedVersion, WireError
 from service.wire.primitives import Cursor, write_compact_string, write_int16
 from service.wire.refusals import refusal
@@ -49,24 +50,6 @@ _TIMEOUT_MS: Final = 60_000
 """Of requests that bring none, and the most of all others: a client that is gone is waited for no longer.
 Kafka's for all forwarded ones (``NodeToControllerChannelManagerImpl``, its ``retryTimeoutMs``)."""
 _CORRELATION_ID: Final = struct.Struct(">i").unpack_from
-
-FORWARDABLE: Final = frozenset({
-    ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.ALTER_CONFIGS, ApiKey.CREATE_PARTITIONS,
-    ApiKey.ELECT_LEADERS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES,
-    ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER,
-})  # fmt: skip
-"""As Kafka has it, without what is about ACLs, tokens, SCRAM and quotas."""
-
-_READS: Final = frozenset({ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_QUORUM})
-_SAFE_AGAIN: Final = _READS | {
-    ApiKey.ALTER_CONFIGS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.UNREGISTER_BROKER,
-    ApiKey.ALLOCATE_PRODUCER_IDS,
-}
-"""Done twice they leave what they do when done once: after a lost answer they are sent again. They answer so,
-too, but that a broker whose registration went at the first time is not registered at the second."""
 
 
 # The principal. Without security every client is the same one.
@@ -109,7 +92,7 @@ class Asker(Protocol):
     """The queue to the controller (`controllers.Controllers`)."""
 
     async def ask(
-        self, api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False
+        self, api_key: int, message: Any, *, timeout_ms: int, inner_key: int | None = None
     ) -> Any: ...
 
 
@@ -160,7 +143,7 @@ class Forwarder:
                 ApiKey.ENVELOPE,
                 wrap(frame, context.client_host),
                 timeout_ms=timeout_ms,
-                is_safe_again=header.api_key in _SAFE_AGAIN,
+                inner_key=header.api_key,
             )
         except OutcomeUnknown as e:
             return self._refused(context, header, request, e.code, str(e))
@@ -176,7 +159,7 @@ class Forwarder:
         data = envelope.response_data
         if (misfit := await _misfit(header, data)) is not None:
             return self._refused(context, header, request, ErrorCode.unknown_server_error, misfit)
-        if header.api_key not in _READS:
+        if APIS[header.api_key].effect is not RequestEffect.READS:
             with suppress(TimeoutError):  # it is done, whether it is known here or not
                 async with asyncio.timeout_at(deadline):
                     await self._caught_up()
@@ -225,13 +208,13 @@ class Forwarded(NamedTuple):
     principal: str
 
 
-async def unwrap(envelope: EnvelopeRequest, served: Container[int]) -> Forwarded:
-    """The request in `envelope`. `served`: the keys that this listener answers.
+async def unwrap(envelope: EnvelopeRequest) -> Forwarded:
+    """Return the request in `envelope`.
 
     Raises `RequestError`, in this order: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address
     that is none; UNSUPPORTED_VERSION for a header or version that is not understood; INVALID_REQUEST for an
-    API that is not forwarded, another Envelope among them; UNSUPPORTED_VERSION for one that is not served,
-    and for a body that does not parse.
+    API that is not forwarded, another Envelope among them; UNSUPPORTED_VERSION for a body that does not
+    parse.
     """
     try:
         principal = read_principal(envelope.request_principal)
@@ -245,10 +228,8 @@ async def unwrap(envelope: EnvelopeRequest, served: Container[int]) -> Forwarded
         raise RequestError(ErrorCode.invalid_request, "Failed to parse client address from envelope")
     frame = envelope.request_data
     header = _inner_header(frame)
-    if header.api_key not in FORWARDABLE:
+    if not APIS[header.api_key].is_forwardable:
         raise _not_forwardable(header.api_key)
-    if header.api_key not in served:
-        raise RequestError(ErrorCode.unsupported_version, f"{APIS[header.api_key].name} is not served here")
     try:
         request = await Slice().go_through(decode_request_steps(header, frame), _STEP_US)
     except MalformedMessage as e:
@@ -263,7 +244,7 @@ def _inner_header(frame: Buffer) -> RequestHeader:
         return parse_request_header(frame)
     except UnsupportedRequest as e:
         key = int.from_bytes(frame[:2], "big", signed=True)
-        if key in APIS and key not in FORWARDABLE:
+        if key in APIS and not APIS[key].is_forwardable:
             raise _not_forwardable(key) from e
         raise RequestError(ErrorCode.unsupported_version, str(e)) from e
     except MalformedMessage as e:

@@ -115,9 +115,7 @@ class RpcCatalog:
             broker_id=broker_id, broker_epoch=broker_epoch, commits=commits, forgotten_topics=forgotten
         )
         try:
-            answer = await self._controllers.ask(
-                ApiKey.COMMIT_CATALOG, message, timeout_ms=self._timeout_ms, is_safe_again=True
-            )
+            answer = await self._controllers.ask(ApiKey.COMMIT_CATALOG, message, timeout_ms=self._timeout_ms)
         except (RequestError, UnsupportedVersion) as e:
             raise StorageError(f"the catalog did not answer: {e}") from e
         code: int = answer.error_code

@@ -1,4 +1,4 @@
-"""A controller's listener: which handler answers which API there.
+"""Handlers of controllers' listeners, by API.
 
 Order of checks and errors are those of Kafka's ``ControllerApis`` and of what it calls. Metadata and whatever
 else is a broker's costs the connection.
@@ -22,9 +22,9 @@ from service.controller_server.handlers import (
 from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
 from service.network.exchange import RequestContext
-from service.serving.api_table import controller_apis
 from service.serving.handlers import (
     alter_configs,
+    api_versions,
     create_partitions,
     create_topics,
     delete_topics,
@@ -33,7 +33,7 @@ from service.serving.handlers import (
     update_features,
 )
 from service.serving.served_api import Handler, Served
-from service.wire.api import ApiKey
+from service.wire.apis import ApiKey, ListenerType
 from service.wire.errors import Unanswered
 
 
@@ -52,8 +52,9 @@ def _decided(handle: Handler) -> Served:
     return Served(handled)
 
 
-_ROWS: Final[dict[int, Served]] = {
+CONTROLLER_APIS: Final[dict[int, Served]] = {
     ApiKey.FETCH: Served(quorum.handle_fetch, quorum.parse_fetch, quorum.parse_fetch_steps),
+    ApiKey.API_VERSIONS: Served(api_versions.answering(ListenerType.CONTROLLER, features_of)),
     ApiKey.CREATE_TOPICS: _decided(on_controller(create_topics.handle)),
     ApiKey.DELETE_TOPICS: _decided(on_controller(delete_topics.handle)),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
@@ -82,10 +83,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.UPDATE_RAFT_VOTER: Served(quorum.handle),
     ApiKey.COMMIT_CATALOG: _decided(catalog.handle),
 }
-_ROWS[ApiKey.ENVELOPE] = Served(envelope.handling(_ROWS))
-
-CONTROLLER_APIS: Final[dict[int, Served]] = controller_apis(_ROWS, features_of)
 """What a controller's listener serves; its handlers are given a `ControllerSide`."""
+CONTROLLER_APIS[ApiKey.ENVELOPE] = Served(envelope.handling(CONTROLLER_APIS))
 
 
 async def answer_here(side: ControllerSide, context: RequestContext, request: Any) -> Any:

@@ -329,7 +329,7 @@ class ControllerNode:
                 continue
             try:
                 answer = await self.controllers.ask(
-                    ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=_REGISTRATION_MS, is_safe_again=True
+                    ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=_REGISTRATION_MS
                 )
                 lifecycle_messages.controller_registered(answer)
             except (RequestError, UnsupportedVersion) as e:

@@ -59,10 +59,11 @@ from service.node.standalone_control_plane import Home, endpoints_of, metadata_o
 from service.remote.catalog import CatalogEntry, Tombstone
 from service.serving.api_table import BROKER_APIS
 from service.serving.config_validation import NodeConfigRules
-from service.serving.handlers import alter_configs, api_versions, incremental_alter_configs
+from service.serving.handlers import api_versions
 from service.serving.handlers.api_versions import Features
 from service.serving.served_api import Served
 from service.wire.api import ApiKey, request_module
+from service.wire.apis import ListenerType, served_on
 from service.wire.errors import UnsupportedVersion
 
 _log = logging.getLogger(__name__)
@@ -98,27 +99,14 @@ def features_of_member(broker: object) -> Features:
 
 def _member_apis() -> Mapping[int, Served]:
     forwarded = Served(forwards=_always)
-    table = dict(BROKER_APIS)
-    for key in (
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-    ):
-        table[key] = forwarded
-    table[ApiKey.ALTER_CONFIGS] = Served(alter_configs.handle, forwards=_is_not_of_a_broker)
-    table[ApiKey.INCREMENTAL_ALTER_CONFIGS] = Served(
-        incremental_alter_configs.handle, forwards=_is_not_of_a_broker
-    )
-    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(table, features_of_member))
-    return dict(sorted(table.items()))
+    table: dict[int, Served] = {
+        api.key: forwarded if api.is_forwardable else BROKER_APIS[api.key]
+        for api in served_on(ListenerType.BROKER)
+    }
+    for key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+        table[key] = BROKER_APIS[key]._replace(forwards=_is_not_of_a_broker)
+    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(ListenerType.BROKER, features_of_member))
+    return table
 
 
 MEMBER_APIS: Final = _member_apis()

@@ -8,36 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
 from service.network.exchange import RequestContext
 from service.serving.api_table import BROKER_APIS
-from service.serving.handlers import api_versions
 from service.serving.served_api import Host, Served
-from service.wire.api import ApiKey
+from service.wire.apis import ApiKey, ListenerType, served_on
 from service.wire.refusals import refusal
-
-_OF_THE_CONTROLLER: Final = (
-    ApiKey.ELECT_LEADERS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    ApiKey.DESCRIBE_QUORUM,
-    ApiKey.UNREGISTER_BROKER,
-    ApiKey.ADD_RAFT_VOTER,
-    ApiKey.REMOVE_RAFT_VOTER,
-)
 
 
 def alone_apis(side: ControllerSide) -> Mapping[int, Served]:
     """The table of the listeners of a node that is alone; `side` is its controller."""
-    table = dict(BROKER_APIS)
-    for key in _OF_THE_CONTROLLER:
-        table[key] = Served(partial(_answered, side))
-    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(table))
-    return dict(sorted(table.items()))
+    by_controller = Served(partial(_answered, side))
+    return {api.key: BROKER_APIS.get(api.key, by_controller) for api in served_on(ListenerType.BROKER)}
 
 
 async def _answered(side: ControllerSide, broker: Host, context: RequestContext, request: Any) -> Any:

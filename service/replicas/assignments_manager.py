@@ -70,7 +70,6 @@ class DirectoryLoop:
                 ApiKey.ASSIGN_REPLICAS_TO_DIRS,
                 self._message(lying),
                 timeout_ms=_TIMEOUT_MS,
-                is_safe_again=True,
             )
         except (RequestError, UnsupportedVersion) as e:
             self._warnings.warning("directories of %d replicas: %s", len(lying), e)

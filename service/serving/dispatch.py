@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
 from service.network.exchange import Answer, Later, RequestContext, Response
-from service.serving.api_table import BROKER_APIS, ONLY_READS
 from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodedMemory
 from service.serving.served_api import Host, Served
 from service.wire.api import (
@@ -30,6 +29,7 @@ from service.wire.api import (
     response_steps,
     unsupported_api_versions_frame,
 )
+from service.wire.apis import RequestEffect
 from service.wire.errors import UnsupportedRequest
 from service.wire.primitives import ManyElements
 
@@ -49,7 +49,7 @@ COUNTED_ERRORS: Final = 1000
 class Dispatcher:
     """The server's handler: called on the loop with each whole request frame, in order per connection."""
 
-    def __init__(self, broker: Host, apis: Mapping[int, Served] = BROKER_APIS) -> None:
+    def __init__(self, broker: Host, apis: Mapping[int, Served]) -> None:
         self._broker = broker
         self._apis = dict(apis)
         self.decoded = DecodedMemory()
@@ -137,7 +137,7 @@ class Dispatcher:
         only reads ends with it later, too. A Produce may want no answer, so that its peer may leave."""
         context.ends_with_peer = header.api_key != ApiKey.PRODUCE
         await self.decoded.enter(context, len(frame), growth)
-        context.ends_with_peer = header.api_key in ONLY_READS
+        context.ends_with_peer = APIS[header.api_key].effect is RequestEffect.READS
 
     async def _decoded(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served

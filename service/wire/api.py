@@ -143,8 +143,7 @@ def is_served(header: RequestHeader) -> bool:
 def _module(api: Api, version: int, kind: str) -> Any:
     if api.is_own or (api.adds_tags and version == api.max_version):
         return import_module(f"service.wire.{api.canonical}")
-    package = "".join("_" + c.lower() if c.isupper() else c for c in api.name).lstrip("_")
-    return import_module(f"kio.schema.{package}.v{version}.{kind}")
+    return import_module(f"kio.schema.{api.key.name.lower()}.v{version}.{kind}")
 
 
 def request_module(key: int) -> Any:

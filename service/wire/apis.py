@@ -1,15 +1,25 @@
-"""The APIs that Firn speaks, one row each: keys, versions, and what is special about their messages. [P]
+"""The APIs that Firn speaks, one row each: versions, listeners, effect, special messages. [P]
 
-Which of them a listener serves is said in `serving/api_table.py`.
+The handlers are registered in `serving/api_table.py` and in `controller_server/api_table.py`, by key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
+from enum import Enum, Flag, IntEnum, auto
 from typing import Any, NamedTuple
 
 from service.wire import shapes
+from service.wire.refused_arrays import (
+    Refuse,
+    altered_configs,
+    created_partitions,
+    created_topics,
+    deleted_topics,
+    elected_leaders,
+    listed_reassignments,
+    reassigned_partitions,
+)
 
 
 class ApiKey(IntEnum):
@@ -70,9 +80,26 @@ class ApiKey(IntEnum):
     COMMIT_CATALOG = 20000
 
 
+class ListenerType(Flag):
+    """The kind of a listener: Kafka's ``ApiMessageType.ListenerType`` (4.3.1)."""
+
+    BROKER = auto()
+    CONTROLLER = auto()
+
+
+class RequestEffect(Enum):
+    """The effect of an API's requests on what outlasts their connection."""
+
+    READS = auto()
+    """none: a long request ends with its connection"""
+    IDEMPOTENT = auto()
+    """the same when sent twice as when sent once; UnregisterBroker alone answers otherwise the second time"""
+    CHANGES = auto()
+    """any other: nodes do not send it again after a lost answer"""
+
+
 class Api(NamedTuple):
-    """One API: what there is to know of it on the wire, in one row of `APIS`. Who serves it where is said in
-    `serving/api_table.py`.
+    """One API: all there is to know of it but its handlers, in one row of `APIS`.
 
     `flexible_from` is its first version with compact types and tagged fields (KIP-482).
     `by_hand_before`: older versions name topics, for which the canonical message has no place; they have a
@@ -82,11 +109,18 @@ class Api(NamedTuple):
     """
 
     key: ApiKey
-    name: str
     min_version: int
     max_version: int
     flexible_from: int
-    advertised_min: int
+    listeners: ListenerType
+    """where it is served and advertised, as in Kafka"""
+    effect: RequestEffect
+    is_forwardable: bool = False
+    """brokers hand it to the controller in an Envelope (Kafka's ``ApiKeys.forwardable``)"""
+    refuse: Refuse | None = None
+    """makes the array of a refused answer, where elements have the error"""
+    advertised_from: int | None = None
+    """`advertised_min`, where that is not `min_version`"""
     by_hand_before: int = 0
     canonical: str = ""
     """module of `service.wire` with the canonical messages, if they are not kio's; loaded at its first use"""
@@ -109,128 +143,156 @@ class Api(NamedTuple):
     adds_tags: bool = False
     """`canonical` has tagged fields of Firn's own, which lie in the bytes of the newest version"""
 
+    @property
+    def name(self) -> str:
+        """Return Kafka's name, as classes of messages have it: ``CreateTopics``."""
+        return self.key.name.title().replace("_", "")
 
-def _api(
-    key: ApiKey, name: str, low: int, high: int, flexible: int, advertised: int | None = None, **more: Any
-) -> Api:
-    return Api(key, name, low, high, flexible, low if advertised is None else advertised, **more)
+    @property
+    def advertised_min(self) -> int:
+        """Return the lowest version that ApiVersions tells of."""
+        return self.min_version if self.advertised_from is None else self.advertised_from
 
+    @property
+    def is_safe_again(self) -> bool:
+        """Return whether a request may be sent again after a lost answer."""
+        return self.effect is not RequestEffect.CHANGES
+
+
+BROKER, CONTROLLER = ListenerType.BROKER, ListenerType.CONTROLLER
+BOTH = BROKER | CONTROLLER
+READS, IDEMPOTENT, CHANGES = RequestEffect
 
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
         # Advertised from 0, as Kafka does: librdkafka misreads a higher minimum (KAFKA-18659).
-        _api(ApiKey.PRODUCE, "Produce", 3, 13, 9, advertised=0, by_hand_before=13),
-        _api(ApiKey.FETCH, "Fetch", 4, 18, 12, by_hand_before=13),
-        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6, ignorable=frozenset({"timeout"})),
-        _api(
-            ApiKey.METADATA, "Metadata", 0, 13, 9,
+        Api(ApiKey.PRODUCE, 3, 13, 9, BROKER, CHANGES, advertised_from=0, by_hand_before=13),
+        Api(ApiKey.FETCH, 4, 18, 12, BOTH, READS, by_hand_before=13),
+        Api(ApiKey.LIST_OFFSETS, 1, 11, 6, BROKER, READS, ignorable=frozenset({"timeout"})),
+        Api(
+            ApiKey.METADATA, 0, 13, 9, BROKER, READS,
             canonical="metadata", upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
         ),
-        _api(
-            ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8,
+        Api(
+            ApiKey.OFFSET_COMMIT, 2, 10, 8, BROKER, CHANGES,
             canonical="offsets", ignorable=frozenset({"retention_time", "group_instance_id"}),
             quick="offset_commits",
         ),
-        _api(
-            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical="offsets",
+        Api(
+            ApiKey.OFFSET_FETCH, 1, 10, 6, BROKER, READS, canonical="offsets",
             own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
             upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
             downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
         ),
         # Advertised from 0 as JoinGroup and its like: librdkafka's lz4 and groups depend on it.
-        _api(
-            ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3,
+        Api(
+            ApiKey.FIND_COORDINATOR, 0, 6, 3, BROKER, READS,
             own_shape_before=shapes.FIND_COORDINATORS, own_response_before=shapes.FIND_COORDINATORS,
             upgrade=shapes.keys_of_key, downgrade=shapes.key_of_keys,
             downgrade_response=shapes.coordinator_of_coordinators,
             upgrade_response=shapes.coordinators_of_coordinator,
         ),
-        _api(
-            ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6,
+        Api(
+            ApiKey.JOIN_GROUP, 0, 9, 6, BROKER, CHANGES,
             downgrade_response=shapes.no_protocol_is_empty,
             ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
         ),
-        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4, is_repeated=True),
-        _api(
-            ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4,
+        Api(ApiKey.HEARTBEAT, 0, 4, 4, BROKER, CHANGES, is_repeated=True),
+        Api(
+            ApiKey.LEAVE_GROUP, 0, 5, 4, BROKER, CHANGES,
             own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
             upgrade=shapes.members_of_member, downgrade=shapes.member_of_members,
             downgrade_response=shapes.left_of_members, upgrade_response=shapes.members_of_left,
         ),
-        _api(
-            ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4,
+        Api(
+            ApiKey.SYNC_GROUP, 0, 5, 4, BROKER, CHANGES,
             ignorable=frozenset({"protocol_type", "protocol_name", "group_instance_id"}),
         ),
-        _api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
-        _api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
-        _api(
-            ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3,
+        Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, BROKER, READS),
+        Api(ApiKey.LIST_GROUPS, 0, 5, 3, BROKER, READS),
+        Api(
+            ApiKey.API_VERSIONS, 0, 4, 3, BOTH, READS,
             downgrade_response=shapes.features_above_zero,
             ignorable=frozenset({"client_software_name", "client_software_version"}),
         ),
-        _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
-        _api(
-            ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4,
+        Api(ApiKey.CREATE_TOPICS, 2, 7, 5, BOTH, CHANGES, is_forwardable=True, refuse=created_topics),
+        Api(
+            ApiKey.DELETE_TOPICS, 1, 6, 4, BOTH, CHANGES,
+            is_forwardable=True, refuse=deleted_topics,
             own_shape_before=shapes.DELETE_TOPICS_BY_ID,
             upgrade=shapes.topics_of_names, downgrade=shapes.names_of_topics,
         ),
-        _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
-        _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
-        _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
-        _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
-        _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-        _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, canonical="log_dirs", adds_tags=True),
-        _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
-        _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
-        _api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
-        _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
-        _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0),
-        _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
-        _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
-        _api(ApiKey.VOTE, "Vote", 0, 2, 0, ignorable=frozenset({"voter_id"})),
-        _api(
-            ApiKey.BEGIN_QUORUM_EPOCH, "BeginQuorumEpoch", 0, 1, 1,
+        Api(ApiKey.DELETE_RECORDS, 0, 2, 2, BROKER, CHANGES),
+        Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2, BROKER, CHANGES),
+        Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4, BROKER, READS),
+        Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, BOTH, READS),
+        Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, BOTH, IDEMPOTENT, is_forwardable=True, refuse=altered_configs),
+        Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2, BROKER, READS, canonical="log_dirs", adds_tags=True),
+        Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, BOTH, CHANGES, is_forwardable=True, refuse=created_partitions),
+        Api(ApiKey.DELETE_GROUPS, 0, 2, 2, BROKER, CHANGES),
+        Api(ApiKey.ELECT_LEADERS, 0, 2, 2, BOTH, CHANGES, is_forwardable=True, refuse=elected_leaders),
+        Api(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, BOTH, CHANGES,
+            is_forwardable=True, refuse=altered_configs,
+        ),
+        Api(
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0, BOTH, IDEMPOTENT,
+            is_forwardable=True, refuse=reassigned_partitions,
+        ),
+        Api(
+            ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0, BOTH, READS,
+            is_forwardable=True, refuse=listed_reassignments,
+        ),
+        Api(ApiKey.OFFSET_DELETE, 0, 0, 1, BROKER, CHANGES),
+        Api(ApiKey.VOTE, 0, 2, 0, CONTROLLER, CHANGES, ignorable=frozenset({"voter_id"})),
+        Api(
+            ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, 1, CONTROLLER, CHANGES,
             ignorable=frozenset({"voter_id", "leader_endpoints"}),
         ),
-        _api(
-            ApiKey.END_QUORUM_EPOCH, "EndQuorumEpoch", 0, 1, 1,
+        Api(
+            ApiKey.END_QUORUM_EPOCH, 0, 1, 1, CONTROLLER, CHANGES,
             own_shape_before=shapes.CANDIDATES,
             upgrade=shapes.candidates_of_successors, downgrade=shapes.successors_of_candidates,
         ),
-        _api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
-        _api(
-            ApiKey.ALTER_PARTITION, "AlterPartition", 2, 3, 0,
+        Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0, BOTH, READS, is_forwardable=True),
+        Api(
+            ApiKey.ALTER_PARTITION, 2, 3, 0, CONTROLLER, CHANGES,
             own_shape_before=shapes.ISR_EPOCHS,
             upgrade=shapes.isr_with_epochs, downgrade=shapes.isr_without_epochs,
         ),
-        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical="features"),
-        _api(ApiKey.ENVELOPE, "Envelope", 0, 0, 0),
-        _api(ApiKey.FETCH_SNAPSHOT, "FetchSnapshot", 0, 1, 0),
-        _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
-        _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-        _api(
-            ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0,
+        Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, BOTH, CHANGES, is_forwardable=True, canonical="features"),
+        Api(ApiKey.ENVELOPE, 0, 0, 0, CONTROLLER, CHANGES),
+        Api(ApiKey.FETCH_SNAPSHOT, 0, 1, 0, CONTROLLER, READS),
+        Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, BOTH, READS),
+        Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0, BROKER, READS),
+        Api(
+            ApiKey.BROKER_REGISTRATION, 0, 4, 0, CONTROLLER, IDEMPOTENT,
             ignorable=frozenset({"previous_broker_epoch"}),
         ),
-        _api(
-            ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0, canonical="heartbeats", adds_tags=True,
+        Api(
+            ApiKey.BROKER_HEARTBEAT, 0, 2, 0, CONTROLLER, IDEMPOTENT, canonical="heartbeats", adds_tags=True,
             ignorable=frozenset({"full_log_dirs", "resting_log_dirs"}),
         ),
-        _api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
-        _api(ApiKey.ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, 0, 0),
-        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, is_repeated=True),
-        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
-        _api(ApiKey.CONTROLLER_REGISTRATION, "ControllerRegistration", 0, 0, 0),
-        _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
-        _api(
-            ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
+        Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, BOTH, IDEMPOTENT, is_forwardable=True),
+        Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, 0, CONTROLLER, IDEMPOTENT, is_forwardable=True),
+        Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, BROKER, CHANGES, is_repeated=True),
+        Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, BROKER, READS),
+        Api(ApiKey.CONTROLLER_REGISTRATION, 0, 0, 0, CONTROLLER, IDEMPOTENT),
+        Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, CONTROLLER, IDEMPOTENT),
+        Api(
+            ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0, BROKER, READS,
             ignorable=frozenset({"resource_types"}),
         ),
-        _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
-        _api(ApiKey.ADD_RAFT_VOTER, "AddRaftVoter", 0, 1, 0),
-        _api(ApiKey.REMOVE_RAFT_VOTER, "RemoveRaftVoter", 0, 0, 0),
-        _api(ApiKey.UPDATE_RAFT_VOTER, "UpdateRaftVoter", 0, 0, 0),
-        _api(ApiKey.COMMIT_CATALOG, "CommitCatalog", 0, 0, 0, canonical="catalog", is_own=True),
+        Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0, BROKER, READS),
+        Api(ApiKey.ADD_RAFT_VOTER, 0, 1, 0, BOTH, CHANGES, is_forwardable=True),
+        Api(ApiKey.REMOVE_RAFT_VOTER, 0, 0, 0, BOTH, CHANGES, is_forwardable=True),
+        Api(ApiKey.UPDATE_RAFT_VOTER, 0, 0, 0, CONTROLLER, CHANGES),
+        Api(ApiKey.COMMIT_CATALOG, 0, 0, 0, CONTROLLER, IDEMPOTENT, canonical="catalog", is_own=True),
     )
 }  # fmt: skip
+
+
+def served_on(listener: ListenerType) -> tuple[Api, ...]:
+    """Return the rows of the APIs that listeners of this type serve."""
+    return tuple(api for api in APIS.values() if listener in api.listeners)

@@ -24,8 +24,8 @@ from kio.schema.errors import ErrorCode
 from service.metadata.batches import decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
-from service.serving.api_table import CONTROLLER_KEYS
 from service.wire.api import APIS, ApiKey, decode_request, decode_response, parse_request_header
+from service.wire.apis import ListenerType, served_on
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.fetch import parse_fetch
 from service.wire.primitives import MAX_ELEMENTS
@@ -81,7 +81,7 @@ def places(cluster: Cluster) -> list[Place]:
         )
         strangers = (ApiKey.VOTE, ApiKey.BROKER_HEARTBEAT, ApiKey.COMMIT_CATALOG, ApiKey.ENVELOPE)
         found.append(Place(broker[0], int(broker[1]), FORWARDED + strangers))
-        ours = (*sorted(CONTROLLER_KEYS), ApiKey.METADATA, ApiKey.LIST_GROUPS)
+        ours = (*(api.key for api in served_on(ListenerType.CONTROLLER)), ApiKey.METADATA, ApiKey.LIST_GROUPS)
         found.append(Place(controller[0], int(controller[1]), ours))
     return found
 

@@ -168,9 +168,7 @@ def test_a_controller_registers_with_the_active_one(quorum: KafkasQuorum) -> Non
         message = lifecycle_messages.controller_registration(
             30, UUID(int=30), (Endpoint("CONTROLLER", "127.0.0.1", 1),), FEATURES
         )
-        answer = await broker.controllers.ask(
-            ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=5_000, is_safe_again=True
-        )
+        answer = await broker.controllers.ask(ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=5_000)
         lifecycle_messages.controller_registered(answer)
         await broker.close()
 

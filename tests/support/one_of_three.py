@@ -36,6 +36,7 @@ from service.records.builder import BatchBuilder
 from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
 from service.replication.throttle import Quota, Throttle
+from service.serving.api_table import BROKER_APIS
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.internal_topics import InternalTopics
@@ -116,7 +117,7 @@ class OneOfThree:
     def __init__(self, broker: Broker, applier: Applier, logs: LogManager, metadata: SimpleNamespace) -> None:
         self.broker, self.applier, self.logs = broker, applier, logs
         self._metadata = metadata
-        self._dispatcher = Dispatcher(broker)
+        self._dispatcher = Dispatcher(broker, BROKER_APIS)
         self._numbers = itertools.count(1)
 
     @property

@@ -31,7 +31,7 @@ def handling(
         context.cancel_on_disconnect = False
         connection_id, port, listener = context.connection_id, context.client_port, context.listener
         try:
-            forwarded = await forwarding.unwrap(envelope, rows)
+            forwarded = await forwarding.unwrap(envelope)
             header = forwarded.header
             if header.api_key not in _ANYWHERE:
                 check_active(side)

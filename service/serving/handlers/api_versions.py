@@ -19,7 +19,7 @@ from service.metadata.features import supported_features
 from service.metadata.image import FeatureRange
 from service.network.exchange import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
-from service.wire.api import APIS
+from service.wire.apis import ListenerType, served_on
 
 FIRST_VERSION_WITH_CLIENT_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -39,20 +39,22 @@ def features_of_broker(broker: Broker) -> Features:
 
 
 def answering(
-    served: Collection[int], features: Callable[[Any], Features] = features_of_broker
+    listener: ListenerType, features: Callable[[Any], Features] = features_of_broker
 ) -> Callable[[Any, RequestContext, ApiVersionsRequest], ApiVersionsResponse]:
-    """The handler of a listener that serves the APIs of these keys, as they are when it is asked.
-
-    `features` of the node that the handler is given."""
+    """Return the handler of a listener of this type; `features` of the node that the handler is given."""
+    versions = tuple(
+        ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
+        for api in served_on(listener)
+    )
 
     def handle(node: Any, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        return _answer(features(node), context, request, served)
+        return _answer(features(node), context, request, versions)
 
     return handle
 
 
 def _answer(
-    features: Features, context: RequestContext, request: ApiVersionsRequest, served: Collection[int]
+    features: Features, context: RequestContext, request: ApiVersionsRequest, versions: tuple[ApiVersion, ...]
 ) -> ApiVersionsResponse:
     """What the listener serves, and the features of the cluster; INVALID_REQUEST for a client whose software
     has an impossible name (KIP-511)."""
@@ -65,11 +67,7 @@ def _answer(
         )
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=tuple(
-            ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
-            for api in APIS.values()
-            if api.key in served
-        ),
+        api_keys=versions,
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -11,8 +11,8 @@ import tracemalloc
 from collections import Counter
 from random import Random
 
-from service.serving.api_table import CONTROLLER_KEYS
-from service.wire.api import APIS, ApiKey, decode_request, decode_response, parse_request_header
+from service.wire.api import ApiKey, decode_request, decode_response, parse_request_header
+from service.wire.apis import ListenerType, served_on
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.fetch import parse_fetch
 from service.wire.primitives import MAX_ELEMENTS
@@ -23,9 +23,9 @@ def fuzz(frames: int, seed: int) -> Counter[str]:
     """Read so many damaged frames; what came of them."""
     random = Random(seed)
     kinds = [
-        (key, version)
-        for key in sorted(CONTROLLER_KEYS)
-        for version in range(APIS[key].min_version, APIS[key].max_version + 1)
+        (api.key, version)
+        for api in served_on(ListenerType.CONTROLLER)
+        for version in range(api.min_version, api.max_version + 1)
     ]
     seen: Counter[str] = Counter()
     sound: tuple[bytes, bytes] = b"", b""

@@ -70,8 +70,8 @@ class Controller:
         self.heard: list[Any] = []
         self.errors: list[ErrorCode | Exception] = []
 
-    async def ask(self, api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False) -> Any:
-        assert (timeout_ms, is_safe_again) == (TIMING.answer_timeout_ms, True)
+    async def ask(self, api_key: int, message: Any, *, timeout_ms: int) -> Any:
+        assert timeout_ms == TIMING.answer_timeout_ms
         # As on the wire, so that nothing is said that it does not carry.
         frame = encode_request(api_key, {62: 4, 63: 2}[api_key], 1, "b", message)[4:]
         message = decode_request(head_of(frame), frame)
@@ -266,16 +266,14 @@ def test_a_controller_that_takes_its_time_is_not_asked_on_another_connection() -
     async def scenario() -> None:
         controller, under_way = Controller(), 0
 
-        async def ask(api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False) -> Any:
+        async def ask(api_key: int, message: Any, *, timeout_ms: int) -> Any:
             nonlocal under_way
             under_way += 1
             assert under_way == 1
             async with asyncio.timeout(timeout_ms / 1000):
                 await asyncio.sleep(0.4)  # two intervals
             under_way -= 1
-            return await Controller.ask(
-                controller, api_key, message, timeout_ms=timeout_ms, is_safe_again=is_safe_again
-            )
+            return await Controller.ask(controller, api_key, message, timeout_ms=timeout_ms)
 
         controller.ask = ask  # type: ignore[method-assign]
         node = Node(controller)

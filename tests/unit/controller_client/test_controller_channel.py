@@ -24,8 +24,10 @@ from tests.support.peers import Address, peer, sound
 from tests.support.virtual_loop import run_virtually
 from tests.support.waiting import until
 
-KEY = ApiKey.ALLOCATE_PRODUCER_IDS
-NOT_CONTROLLER = response_module(KEY).AllocateProducerIdsResponse(
+KEY = ApiKey.CREATE_PARTITIONS
+"""Not safe to be asked for again"""
+SAFE_KEY = ApiKey.ALLOCATE_PRODUCER_IDS
+NOT_CONTROLLER = response_module(SAFE_KEY).AllocateProducerIdsResponse(
     throttle_time=0, error_code=ErrorCode.not_controller, producer_id_start=-1, producer_id_len=0
 )
 
@@ -164,7 +166,7 @@ def test_a_lost_answer_is_asked_for_again_only_where_that_is_safe() -> None:
         nodes = Nodes(n2=[lost(), "done"])
         loop = asyncio.get_running_loop()
         began = loop.time()
-        assert await queue(Quorum(at(2)), nodes).ask(KEY, "a", timeout_ms=1000, is_safe_again=True) == "done"
+        assert await queue(Quorum(at(2)), nodes).ask(SAFE_KEY, "a", timeout_ms=1000) == "done"
         assert loop.time() - began < 0.01, "a broker whose connection broke is to be heard at once"
         assert nodes.asked == [("n2", "a"), ("n2", "a")]
         nodes = Nodes(n2=[lost(), "done"])
@@ -194,7 +196,7 @@ def test_no_answer_by_the_deadline_is_an_unknown_outcome() -> None:
         with pytest.raises(OutcomeUnknown):
             await controllers.ask(KEY, "a", timeout_ms=100)
         with pytest.raises(RequestError) as caught:
-            await controllers.ask(KEY, "a", timeout_ms=100, is_safe_again=True)
+            await controllers.ask(SAFE_KEY, "a", timeout_ms=100)
         assert not isinstance(caught.value, OutcomeUnknown)
 
     run_virtually(scenario())
@@ -208,7 +210,7 @@ def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> N
 
         loop, quorum = asyncio.get_running_loop(), Quorum(at(2))
         controllers = queue(quorum, Nodes(n2=[sleeps], n3=["done"]))
-        asking = asyncio.create_task(controllers.ask(KEY, "a", timeout_ms=30_000, is_safe_again=True))
+        asking = asyncio.create_task(controllers.ask(SAFE_KEY, "a", timeout_ms=30_000))
         await asyncio.sleep(1)
         quorum.now = None  # nobody leads: the answer may still come
         await asyncio.sleep(1)
@@ -224,7 +226,7 @@ def test_who_does_not_answer_is_left_for_its_successor_where_that_is_safe() -> N
         assert await asking == "late"  # it may be done already: nobody else is asked
 
         quorum.now = at(2, 5)
-        asking = asyncio.create_task(controllers.ask(KEY, "c", timeout_ms=30_000, is_safe_again=True))
+        asking = asyncio.create_task(controllers.ask(SAFE_KEY, "c", timeout_ms=30_000))
         await asyncio.sleep(1)
         asking.cancel()
         await asyncio.wait({asking})
@@ -245,7 +247,7 @@ def test_who_is_out_of_time_together_with_his_call_leaves_no_error_behind(
 
         controllers = queue(Quorum(at(2)), Nodes(n2=[silent]))
         with pytest.raises(RequestError, match="no controller has answered"):
-            await controllers.ask(KEY, "a", timeout_ms=120, is_safe_again=True)
+            await controllers.ask(SAFE_KEY, "a", timeout_ms=120)
 
     run_virtually(scenario())
     gc.collect()
@@ -316,7 +318,7 @@ def test_not_controller_is_seen_wherever_it_stands() -> None:
 def test_over_real_channels_a_killed_controller_is_replaced() -> None:
     async def scenario() -> None:
         def moved(header: RequestHeader, request: Any) -> bytes | None:
-            if header.api_key == KEY and request.broker_epoch == 2:
+            if header.api_key == SAFE_KEY and request.broker_epoch == 2:
                 return bytes(response_frame(header, NOT_CONTROLLER))
             return sound(header, request)
 
@@ -326,8 +328,10 @@ def test_over_real_channels_a_killed_controller_is_replaced() -> None:
             controllers = Controllers(1, quorum, channels, retry_ms=10)
 
             async def ask(number: int) -> int:
-                message = request_module(KEY).AllocateProducerIdsRequest(broker_id=1, broker_epoch=number)
-                answer = await controllers.ask(KEY, message, timeout_ms=5_000, is_safe_again=True)
+                message = request_module(SAFE_KEY).AllocateProducerIdsRequest(
+                    broker_id=1, broker_epoch=number
+                )
+                answer = await controllers.ask(SAFE_KEY, message, timeout_ms=5_000)
                 first: int = answer.producer_id_start
                 return first
 

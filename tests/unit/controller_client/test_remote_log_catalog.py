@@ -24,6 +24,7 @@ from service.controller_client.remote_log_catalog import (
     result_of,
 )
 from service.remote.catalog import Catalog, CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.wire.apis import ApiKey
 from service.wire.catalog import MAX_COMMITS, CommitCatalogRequest, CommitCatalogResponse
 from service.wire.errors import UnsupportedVersion
 from tests.support.virtual_loop import run_virtually
@@ -141,8 +142,8 @@ class Answers:
         self.answer = answer
         self.asked: list[CommitCatalogRequest] = []
 
-    async def ask(self, api_key: int, message: Any, *, timeout_ms: int, is_safe_again: bool = False) -> Any:
-        assert is_safe_again
+    async def ask(self, api_key: int, message: Any, *, timeout_ms: int, inner_key: int | None = None) -> Any:
+        assert api_key == ApiKey.COMMIT_CATALOG
         self.asked.append(message)
         if isinstance(self.answer, Exception):
             raise self.answer

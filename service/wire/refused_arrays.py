@@ -1,0 +1,84 @@
+"""Arrays of refused answers: each topic, resource or partition that was asked for, with the error. [P]
+
+Rows of `apis.APIS` name them; `refusals.refusal` makes the whole answer. Source: ``getErrorResponse`` of
+Kafka's request classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Refuse = Callable[[Any, Any, dict[str, Any]], dict[str, Any]]
+"""(response module, request, the error's fields) -> the response's array"""
+
+
+def created_topics(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    topics = [
+        module.CreatableTopicResult(name=one.name, topic_id=None, configs=None, **error)
+        for one in request.topics
+    ]
+    return {"topics": tuple(topics)}
+
+
+def deleted_topics(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    topics = [
+        module.DeletableTopicResult(name=one.name, topic_id=one.topic_id, **error) for one in request.topics
+    ]
+    return {"responses": tuple(topics)}
+
+
+def created_partitions(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    topics = [module.CreatePartitionsTopicResult(name=one.name, **error) for one in request.topics]
+    return {"results": tuple(topics)}
+
+
+def altered_configs(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    resources = [
+        module.AlterConfigsResourceResponse(
+            resource_type=one.resource_type, resource_name=one.resource_name, **error
+        )
+        for one in request.resources
+    ]
+    return {"responses": tuple(resources)}
+
+
+def elected_leaders(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    topics = [
+        module.ReplicaElectionResult(
+            topic=one.topic,
+            partition_result=tuple(
+                module.PartitionResult(partition_id=each, **error) for each in one.partitions
+            ),
+        )
+        for one in request.topic_partitions or ()
+    ]
+    return {"replica_election_results": tuple(topics)}
+
+
+def reassigned_partitions(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    topics = [
+        module.ReassignableTopicResponse(
+            name=one.name,
+            partitions=tuple(
+                module.ReassignablePartitionResponse(partition_index=each.partition_index, **error)
+                for each in one.partitions
+            ),
+        )
+        for one in request.topics
+    ]
+    return {"responses": tuple(topics)}
+
+
+def listed_reassignments(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    """Return what was asked for, of which nothing is known: the error stands above."""
+    topics = [
+        module.OngoingTopicReassignment(
+            name=one.name,
+            partitions=tuple(
+                module.OngoingPartitionReassignment(partition_index=each) for each in one.partition_indexes
+            ),
+        )
+        for one in request.topics or ()
+    ]
+    return {"topics": tuple(topics)}
