@@ -30,7 +30,7 @@ from bench.measures import Measured
 from bench.parts import parts_of
 from bench.peers import Cpu, kafka_is_here, rss_mb
 from service.cli.dev_nodes import agree_on_ports
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.metadata.features import cluster_features
 from service.wire.api import ApiKey, request_module
 from tests.support.changes import Changes
@@ -289,7 +289,7 @@ def _fake_broker(broker_id: int, controller: int) -> Iterator[None]:
             beating.join()
 
 
-def _create(client: Client, name: str, partitions: int, broker_id: int | None = None) -> None:
+def _create(client: BlockingClient, name: str, partitions: int, broker_id: int | None = None) -> None:
     module = request_module(ApiKey.CREATE_TOPICS)
     assignments = tuple(
         module.CreatableReplicaAssignment(partition_index=index, broker_ids=(broker_id,))
@@ -307,9 +307,9 @@ def _create(client: Client, name: str, partitions: int, broker_id: int | None = 
     assert made.error_code == ErrorCode.none, made
 
 
-def _client(place: str) -> Client:
+def _client(place: str) -> BlockingClient:
     host, _, port = place.rpartition(":")
-    return Client(host, int(port), "bench", timeout_s=120)
+    return BlockingClient(host, int(port), "bench", timeout_s=120)
 
 
 Part = Callable[[Path, Program, argparse.Namespace], list[Measured]]

@@ -242,6 +242,8 @@ BELOW_THE_NODE = (
     "remote", "replicas", "serving", "tiering",
 )  # fmt: skip
 COMPOSES_A_NODE = "service.node.process"
+OF_OTHER_PROCESSES = "service.client.blocking_client"
+"""Commands, the console and Spark's tasks use it and take the world as they find it; no room of a node does."""
 DOORS: dict[str, set[str] | None] = {
     "concurrent.futures": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
     "concurrent.futures.thread": None,
@@ -301,8 +303,10 @@ def test_the_world_comes_by_constructor() -> None:
     found = {}
     for name, tree in trees().items():
         room = name.partition(".")[2].partition(".")[0]
-        if name == COMPOSES_A_NODE or is_a_program(tree):
+        if name in (COMPOSES_A_NODE, OF_OTHER_PROCESSES) or is_a_program(tree):
             continue
+        if room in {*BELOW_THE_NODE} - {"client"}:
+            assert OF_OTHER_PROCESSES not in {module for module, _ in imports(tree)}, name
         if room in BELOW_THE_NODE or name == "service.base.files":
             found[name] = doors_of(tree)
     assert not {name: doors for name, doors in found.items() if doors}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -20,14 +21,14 @@ from service.client.admin_models import (
     PartitionPage,
     TopicInfo,
 )
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import MalformedMessage
 
 CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
 GREETING_S: Final = 5.0
-"""So long is waited for the first answer of one of several brokers"""
+"""Time for the connection to one of several brokers, before the next is tried."""
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 BROKER_ENDPOINTS: Final = 1
@@ -53,7 +54,7 @@ class Cluster:
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._first = self._connect_any(bootstrap)
-        self._by_id: dict[int, Client] = {}
+        self._by_id: dict[int, BlockingClient] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
 
     def __enter__(self) -> Self:
@@ -69,7 +70,7 @@ class Cluster:
             client.close()
 
     @property
-    def first(self) -> Client:
+    def first(self) -> BlockingClient:
         """The connection to whom answered first, for what any node is asked."""
         return self._first
 
@@ -189,7 +190,7 @@ class Cluster:
 
     def _configs(
         self,
-        client: Client,
+        client: BlockingClient,
         resource_type: int,
         names: tuple[str, ...],
         keys: tuple[str, ...] | None,
@@ -321,12 +322,12 @@ class Cluster:
         raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
         return Fetched(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
 
-    def apart(self, broker: int, timeout_s: float) -> Client:
+    def apart(self, broker: int, timeout_s: float) -> BlockingClient:
         """A new connection to one broker, the caller's alone; it waits no longer than this for an answer."""
         host, port = self._address(broker)
         return self._connect(host, port, timeout_s)
 
-    def client(self, broker: int) -> Client:
+    def client(self, broker: int) -> BlockingClient:
         """The connection to one broker."""
         if broker not in self._by_id:
             host, port = self._address(broker)
@@ -346,7 +347,7 @@ class Cluster:
             return host, int(port)
         return self._addresses[broker]
 
-    def _connect_any(self, bootstrap: str) -> Client:
+    def _connect_any(self, bootstrap: str) -> BlockingClient:
         """A connection to the first of `host:port,…` that answers; one that hangs is left for the next."""
         failure: OSError | None = None
         addresses = bootstrap.split(",")
@@ -354,25 +355,21 @@ class Cluster:
             host, _, port = address.strip().rpartition(":")
             if not host or not port.isdigit() or int(port) > 65535:
                 raise StorageError(f"{address.strip()!r} is not HOST:PORT")
+            patience_s = math.inf if len(addresses) == 1 else GREETING_S
             try:
-                client = self._connect(host.strip("[]"), int(port), self._timeout_s)
+                return self._connect(host.strip("[]"), int(port), self._timeout_s, patience_s)
             except OSError as e:
                 failure = e
-                continue
-            if len(addresses) == 1:
-                return client
-            try:
-                client.greet(min(GREETING_S, self._timeout_s))
-                return client
-            except OSError as e:
-                failure = ConnectionError(f"{address.strip()} does not answer: {e}")
-                client.close()
         assert failure is not None
         raise failure
 
-    def _connect(self, host: str, port: int, timeout_s: float) -> Client:
+    def _connect(
+        self, host: str, port: int, timeout_s: float, set_up_timeout_s: float = math.inf
+    ) -> BlockingClient:
         try:
-            return Client(host, port, self._client_id, timeout_s=timeout_s)
+            return BlockingClient(
+                host, port, self._client_id, timeout_s=timeout_s, set_up_timeout_s=set_up_timeout_s
+            )
         except OSError as e:
             raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
 

@@ -1,7 +1,7 @@
-"""One connection to a peer that we ask: frames cut out of its bytes, and matched with what was asked.
+"""One asyncio connection to a peer: frames cut out of its bytes, and handed to a `ClientSession`.
 
-The buffer of a connection grows with the bytes that arrive, not with the size that is claimed. It is used
-again for the next answer, unless somebody holds a view of it.
+The receive buffer grows with the bytes that arrive, not with the size that is claimed. It is used again for
+the next response, unless somebody holds a view of it.
 """
 
 from __future__ import annotations
@@ -13,85 +13,83 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from service.client.session import ClientSession
 from service.network.buffers import is_unseen
 from service.network.metrics import ChannelMetrics
-from service.wire.api import APIS, ApiKey, decode_response, encode_request, refused_api_versions
-from service.wire.errors import WireError
+from service.wire.api import APIS
+from service.wire.errors import MalformedMessage, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
-from service.wire.primitives import ManyElements
 
 _SMALL_BYTES: Final = 16 << 10
 _KEPT_BYTES: Final = 1 << 20
-"""A buffer of so many bytes is kept; what is beyond that counts against the budget of all channels."""
+"""A buffer of so many bytes is kept; more counts against the budget of all channels."""
 _AT_ONCE_ELEMENTS: Final = 256
-_CORRELATION_BYTES: Final = 4
 
 
 class PeerFailed(ConnectionError):
     """The peer's bytes make no sense, or are more than are taken."""
 
 
-class Bounds(NamedTuple):
-    """What one connection may cost."""
+def garbage_from(name: str, error: WireError) -> PeerFailed:
+    """Return the error of a connection to `name` whose bytes are not the protocol."""
+    return PeerFailed(f"{name} answers with garbage: {error}")
+
+
+class ConnectionLimits(NamedTuple):
+    """Bounds on what one connection may cost."""
 
     most_in_flight: int
     max_response_bytes: int
 
 
-class Memory:
-    """What the answers that are arriving may cost together."""
+class ReceiveBudget:
+    """Memory that the responses arriving on several connections may take together."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.left_bytes = budget_bytes
 
 
-class Sent:
-    """A request that is in flight."""
+class PendingResponse:
+    """A response that somebody waits for."""
 
-    __slots__ = ("answer", "api_key", "correlation_id", "timer", "version")
+    __slots__ = ("answer", "api_key", "timer", "version")
 
-    def __init__(self, api_key: int, version: int, correlation_id: int, answer: asyncio.Future[Any]) -> None:
+    def __init__(self, api_key: int, version: int, answer: asyncio.Future[Any]) -> None:
         self.api_key = api_key
         self.version = version
-        self.correlation_id = correlation_id
         self.answer = answer
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Many(NamedTuple):
-    """A whole answer with many elements, which is read in slices."""
-
-    frame: memoryview
-
-
-class Link(asyncio.BufferedProtocol):
-    """One connection: frames cut out of its bytes and matched with what was asked."""
+class AsyncConnection(asyncio.BufferedProtocol):
+    """One connection. Owned by the event loop; `set_up` comes before `send`."""
 
     def __init__(
         self,
-        name: str,
+        session: ClientSession,
         loop: asyncio.AbstractEventLoop,
-        bounds: Bounds,
-        memory: Memory,
+        limits: ConnectionLimits,
+        budget: ReceiveBudget,
         metrics: ChannelMetrics,
-        on_lost: Callable[[Link, Exception], None],
+        on_lost: Callable[[AsyncConnection, Exception], None],
     ) -> None:
-        self._name = name
+        self.session = session
+        self._name = session.name
         self._loop = loop
-        self._most = bounds.most_in_flight
-        self._max_bytes = bounds.max_response_bytes
-        self._memory = memory
+        self._most = limits.most_in_flight
+        self._max_bytes = limits.max_response_bytes
+        self._budget = budget
         self._metrics = metrics
         self._on_lost = on_lost
         self._buffer = bytearray(_SMALL_BYTES)
         self._spare: bytearray | None = None
-        """of the last answer, if somebody had a view of it when it was whole; hardly any more at the next"""
+        """of the last response, if somebody held a view of it when it was whole; seldom still at the next"""
         self._view: memoryview | None = None
         self._end = 0
         self._error: Exception | None = None
-        self._correlation_id = 0
+        self._set_up_frame: asyncio.Future[bytes] | None = None
         self._transport: asyncio.Transport
-        self.sent: deque[Sent] = deque()
+        self.pending: deque[PendingResponse] = deque()
         self.writable = asyncio.Event()
         self.writable.set()
         self.room = asyncio.Event()
@@ -109,7 +107,7 @@ class Link(asyncio.BufferedProtocol):
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # Never beyond the answer that is arriving: so nothing is ever moved.
+        # Never beyond the response that is arriving: so no byte is ever moved.
         stop = SIZE_BYTES if self._end < SIZE_BYTES else min(len(self._buffer), SIZE_BYTES + self._size())
         self._view = memoryview(self._buffer)[self._end : stop]
         return self._view
@@ -125,7 +123,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             self._arrived()
         except WireError as e:
-            self.end(PeerFailed(f"{self._name} answers with garbage: {e}"))
+            self.end(garbage_from(self._name, e))
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -139,7 +137,7 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._over(self._error or exc or ConnectionResetError(f"{self._name} closed the connection"))
 
-    # -- answers
+    # -- responses
 
     def _size(self) -> int:
         return read_frame_size(self._buffer, 0, self._max_bytes)
@@ -148,94 +146,101 @@ class Link(asyncio.BufferedProtocol):
         if self._end < SIZE_BYTES:
             return
         whole = SIZE_BYTES + self._size()
-        if not self.sent:
-            raise PeerBabbles(f"{whole - SIZE_BYTES} bytes that nobody asked for")
+        if not self.session.in_flight:
+            raise MalformedMessage(f"{whole - SIZE_BYTES} bytes that answer no request")
         if self._end == whole:
             with memoryview(self._buffer) as view:
-                self._answered(view[SIZE_BYTES:whole])
-            self._begin_anew()
+                self._take_frame(view[SIZE_BYTES:whole])
+            self._reset_buffer()
         elif self._end == len(self._buffer):
             self._grow(min(whole, 2 * len(self._buffer)))
 
     def _grow(self, size: int) -> None:
         spare, self._spare = self._spare, None
-        if spare is not None and len(spare) >= size and is_unseen(spare) and self._take(len(spare)):
+        if spare is not None and len(spare) >= size and is_unseen(spare) and self._charge(len(spare)):
             spare[: self._end] = self._buffer[: self._end]
             self._buffer = spare
-        elif self._take(size):
+        elif self._charge(size):
             self._buffer.extend(bytes(size - len(self._buffer)))
         else:
-            raise PeerBabbles(f"an answer of {self._size()} bytes, for which there is no memory")
+            raise MalformedMessage(f"no memory is left for a response of {self._size()} bytes")
 
-    def _take(self, size: int) -> bool:
-        """Charge for a buffer that is larger than this one."""
-        more = _charge(size) - _charge(len(self._buffer))
-        if more > self._memory.left_bytes:
+    def _charge(self, size: int) -> bool:
+        """Charge the budget for a larger buffer; False if it has too little left."""
+        more = _charged(size) - _charged(len(self._buffer))
+        if more > self._budget.left_bytes:
             return False
-        self._memory.left_bytes -= more
+        self._budget.left_bytes -= more
         return True
 
-    def _begin_anew(self) -> None:
-        """The next answer goes into the same buffer. One that somebody holds a view of is the spare: to begin
-        small for each of a follower's answers would cost as much as writing them (pages to be had anew)."""
+    def _reset_buffer(self) -> None:
+        """Make room for the next response: in this buffer, unless somebody holds a view of it; then it
+        becomes the spare. To begin small for each of a follower's responses would cost as much as writing
+        them (new pages each time)."""
         self._end, self._spare = 0, None
-        self._memory.left_bytes += _charge(len(self._buffer))
+        self._budget.left_bytes += _charged(len(self._buffer))
         if is_unseen(self._buffer):
             del self._buffer[_KEPT_BYTES:]
         else:
             self._spare, self._buffer = self._buffer, bytearray(_SMALL_BYTES)
 
-    def _answered(self, frame: memoryview) -> None:
-        sent = self.sent[0]
-        if len(frame) < _CORRELATION_BYTES:
-            raise PeerBabbles(f"an answer of {len(frame)} bytes")
-        correlation_id = int.from_bytes(frame[:_CORRELATION_BYTES], "big", signed=True)
-        if correlation_id != sent.correlation_id:
-            raise PeerBabbles(f"answer to request {correlation_id}, {sent.correlation_id} was sent")
-        message: Any = None
-        if not sent.answer.done():  # else nobody waits for it any more
-            if sent.api_key == ApiKey.API_VERSIONS and refused_api_versions(frame) is not None:
-                message = OlderVersions(refused_api_versions(frame) or 0)
-            else:
-                try:
-                    _, message = decode_response(sent.api_key, sent.version, frame, _AT_ONCE_ELEMENTS)
-                except ManyElements:
-                    message = Many(frame)
-        self.sent.popleft()
+    def _take_frame(self, frame: memoryview) -> None:
+        if not self.session.is_ready:
+            if self._set_up_frame is not None and not self._set_up_frame.done():
+                self._set_up_frame.set_result(bytes(frame))
+            return
+        pending = self.pending[0]
+        is_wanted = not pending.answer.done()
+        message = self.session.receive(frame, _AT_ONCE_ELEMENTS, is_wanted=is_wanted)
+        self.pending.popleft()
         self.room.set()
-        if sent.timer is not None:
-            sent.timer.cancel()
-        if not sent.answer.done():
-            sent.answer.set_result(message)
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if is_wanted:
+            pending.answer.set_result(message)
 
     # -- requests
 
-    def send(self, api_key: int, version: int, client_id: str, message: Any, deadline: float) -> Sent:
-        """Write the request; its `answer` comes, or the link's end. Raises `ValueError` for a message that
-        `version` cannot carry."""
-        if not self.is_open:
-            raise ConnectionResetError(f"{self._name} closed the connection")
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        frame = encode_request(api_key, version, self._correlation_id, client_id, message)
-        sent = Sent(api_key, version, self._correlation_id, self._loop.create_future())
-        sent.answer.add_done_callback(seen)
-        sent.timer = self._loop.call_at(deadline, self._late, sent)
-        self.sent.append(sent)
-        if len(self.sent) >= self._most:
+    async def exchange(self, outgoing: bytes) -> bytes:
+        """Send bytes of the session's set-up; return the frame that answers them. Raises the connection's
+        end."""
+        self._raise_if_closed()
+        self._set_up_frame = self._loop.create_future()
+        self._write(outgoing)
+        return await self._set_up_frame
+
+    def send(self, api_key: int, version: int, message: Any, deadline: float) -> PendingResponse:
+        """Send a request; its `answer` is the response, or how the connection ended. Raises `ValueError` for
+        a message that `version` cannot carry."""
+        self._raise_if_closed()
+        frame = self.session.request(api_key, version, message)
+        pending = PendingResponse(api_key, version, self._loop.create_future())
+        pending.answer.add_done_callback(retrieve_exception)
+        pending.timer = self._loop.call_at(deadline, self._late, pending)
+        self.pending.append(pending)
+        if len(self.pending) >= self._most:
             self.room.clear()
+        self._write(frame)
+        return pending
+
+    def _write(self, frame: bytes) -> None:
         self._metrics.sent_bytes += len(frame)
         self._metrics.calls += 1
         self._transport.write(frame)
-        return sent
 
-    def _late(self, sent: Sent) -> None:
+    def _raise_if_closed(self) -> None:
+        if not self.is_open:
+            raise ConnectionResetError(f"{self._name} closed the connection")
+
+    def _late(self, pending: PendingResponse) -> None:
         self._metrics.timed_out += 1
-        if not sent.answer.done():
-            sent.answer.set_exception(TimeoutError(f"no answer to {APIS[sent.api_key].name} in time"))
-        self.end(ConnectionResetError(f"{self._name} did not answer {APIS[sent.api_key].name} in time"))
+        name = APIS[pending.api_key].name
+        if not pending.answer.done():
+            pending.answer.set_exception(TimeoutError(f"no answer to {name} in time"))
+        self.end(ConnectionResetError(f"{self._name} did not answer {name} in time"))
 
     def end(self, error: Exception) -> None:
-        """Give the connection up: what is in flight fails with `error`."""
+        """Close the connection at once: what is in flight fails with `error`."""
         if self.is_open:
             self._error = error
             self._over(error)
@@ -245,42 +250,34 @@ class Link(asyncio.BufferedProtocol):
         if not self.is_open:
             return
         self.is_open = False
-        self.writable.set()  # whoever waits looks again, and finds it closed
+        self.writable.set()  # who waits finds it closed
         self.room.set()
-        self._memory.left_bytes += _charge(len(self._buffer))
+        self._budget.left_bytes += _charged(len(self._buffer))
         self._buffer, self._spare, self._end = bytearray(_SMALL_BYTES), None, 0
         self._on_lost(self, error)
-        while self.sent:
-            sent = self.sent.popleft()
-            if sent.timer is not None:
-                sent.timer.cancel()
-            if not sent.answer.done():
-                sent.answer.set_exception(again(error))
+        if self._set_up_frame is not None and not self._set_up_frame.done():
+            self._set_up_frame.set_exception(copy_of(error))
+        while self.pending:
+            pending = self.pending.popleft()
+            if pending.timer is not None:
+                pending.timer.cancel()
+            if not pending.answer.done():
+                pending.answer.set_exception(copy_of(error))
 
 
-def _charge(size: int) -> int:
-    """What a buffer of `size` bytes takes of the budget."""
+def _charged(size: int) -> int:
+    """Bytes of the budget that a buffer of `size` bytes takes."""
     return max(0, size - _KEPT_BYTES)
 
 
-class PeerBabbles(WireError):
-    """Bytes that are no answer to what was asked."""
-
-
-class OlderVersions(NamedTuple):
-    """KIP-511: the peer knows ApiVersions up to this version."""
-
-    newest: int
-
-
-def seen(answer: asyncio.Future[Any]) -> None:
-    """For whoever asked may have gone when it fails: that is nobody's error."""
+def retrieve_exception(answer: asyncio.Future[Any]) -> None:
+    """Mark a future's exception as retrieved: its caller may have been cancelled before it failed."""
     if not answer.cancelled():
         answer.exception()
 
 
-def again(error: Exception) -> Exception:
-    """The same error for one more of those that it concerns: each raises, and marks, its own."""
+def copy_of(error: Exception) -> Exception:
+    """Return an equal error, so that each of several callers raises and marks its own."""
     with suppress(TypeError):
         return type(error)(*error.args)
     return OSError(str(error))

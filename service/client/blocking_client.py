@@ -1,11 +1,11 @@
-"""A small blocking client: one connection, one request at a time, versions negotiated.
+"""A blocking client of one broker: one connection, one request at a time, over a `ClientSession`.
 
-For the command line and tests.
+Used by commands, the console and Spark's tail.
 
 Example::
 
     cluster = request_module(ApiKey.DESCRIBE_CLUSTER)
-    with Client("127.0.0.1", 9092, "firn-cli") as client:
+    with BlockingClient("127.0.0.1", 9092, "firn-cli") as client:
         request = cluster.DescribeClusterRequest(
             include_cluster_authorized_operations=False, include_fenced_brokers=False
         )
@@ -14,32 +14,35 @@ Example::
 
 from __future__ import annotations
 
+import math
 import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
-from service.wire.api import (
-    APIS,
-    ApiKey,
-    api_versions_request,
-    common_versions,
-    decode_response,
-    encode_request,
-    refused_api_versions,
-)
-from service.wire.errors import MalformedMessage
+from service.base.errors import ConfigError, RequestError
+from service.client.security import PLAINTEXT, Security
+from service.client.session import ClientSession
+from service.wire.errors import UnsupportedVersion, WireError
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
+MAX_RESPONSE_BYTES: Final = 256 << 20
+_SET_UP_RESPONSE_BYTES: Final = 1 << 20
+_FIRST_BYTES: Final = 64 << 10
 
-class Client:
+
+class BlockingClient:
     """Canonical messages to and from one broker.
 
-    Raises `OSError` (also when the broker closes the connection), `MalformedMessage` for an answer that is
-    not one, and `RequestError` when the broker serves no version of an API that we know. Not safe for
-    several threads.
+    Raises `OSError` when the broker is not there, closes the connection or is silent for too long,
+    `WireError` for what is not Kafka's protocol, `RequestError` when it serves no version of an API that we
+    know, and `ConfigError` when it refuses the login or its certificate is not trusted; after any of these
+    but `RequestError` the connection is of no use. Belongs to one thread; `abort` is for any.
     """
 
     def __init__(
@@ -49,14 +52,33 @@ class Client:
         client_id: str = "firn",
         *,
         timeout_s: float = 30.0,
-        max_response_bytes: int = 256 << 20,
+        connect_timeout_s: float = math.inf,
+        set_up_timeout_s: float = math.inf,
+        security: Security = PLAINTEXT,
     ) -> None:
+        """Connect, negotiate versions and log in, within `set_up_timeout_s`.
+
+        `timeout_s` bounds each silence of the broker, `connect_timeout_s` the TCP and TLS handshakes.
+        """
         self.address = f"{host}:{port}"
-        self._client_id = client_id
-        self._max_response_bytes = max_response_bytes
-        self._correlation_id = 0
-        self._versions: dict[int, int] | None = None
-        self._socket = socket.create_connection((host, port), timeout_s)
+        self._silence_s = timeout_s
+        self._is_secured = security.tls is not None
+        self._is_aborted = False
+        deadline = time.monotonic() + set_up_timeout_s
+        login = security.credentials.login() if security.credentials is not None else None
+        self._session = ClientSession(self.address, client_id, login)
+        connect_s = min(timeout_s, connect_timeout_s, set_up_timeout_s)
+        self._socket = _connected(host, port, connect_s, security.tls)
+        try:
+            outgoing: bytes | None = self._session.start()
+            while outgoing is not None:
+                self._send(outgoing, deadline)
+                frame = self._receive_frame(deadline, _SET_UP_RESPONSE_BYTES)
+                with self._naming_the_broker():
+                    outgoing = self._session.set_up(frame)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -69,75 +91,107 @@ class Client:
     def close(self) -> None:
         self._socket.close()
 
-    def greet(self, seconds: float) -> None:
-        """Negotiate versions; `TimeoutError` where the broker does not answer within this time."""
-        patience_s = self._socket.gettimeout()
-        self._socket.settimeout(seconds)
-        self._known_versions()
-        self._socket.settimeout(patience_s)
+    def abort(self) -> None:
+        """Make the thread that waits for the broker fail at once. For any thread."""
+        self._is_aborted = True
+        try:
+            # A TLS socket is not for two threads: the connection below it is shut down.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:
+            return  # it is closed already
 
-    def request(self, api_key: int, message: Any, *, newest: int | None = None) -> Any:
-        """The canonical response to the canonical request `message`, both in the newest version both sides
-        know, or in `newest` where that is older.
+    def request(
+        self,
+        api_key: int,
+        message: Any,
+        *,
+        newest: int | None = None,
+        timeout_s: float = math.inf,
+        expected_bytes: int = 0,
+    ) -> Any:
+        """Send a canonical request; return the canonical response.
+
+        Both go in the newest version that both sides know, or in `newest` where that is older. `timeout_s`
+        bounds the whole exchange; `expected_bytes` is the likely size of the response, which may be larger by
+        `MAX_RESPONSE_BYTES`.
         """
+        deadline = time.monotonic() + timeout_s
         version = self.version(api_key)
         if newest is not None:
             version = min(version, newest)
-        return self._decode(api_key, version, self._exchange(api_key, version, message))
+        self._send(self._session.request(api_key, version, message), deadline)
+        frame = self._receive_frame(deadline, MAX_RESPONSE_BYTES + expected_bytes, expected_bytes)
+        with self._naming_the_broker():
+            return self._session.receive(frame)
 
     def version(self, api_key: int) -> int:
-        """The version in which `request` talks to the broker."""
-        version = self._known_versions().get(api_key)
-        if version is None:
-            raise RequestError(
-                ErrorCode.unsupported_version,
-                f"{self.address} serves no known version of {APIS[api_key].name}",
-            )
-        return version
+        """Return the version in which `request` talks to the broker."""
+        try:
+            return self._session.version(api_key)
+        except UnsupportedVersion as e:
+            raise RequestError(ErrorCode.unsupported_version, str(e)) from e
 
     def serves(self, api_key: int) -> bool:
-        """Whether there is a version of it that both sides know."""
-        return api_key in self._known_versions()
+        """Return whether there is a version of the API that both sides know."""
+        return api_key in self._session.versions
 
-    def _known_versions(self) -> dict[int, int]:
-        if self._versions is None:
-            self._versions = self._negotiate()
-        return self._versions
+    def _send(self, data: bytes, deadline: float) -> None:
+        self._wait_until(deadline)
+        self._socket.sendall(data)
 
-    def _negotiate(self) -> dict[int, int]:
-        """Newest common version by API key. A broker older than our ApiVersions answers in version 0
-        (KIP-511).
-        """
-        api = APIS[ApiKey.API_VERSIONS]
-        message = api_versions_request()
-        version = api.max_version
-        answer = self._exchange(api.key, version, message)
-        if (older := refused_api_versions(answer)) is not None:
-            version = older
-            answer = self._exchange(api.key, version, message)
-        response = self._decode(api.key, version, answer)
-        if response.error_code != ErrorCode.none:
-            raise RequestError(ErrorCode(response.error_code), f"{self.address} refused ApiVersions")
-        return common_versions(response)
+    def _receive_frame(self, deadline: float, max_bytes: int, expected_bytes: int = 0) -> memoryview:
+        """Read one response, without its size."""
+        try:
+            size = read_frame_size(self._receive(SIZE_BYTES, deadline, SIZE_BYTES), 0, max_bytes)
+        except WireError as e:
+            hint = "" if self._is_secured else ", or expects TLS (security.protocol SSL or SASL_SSL)"
+            raise type(e)(f"{self.address} does not speak Kafka's protocol{hint}: {e}") from None
+        return self._receive(size, deadline, expected_bytes + _FIRST_BYTES)
 
-    def _exchange(self, api_key: int, version: int, message: Any) -> bytearray:
-        """Send one request; the response frame without its size."""
-        self._correlation_id += 1
-        self._socket.sendall(encode_request(api_key, version, self._correlation_id, self._client_id, message))
-        size = read_frame_size(self._receive(SIZE_BYTES), 0, self._max_response_bytes)
-        return self._receive(size)
-
-    def _decode(self, api_key: int, version: int, answer: bytearray) -> Any:
-        correlation_id, response = decode_response(api_key, version, answer)
-        if correlation_id != self._correlation_id:
-            raise MalformedMessage(f"answer to request {correlation_id}, {self._correlation_id} was sent")
-        return response
-
-    def _receive(self, size: int) -> bytearray:
-        data = bytearray()
-        while len(data) < size:
-            piece = self._socket.recv(min(size - len(data), 1 << 20))
-            if not piece:
+    def _receive(self, size: int, deadline: float, expected_bytes: int) -> memoryview:
+        """Read `size` bytes. Memory beyond `expected_bytes` grows with what arrives, not with what is
+        claimed."""
+        data = bytearray(min(size, expected_bytes))
+        at = 0
+        while at < size:
+            if at == len(data):
+                data += bytes(min(len(data), size - at))
+            self._wait_until(deadline)
+            with memoryview(data) as whole, whole[at:] as rest:
+                count = self._socket.recv_into(rest)
+            if not count:
                 raise ConnectionResetError(f"{self.address} closed the connection")
-            data += piece
-        return data
+            at += count
+        return memoryview(data).toreadonly()
+
+    @contextmanager
+    def _naming_the_broker(self) -> Iterator[None]:
+        try:
+            yield
+        except WireError as e:
+            raise type(e)(f"{self.address} answers with garbage: {e}") from e
+
+    def _wait_until(self, deadline: float) -> None:
+        """Let the next call of the socket wait until then, or for the longest silence."""
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"{self.address} did not answer in time")
+        if self._is_aborted:
+            raise ConnectionAbortedError(f"the connection to {self.address} was given up")
+        self._socket.settimeout(min(left_s, self._silence_s))
+
+
+def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+    if timeout_s <= 0:
+        raise TimeoutError(f"no time is left to connect to {host}:{port}")
+    plain = socket.create_connection((host, port), timeout_s)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as e:
+        plain.close()
+        raise ConfigError(f"the certificate of {host}:{port} is not to be trusted: {e.verify_message}") from e
+    except BaseException:
+        plain.close()
+        raise

@@ -1,10 +1,10 @@
-"""SASL as Kafka speaks it: PLAIN and SCRAM, and the two requests that carry them. [P]
+"""SASL's client side in Kafka: PLAIN and SCRAM, and the two requests that carry them. [P]
 
-A `Login` is a machine: `first()` is what the client says first, `answer(data)` what it says to each thing
-the server says, None when it is done. SCRAM proves the server too: one that does not know the password is
-refused.
-Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM, without channel binding), Kafka ``ScramFormatter`` (no SASLprep);
-KIP-43 and KIP-152 for the requests, whose version 1 is spoken by every broker since Kafka 1.0.
+A `Login` is a state machine: `first()` returns the client's first message, `answer(data)` its reply to each
+of the server's, None when the login is complete. SCRAM authenticates the server too: one that does not know
+the password is refused. Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM, without channel binding), Kafka
+``ScramFormatter`` (no SASLprep); KIP-43 and KIP-152 for the requests, whose version 1 is spoken by every
+broker since Kafka 1.0.
 """
 
 from __future__ import annotations
@@ -22,45 +22,56 @@ from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
 from service.wire.primitives import Cursor, write_nullable_string, write_string
 
-_HANDSHAKE: Final = 17
-_AUTHENTICATE: Final = 36
-_VERSION: Final = 1
+HANDSHAKE: Final = 17
+AUTHENTICATE: Final = 36
+VERSION: Final = 1
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MIN_ITERATIONS: Final = 4096
 _MAX_ITERATIONS: Final = 1_000_000
-"""A server names the number: beyond this it would be taking the processor's time."""
+"""The server chooses the number; more would let it spend the client's CPU time."""
 
 
 class Login(Protocol):
     """The client's side of one mechanism."""
 
+    mechanism: str
+    username: str
+
     def first(self) -> bytes:
-        """What is said first."""
+        """Return the client's first message."""
 
     def answer(self, data: bytes) -> bytes | None:
-        """What is said to the server's `data`; None: all is said. `ConfigError` if it cannot be trusted."""
+        """Return the reply to the server's `data`, None when done. `ConfigError` if the server is not to be
+        trusted."""
 
 
 def login(mechanism: str, username: str, password: str, nonce: str) -> Login:
-    """The machine of a mechanism; `nonce` is fresh randomness in printable ASCII without commas."""
+    """Return the login of one of `MECHANISMS`; `nonce` is fresh randomness in printable ASCII without
+    commas."""
     if mechanism == "PLAIN":
         return _Plain(username, password)
-    return _Scram(mechanism.removeprefix("SCRAM-SHA-"), username, password, nonce)
+    return _Scram(mechanism, username, password, nonce)
 
 
 class _Plain:
+    mechanism = "PLAIN"
+
     def __init__(self, username: str, password: str) -> None:
-        self._said = f"\0{username}\0{password}".encode()
+        self.username = username
+        self._message = f"\0{username}\0{password}".encode()
 
     def first(self) -> bytes:
-        return self._said
+        return self._message
 
     def answer(self, data: bytes) -> bytes | None:
         return None
 
 
 class _Scram:
-    def __init__(self, bits: str, username: str, password: str, nonce: str) -> None:
-        self._hash = f"sha{bits}"
+    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+        self.mechanism = mechanism
+        self.username = username
+        self._hash = "sha" + mechanism.removeprefix("SCRAM-SHA-")
         self._password = password.encode()
         self._nonce = nonce
         name = username.replace("=", "=3D").replace(",", "=2C")
@@ -120,20 +131,20 @@ def _unbase64(given: dict[str, str], letter: str) -> bytes:
 
 def handshake_frame(correlation_id: int, client_id: str, mechanism: str) -> bytes:
     """SaslHandshake 1, size included."""
-    out = _header(_HANDSHAKE, correlation_id, client_id)
+    out = _header(HANDSHAKE, correlation_id, client_id)
     write_string(out, mechanism)
     return frame(out)
 
 
 def authenticate_frame(correlation_id: int, client_id: str, data: bytes) -> bytes:
     """SaslAuthenticate 1, size included."""
-    out = _header(_AUTHENTICATE, correlation_id, client_id)
+    out = _header(AUTHENTICATE, correlation_id, client_id)
     out += struct.pack(">i", len(data)) + data
     return frame(out)
 
 
 def _header(key: int, correlation_id: int, client_id: str) -> bytearray:
-    out = bytearray(struct.pack(">hhi", key, _VERSION, correlation_id))
+    out = bytearray(struct.pack(">hhi", key, VERSION, correlation_id))
     write_nullable_string(out, client_id)
     return out
 

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.client.async_channel import Reachable, was_sent
-from service.client.async_connection import seen
+from service.client.async_connection import retrieve_exception
 from service.wire.apis import APIS
 
 _LOOKED_AT: Final = 1_000
@@ -204,7 +204,7 @@ class Controllers:
         """The answer of one who may sleep or be cut off, and then would be waited for though it has a
         successor: `Superseded` as soon as that is known."""
         calling = asyncio.ensure_future(call)
-        calling.add_done_callback(seen)  # its time may be up together with that of who asked
+        calling.add_done_callback(retrieve_exception)  # its time may be up together with that of who asked
         try:
             while not (await asyncio.wait({calling}, timeout=self._retry_ms / 1000))[0]:
                 if self._leaders.active() not in (None, active):

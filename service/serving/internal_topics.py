@@ -10,7 +10,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.client.async_connection import seen
+from service.client.async_connection import retrieve_exception
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC
@@ -81,7 +81,7 @@ class InternalTopics:
             making = asyncio.get_running_loop().create_task(self._make(name), name=f"make-{name}")
             self._making[name] = making
             making.add_done_callback(lambda _: self._making.pop(name, None))
-            making.add_done_callback(seen)  # who asked may have gone
+            making.add_done_callback(retrieve_exception)  # who asked may have gone
         done, _ = await asyncio.wait({making}, timeout=CREATED_WITHIN_S)
         for one in done:
             one.result()

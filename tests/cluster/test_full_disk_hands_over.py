@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from service.cli.main import main
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.cluster.test_http_listener import Http
 from tests.conftest import BRISK
@@ -85,7 +85,7 @@ class Small:
             election_type=0, topic_partitions=(asked,), timeout=timedelta(seconds=20)
         )
         host, _, port = self.cluster.members[1].bootstrap.rpartition(":")
-        with Client(host, int(port), "test", timeout_s=30) as client:
+        with BlockingClient(host, int(port), "test", timeout_s=30) as client:
             answer = client.request(ApiKey.ELECT_LEADERS, request)
         (found,) = answer.replica_election_results
         return {int(one.error_code) for one in found.partition_result}

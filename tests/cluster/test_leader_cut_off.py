@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.changes import Changer, Changes, judge
@@ -116,7 +116,7 @@ def ask_for_many(controller: str) -> ErrorCode:
         name="lost", num_partitions=MANY, replication_factor=1, assignments=(), configs=()
     )
     request = module.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=60))
-    with Client(host, int(port), "test", timeout_s=60) as client:
+    with BlockingClient(host, int(port), "test", timeout_s=60) as client:
         answer: ErrorCode = client.request(ApiKey.CREATE_TOPICS, request).topics[0].error_code
         return answer
 

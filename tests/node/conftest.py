@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.world import World, system_world
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.config.settings import BrokerConfig
 from service.node.node import Node
 from service.node.supervisor import Supervisor
@@ -81,14 +81,14 @@ class NodeThread:
             self._loop.call_soon_threadsafe(self._supervisor.stop)
         self._thread.join()
 
-    def client(self) -> Client:
-        return Client(self.host, self.port, "test", timeout_s=20)
+    def client(self) -> BlockingClient:
+        return BlockingClient(self.host, self.port, "test", timeout_s=20)
 
 
 class Talk:
     """Requests in one line each, newest versions."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BlockingClient) -> None:
         self.client = client
 
     def __call__(self, key: ApiKey, name: str, **fields: Any) -> Any:

@@ -57,7 +57,7 @@ async def talk(
             yield other, channel
         finally:
             await channel.close()
-            assert channel._memory.left_bytes == options.memory_bytes
+            assert channel._budget.left_bytes == options.memory_bytes
 
 
 def answering(data: bytes | None, first: Behave = sound) -> Behave:
@@ -226,14 +226,14 @@ def test_answers_that_are_let_go_share_a_buffer() -> None:
     async def scenario() -> None:
         async with talk(snapshot) as (_, channel):
             await ask_for_bytes(channel, 1, 3_000_000)
-            assert channel._link is not None
-            buffer = channel._link._spare
+            assert channel._connection is not None
+            buffer = channel._connection._spare
             assert buffer is not None
             for _ in range(5):
                 await ask_for_bytes(channel, 1, 3_000_000)
-                assert channel._link._spare is buffer
+                assert channel._connection._spare is buffer
             await ask_for_bytes(channel, 1, 1)
-            assert channel._link._spare is not buffer
+            assert channel._connection._spare is not buffer
 
     run(scenario())
 
@@ -657,9 +657,9 @@ def test_a_size_that_is_a_lie_costs_no_memory() -> None:
     async def scenario() -> None:
         async with talk(answering(struct.pack(">i", 90 << 20) + HEAD), BRISK) as (_, channel):
             call = asyncio.create_task(channel.call(KEY, 0, ask(1), timeout_ms=200))
-            await until(lambda: channel._link is not None and channel._link._end == 8)
-            assert channel._link is not None
-            assert len(channel._link._buffer) < 64 << 10
+            await until(lambda: channel._connection is not None and channel._connection._end == 8)
+            assert channel._connection is not None
+            assert len(channel._connection._buffer) < 64 << 10
             with pytest.raises(TimeoutError):
                 await call
 
@@ -674,7 +674,7 @@ def test_answers_of_all_peers_share_one_budget() -> None:
             channels = Channels(options)
             with pytest.raises(PeerFailed, match="no memory"):
                 await channels.call(other.address, KEY, 0, ask(1))
-            assert channels._memory.left_bytes == options.memory_bytes
+            assert channels._budget.left_bytes == options.memory_bytes
             await channels.close()
 
     run(scenario())

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.node.test_fetch import DAY, list_offset, values
@@ -52,7 +52,7 @@ def node(start: Callable[..., NodeThread], disk: FaultDisk) -> NodeThread:
     return start(make_world(SystemClock(), disk), firn_max_inflated_batch_bytes=str(1 << 20))
 
 
-def filled(client: Client, value_bytes: int, **configs: str) -> Any:
+def filled(client: BlockingClient, value_bytes: int, **configs: str) -> Any:
     """A topic of two partitions with five batches each; its id."""
     talk = Talk(client)
     topic_id = talk.create("t", 2, **configs).topic_id

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.wire import RawConnection, schema
@@ -144,7 +144,7 @@ def test_clients_do_not_write_to_it_but_for_the_administrators(node: NodeThread,
     find(talk, "a")
     topic_id = talk.topic_id(OFFSETS)
     assert talk.produce(topic_id, [b"x"], 1).error_code is ErrorCode.invalid_topic_exception
-    with Client(node.host, node.port, "__admin_client", timeout_s=20) as client:
+    with BlockingClient(node.host, node.port, "__admin_client", timeout_s=20) as client:
         answer = Talk(client).produce(topic_id, [b"x"], 1)
         assert answer.error_code is ErrorCode.invalid_record, "only because the topic wants keys"
 

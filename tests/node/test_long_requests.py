@@ -12,7 +12,7 @@ import pytest
 
 from service.base import slices
 from service.base.clock import SystemClock
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.records.builder import build_batch
 from service.serving.decode_budget import DecodedMemory
 from service.wire.api import APIS, ApiKey, encode_request, request_module
@@ -199,7 +199,7 @@ def test_what_a_long_fetch_was_decoded_to_is_freed_in_slices(
     assert freed == [2 * count if stays else count]
 
 
-def list_ends(client: Client, topic: str, partitions: int) -> list[int]:
+def list_ends(client: BlockingClient, topic: str, partitions: int) -> list[int]:
     module = request_module(ApiKey.LIST_OFFSETS)
     some = tuple(
         module.ListOffsetsPartition(partition_index=n, current_leader_epoch=-1, timestamp=-1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v10.request import OffsetCommitRequestPartition
 
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from service.wire.offsets import OffsetCommitRequest, OffsetCommitRequestTopic
 from tests.process.test_console import ask
@@ -21,7 +21,7 @@ MANY = 320
 PER_PAGE = 50
 
 
-def commits(client: Client, group: str) -> bool:
+def commits(client: BlockingClient, group: str) -> bool:
     """Whether it is taken; partitions of the coordinator may still be loading."""
     one = OffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")
     request = OffsetCommitRequest(
@@ -45,7 +45,7 @@ def test_many_groups_are_listed_by_pages_and_looking_at_none_makes_none(tmp_path
             assert ask(url, "/group?id=nobody")[0] == 404
             assert not list(node.data.glob("__consumer_offsets-*"))
             Admin(node.bootstrap).create("flights", 1)
-            with Client("127.0.0.1", node.port) as client:
+            with BlockingClient("127.0.0.1", node.port) as client:
                 coordinator = request_module(ApiKey.FIND_COORDINATOR)
                 client.request(
                     ApiKey.FIND_COORDINATOR,

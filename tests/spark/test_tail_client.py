@@ -304,7 +304,7 @@ LIES: dict[str, tuple[Answer, type[Exception], str]] = {
     "another request's answer": (
         _other_correlation_id,
         BrokerError,
-        r"t-0: 127.0.0.1:\d+ answers request \d+",
+        r"t-0: 127.0.0.1:\d+ answers with garbage: a response to request \d+",
     ),
     "a frame of two gigabytes": (lambda _: b"\x7f\xff\xff\xff", BrokerError, "is over the limit of"),
     "a negative size": (lambda _: b"\xff\xff\xff\xfe", BrokerError, "negative frame size"),

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
 
 from service.base.errors import ConfigError
 from service.spark.errors import BrokerError
@@ -22,60 +14,24 @@ from tests.spark.kafka_history import PARTITIONS, SETTINGS, consume_all, write_h
 from tests.spark.tails import batches_of, options_of, rows_in, split_of
 from tests.support.kafka_node import KafkaNode
 from tests.support.requirements import need_kafka_tools
+from tests.support.secured_kafka import LOGINS, make_pem, secured_kafka
 from tests.support.tiers import EARLIEST, LATEST, offset
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.java
-LOGIN = "org.apache.kafka.common.security"
-SECURED = ("SASL_PLAINTEXT", "SASL_SSL", "SSL")
 
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `key.pem`, `cert.pem` (for 127.0.0.1, signed by itself) and `both.pem`."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not here")
-    folder = tmp_path_factory.mktemp("pem")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"),
-        ],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-    (folder / "both.pem").write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
-    return folder
+    return make_pem(tmp_path_factory.mktemp("pem"))
 
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory, pem: Path) -> Iterator[KafkaNode]:
     need_kafka_tools()
-    settings = SETTINGS | {
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(pem / "both.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(pem / "cert.pem"),
-        "listener.name.ssl.ssl.client.auth": "required",
-    }
-    for listener in ("sasl_plaintext", "sasl_ssl"):
-        jaas = f"listener.name.{listener}.{{}}.sasl.jaas.config"
-        settings[jaas.format("plain")] = f'{LOGIN}.plain.PlainLoginModule required user_alice="secret";'
-        for mechanism in ("scram-sha-256", "scram-sha-512"):
-            settings[jaas.format(mechanism)] = f"{LOGIN}.scram.ScramLoginModule required;"
-    node = KafkaNode(tmp_path_factory.mktemp("kafka") / "kafka", settings, heap="512m", secured=SECURED)
-    try:
+    with secured_kafka(tmp_path_factory.mktemp("kafka") / "kafka", pem, SETTINGS) as node:
         write_history(node.bootstrap, node.data, seed=5)
-        admin = AdminClient({"bootstrap.servers": node.bootstrap})
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            made = UserScramCredentialUpsertion("bob", ScramCredentialInfo(mechanism, 4096), b"pencil")
-            for done in admin.alter_user_scram_credentials([made]).values():
-                done.result(30)
         yield node
-    finally:
-        node.stop()
 
 
 def read(bootstrap: str, topic: str, begin: int, end: int, partition: int = 0, **more: object) -> list[Row]:
@@ -110,10 +66,7 @@ def login(mechanism: str, username: str, password: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
-@pytest.mark.parametrize(
-    ("mechanism", "username", "password"),
-    [("PLAIN", "alice", "secret"), ("SCRAM-SHA-256", "bob", "pencil"), ("SCRAM-SHA-512", "bob", "pencil")],
-)
+@pytest.mark.parametrize(("mechanism", "username", "password"), LOGINS)
 def test_logins(
     kafka: KafkaNode, pem: Path, protocol: str, mechanism: str, username: str, password: str
 ) -> None:
@@ -154,7 +107,7 @@ def test_brokers_are_proved_by_their_certificates_and_prove_us_by_ours(kafka: Ka
 
 
 def test_a_listener_of_another_protocol_is_told_apart(kafka: KafkaNode) -> None:
-    with pytest.raises(ConfigError, match=r"does not take kafka.sasl.mechanism=PLAIN|refuses"):
+    with pytest.raises(ConfigError, match=r"does not offer the SASL mechanism PLAIN|refuses"):
         read(
             kafka.bootstrap,
             "ledger",

@@ -14,7 +14,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.metadata.batches import decode_batches
 from service.metadata.records import RemoveTopicRecord, TopicRecord
 from service.records.batch import complete_headers
@@ -60,7 +60,7 @@ class Changer:
         self._port = int(port)
         self.pause_s = pause_s
         self._random = Random(seed)
-        self._client: Client | None = None
+        self._client: BlockingClient | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"changer-{node_id}", daemon=True)
         self._thread.start()
@@ -106,7 +106,7 @@ class Changer:
         """The answer; None where there was none."""
         try:
             if self._client is None:
-                self._client = Client(self._host, self._port, "changer", timeout_s=_ANSWER_S)
+                self._client = BlockingClient(self._host, self._port, "changer", timeout_s=_ANSWER_S)
             answer = self._create(name) if creates else self._delete(name)
         except (OSError, WireError, RequestError):
             if self._client is not None:

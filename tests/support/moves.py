@@ -20,7 +20,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import WireError
 from tests.support.processes import wait_until
@@ -327,9 +327,9 @@ class Mover:
         ]
 
 
-def _client(member: Member) -> Client:
+def _client(member: Member) -> BlockingClient:
     host, _, port = member.bootstrap.rpartition(":")
-    return Client(host, int(port), "mover", timeout_s=_ANSWER_S)
+    return BlockingClient(host, int(port), "mover", timeout_s=_ANSWER_S)
 
 
 def _results(answer: Any) -> Iterator[tuple[ErrorCode, object]]:

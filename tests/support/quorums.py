@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
 from service.cli.dev_nodes import HOST, DevNode, Plan, agree_on_ports, format_nodes, lay_out
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.hot.log_dir import encode_uuid, random_id
 from service.metadata.bootstrap import InitialController
 from service.metadata.features import CATALOG_VERSION
@@ -184,7 +184,7 @@ class Member:
         module = request_module(ApiKey.DESCRIBE_QUORUM)
         partition = module.PartitionData(partition_index=0)
         topic = module.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
-        with Client(host, int(port), "test") as client:
+        with BlockingClient(host, int(port), "test") as client:
             answer = client.request(ApiKey.DESCRIBE_QUORUM, module.DescribeQuorumRequest(topics=(topic,)))
         found = answer.topics[0].partitions[0]
         return Quorum(
@@ -202,7 +202,7 @@ class Member:
         host, _, port = self.bootstrap.rpartition(":")
         module = request_module(ApiKey.METADATA)
         asked = module.MetadataRequestTopic(topic_id=None, name=topic)
-        with Client(host, int(port), "test") as client:
+        with BlockingClient(host, int(port), "test") as client:
             request = module.MetadataRequest(
                 topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
             )
@@ -214,7 +214,7 @@ class Member:
         """As this node knows them."""
         host, _, port = self.bootstrap.rpartition(":")
         module = request_module(ApiKey.METADATA)
-        with Client(host, int(port), "test") as client:
+        with BlockingClient(host, int(port), "test") as client:
             request = module.MetadataRequest(
                 topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.records.batch import complete_headers
 from service.wire.api import ApiKey, request_module
 from tests.support.processes import wait_until
@@ -36,7 +36,7 @@ def states(member: Member, topic: str, seconds: float = 30.0) -> dict[int, State
     host, _, port = member.bootstrap.rpartition(":")
     module = request_module(ApiKey.METADATA)
     asked = module.MetadataRequestTopic(topic_id=None, name=topic)
-    with Client(host, int(port), "test", timeout_s=seconds) as client:
+    with BlockingClient(host, int(port), "test", timeout_s=seconds) as client:
         request = module.MetadataRequest(
             topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )

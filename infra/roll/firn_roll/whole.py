@@ -18,7 +18,7 @@ from typing import Any
 
 from service.base.errors import FirnError
 from service.client.admin import Cluster
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.wire.api import ApiKey, request_module
 
 CLIENT_ID = "firn-roll"
@@ -67,7 +67,7 @@ def look(
                 elif missing := replicas - {*one.isr} - without:
                     behind.append(f"{name} is not in sync on {', '.join(map(str, sorted(missing)))}")
     host, _, port = bootstrap.rpartition(":")
-    with Client(host.strip("[]"), int(port), CLIENT_ID) as client:
+    with BlockingClient(host.strip("[]"), int(port), CLIENT_ID) as client:
         leader, voters = quorum(client)
     lacks += [*some(behind), *broken_quorum(leader, voters, controllers, without)]
     return {"lacks": lacks, "leader": leader, "only": some(only)}
@@ -88,7 +88,7 @@ def broken_brokers(cluster: Cluster, brokers: set[int], without: set[int]) -> It
             yield f"broker {broker} is {'fenced' if broker in there else 'not registered'}"
 
 
-def quorum(client: Client) -> tuple[int, list[Any]]:
+def quorum(client: BlockingClient) -> tuple[int, list[Any]]:
     module = request_module(ApiKey.DESCRIBE_QUORUM)
     partition = module.PartitionData(partition_index=0)
     topic = module.TopicData(topic_name="__cluster_metadata", partitions=(partition,))

@@ -1,25 +1,30 @@
-"""The brokers of one cluster: whom to ask, over connections that stay. Blocking.
+"""The brokers of one cluster, over connections that stay. Blocking.
 
-Brokers go, come back and hand their partitions on; whoever asks tries again. One `Brokers` belongs to one
+Brokers go, come back and hand their partitions on; the caller tries again. One `Brokers` belongs to one
 thread, but for `abort`.
 """
 
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
+from service.base.errors import ConfigError
+from service.client.blocking_client import BlockingClient
+from service.client.security import Credentials, Security, tls_context
 from service.spark.errors import BrokerError
-from service.spark.tail.client_options import Address
-from service.spark.tail.connection import Connection
+from service.spark.tail.client_options import Address, ClientOptions
 from service.spark.tail.options import TailOptions
 from service.spark.tail.places import metadata_request
-from service.wire.api import ApiKey
+from service.wire.api import APIS, ApiKey
 from service.wire.errors import WireError
 
 _MORE_TRIED: Final = 3
 """Brokers that are asked for metadata besides those of ``bootstrap.servers``, when none of these answers."""
+_LOWEST: Final[dict[int, int]] = {ApiKey.METADATA: 10, ApiKey.LIST_OFFSETS: 2, ApiKey.FETCH: 13}
+"""The first versions with topic ids, isolation levels, and topics by id."""
 
 
 class Brokers:
@@ -27,7 +32,7 @@ class Brokers:
 
     def __init__(self, tail: TailOptions, shuffled: random.Random | None = None) -> None:
         self._tail = tail
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BlockingClient] = {}
         self._known: list[Address] = []
         self._is_aborted = False
         self._random = random.Random() if shuffled is None else shuffled
@@ -65,14 +70,22 @@ class Brokers:
     def ask(
         self, address: Address, api_key: int, message: Any, *, timeout_s: float, expected_bytes: int = 0
     ) -> Any:
-        """The answer of one broker. After any failure its connection is made anew the next time."""
+        """Return one broker's response. After any failure its connection is made again the next time.
+
+        Raises as `BlockingClient`, and `ConfigError` where the broker is too old for the tail.
+        """
         if self._is_aborted:
-            raise ConnectionAbortedError("nobody waits for the answer any more")
+            raise ConnectionAbortedError("the read was given up")
         try:
             connection = self._connections.get(address)
             if connection is None:
-                connection = Connection(address, self._tail.client, timeout_s)
-                self._connections[address] = connection
+                connection = self._connections[address] = _connected(address, self._tail.client, timeout_s)
+            if not connection.serves(api_key) or connection.version(api_key) < _LOWEST[api_key]:
+                raise ConfigError(
+                    f"{connection.address} is too old, or too new: of {APIS[api_key].name} the tail needs "
+                    f"version {_LOWEST[api_key]} to {APIS[api_key].max_version}, with topics by id "
+                    "(Kafka 3.1 or newer)"
+                )
             return connection.request(api_key, message, timeout_s=timeout_s, expected_bytes=expected_bytes)
         except BaseException:
             if (broken := self._connections.pop(address, None)) is not None:
@@ -87,3 +100,38 @@ class Brokers:
         self._random.shuffle(servers)
         self._random.shuffle(others)
         return list(dict.fromkeys((*connected, *servers, *others[:_MORE_TRIED])))
+
+
+def _connected(address: Address, options: ClientOptions, timeout_s: float) -> BlockingClient:
+    request_s = options.request_timeout_ms / 1000
+    return BlockingClient(
+        *address,
+        options.client_id,
+        timeout_s=request_s + options.wait_max_ms / 1000,
+        connect_timeout_s=options.connect_timeout_ms / 1000,
+        set_up_timeout_s=min(timeout_s, request_s),
+        security=_security(options),
+    )
+
+
+def _security(options: ClientOptions) -> Security:
+    try:
+        tls = (
+            tls_context(
+                options.ca_location,
+                options.certificate_location,
+                options.key_location,
+                options.key_password,
+                checks_hostname=options.checks_hostname,
+            )
+            if options.uses_tls
+            else None
+        )
+    except OSError as e:
+        raise ConfigError(f"options kafka.ssl.…: {e}") from e
+    credentials = None
+    if options.uses_sasl:
+        credentials = Credentials(
+            options.mechanism or "", options.username, options.password, secrets.token_urlsafe
+        )
+    return Security(tls, credentials)

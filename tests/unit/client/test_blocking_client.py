@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.client.blocking_client import Client
+from service.client.blocking_client import BlockingClient
 from service.network.exchange import RequestContext, Response
 from service.network.server import Server
 from service.wire.api import (
@@ -82,7 +82,7 @@ def serving(handler: Callable[[RequestContext, memoryview], Response]) -> Iterat
 
 
 def ask(port: int) -> Any:
-    with Client("127.0.0.1", port, "me") as client:
+    with BlockingClient("127.0.0.1", port, "me") as client:
         client.request(ApiKey.DESCRIBE_CLUSTER, CLUSTER)
         return client.request(ApiKey.DESCRIBE_CLUSTER, CLUSTER).cluster_id
 
