@@ -243,7 +243,7 @@ BELOW_THE_NODE = (
 )  # fmt: skip
 COMPOSES_A_NODE = "service.node.process"
 OF_OTHER_PROCESSES = "service.client.blocking_client"
-"""Commands, the console and Spark's tasks use it and take the world as they find it; no room of a node does."""
+"""Commands, the console and Spark's tasks use it: no room of a node does."""
 DOORS: dict[str, set[str] | None] = {
     "concurrent.futures": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
     "concurrent.futures.thread": None,

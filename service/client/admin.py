@@ -370,6 +370,8 @@ class Cluster:
             return BlockingClient(
                 host, port, self._client_id, timeout_s=timeout_s, set_up_timeout_s=set_up_timeout_s
             )
+        except TimeoutError as e:
+            raise TimeoutError(f"{host}:{port} does not answer in time") from e
         except OSError as e:
             raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
 

@@ -158,7 +158,10 @@ class BlockingClient:
                 data += bytes(min(len(data), size - at))
             self._wait_until(deadline)
             with memoryview(data) as whole, whole[at:] as rest:
-                count = self._socket.recv_into(rest)
+                try:
+                    count = self._socket.recv_into(rest)
+                except TimeoutError:
+                    raise TimeoutError(f"{self.address} did not answer in time") from None
             if not count:
                 raise ConnectionResetError(f"{self.address} closed the connection")
             at += count
