@@ -81,18 +81,18 @@ def _add_repair(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _describe(args: argparse.Namespace) -> int:
     from service.cli.cluster_words import described
-    from service.client.cluster_health import as_json, wrongs
-    from service.client.cluster_health_queries import look, look_at_controllers
+    from service.client.cluster_health import as_json, problems_of
+    from service.client.cluster_health_queries import describe_controllers, describe_health
 
     if args.bootstrap_controller is not None:
-        found = look_at_controllers(args.bootstrap_controller)
+        found = describe_controllers(args.bootstrap_controller)
     else:
-        found = look(args.bootstrap_server, args.most)
+        found = describe_health(args.bootstrap_server, args.most)
     if args.format == "json":
         print(json.dumps(as_json(found), indent=2))
     else:
         print("\n".join(described(found)))
-    return 1 if wrongs(found) else 0
+    return 1 if problems_of(found) else 0
 
 
 def _repair(args: argparse.Namespace) -> int:

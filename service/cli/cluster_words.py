@@ -8,22 +8,22 @@ from typing import Final
 from service.base.printable import escaped
 from service.cli.columns import aligned
 from service.client.cluster_health import (
-    IllPartition,
+    BrokerLoad,
+    ClusterHealth,
     MetadataReplica,
     NodeState,
-    Partitions,
+    PartitionSummary,
     QuorumInfo,
-    Reassignment,
-    Share,
-    Standing,
-    wrongs,
+    ReassignmentInfo,
+    UnhealthyPartition,
+    problems_of,
 )
 
 MOST_MOVING: Final = 50
 NOTHING: Final = "-"
 
 
-def described(found: Standing) -> list[str]:
+def described(found: ClusterHealth) -> list[str]:
     """What is wrong stands first; then nodes, the quorum, brokers, partitions and what moves."""
     lines = [f"cluster: {escaped(found.cluster_id)}"]
     if found.quorum is not None:
@@ -34,13 +34,13 @@ def described(found: Standing) -> list[str]:
         lines.append(_partitions(found.partitions))
     if found.moving is not None:
         lines.append(f"reassignments: {len(found.moving)} under way")
-    lines += [f"wrong: {escaped(one)}" for one in wrongs(found)] or ["wrong: nothing"]
+    lines += [f"wrong: {escaped(one)}" for one in problems_of(found)] or ["wrong: nothing"]
     for block in _tables(found):
         lines += ["", *block]
     return lines
 
 
-def _tables(found: Standing) -> Iterator[list[str]]:
+def _tables(found: ClusterHealth) -> Iterator[list[str]]:
     if found.nodes:
         yield aligned([("node", "roles", "rack", "state", "listeners"), *map(_node, found.nodes)])
     if found.quorum is not None:
@@ -62,7 +62,7 @@ def _quorum(quorum: QuorumInfo) -> str:
     )
 
 
-def _partitions(found: Partitions) -> str:
+def _partitions(found: PartitionSummary) -> str:
     return (
         f"partitions: {found.partitions} of {found.topics} topics; {found.offline} offline, "
         f"{found.under_min_isr} under min ISR, {found.under_replicated} under-replicated, "
@@ -95,17 +95,17 @@ def _replica(quorum: QuorumInfo, one: MetadataReplica, role: str) -> tuple[str, 
     )  # fmt: skip
 
 
-def _shares(found: Partitions) -> list[str]:
+def _shares(found: PartitionSummary) -> list[str]:
     head = ("broker", "leads", "preferred", "follows", "out of sync", "offline")
 
-    def row(node: int, one: Share) -> Sequence[str]:
+    def row(node: int, one: BrokerLoad) -> Sequence[str]:
         counts = (node, one.leads, one.preferred, one.follows, one.out_of_sync, one.offline)
         return [str(value) for value in counts]
 
     return aligned([head, *(row(*one) for one in found.shares.items())])
 
 
-def _ill(found: Partitions) -> list[str]:
+def _ill(found: PartitionSummary) -> list[str]:
     head = ("partition", "is", "leader", "replicas", "isr", "min isr", "elr", "last known elr")
     lines = aligned([head, *map(_ill_row, found.ill)])
     if rest := found.ill_in_all - len(found.ill):
@@ -113,7 +113,7 @@ def _ill(found: Partitions) -> list[str]:
     return lines
 
 
-def _ill_row(one: IllPartition) -> Sequence[str]:
+def _ill_row(one: UnhealthyPartition) -> Sequence[str]:
     state = one.state
     return (
         f"{one.topic}-{state.partition}", one.what.name.lower().replace("_", "-"),
@@ -122,7 +122,7 @@ def _ill_row(one: IllPartition) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _moving(found: Sequence[Reassignment]) -> list[str]:
+def _moving(found: Sequence[ReassignmentInfo]) -> list[str]:
     rows = [("moving", "replicas", "adding", "removing")]
     rows += [
         (f"{one.topic}-{one.partition}", numbers(one.replicas), numbers(one.adding), numbers(one.removing))

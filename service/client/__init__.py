@@ -1,4 +1,4 @@
-"""The client's side of Kafka's protocol: asyncio channels, a blocking client, admin calls, cluster health.
+"""The client's side of Kafka's protocol: one session under two clients, admin requests, cluster health.
 
-Nodes, the commands, the console and Spark speak to brokers by it. Must not know what this node serves.
+Nodes, commands, the console and Spark's tail use it to talk to brokers. Must not know what this node serves.
 """

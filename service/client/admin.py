@@ -1,4 +1,4 @@
-"""What commands and the console ask a cluster, in plain values. Blocking; one connection to each broker."""
+"""Admin requests of commands and console, in plain values. Blocking; one connection to each broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.base.errors import RequestError, StorageError
 from service.client.admin_models import (
     ClusterInfo,
     ConfigEntry,
-    Fetched,
+    FetchResult,
     NodeInfo,
     PartitionInfo,
     PartitionPage,
@@ -34,7 +34,7 @@ BROKER_RESOURCE: Final = 4
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
 
-# what ListOffsets answers for these instead of a time (KIP-405, KIP-1005)
+# Special timestamps of ListOffsets (KIP-405, KIP-1005)
 LATEST: Final = -1
 EARLIEST: Final = -2
 EARLIEST_LOCAL: Final = -4
@@ -43,7 +43,7 @@ MAX_TIMESTAMP: Final = -3
 
 
 class Cluster:
-    """A cluster by one or more of its addresses; what it is asked changes nothing there.
+    """A cluster by one or more of its addresses. Has no request that changes anything.
 
     Raises `RequestError`, `StorageError` and `OSError`.
     """
@@ -71,11 +71,11 @@ class Cluster:
 
     @property
     def first(self) -> BlockingClient:
-        """The connection to whom answered first, for what any node is asked."""
+        """The connection to the node that answered first, for requests to any node."""
         return self._first
 
     def describe(self, *, controllers: bool = False) -> ClusterInfo:
-        """The cluster and its brokers, sorted by id; or its `controllers`, as one of them tells (KIP-919)."""
+        """Return the cluster with its brokers, or with its `controllers` (KIP-919), by id."""
         module = request_module(ApiKey.DESCRIBE_CLUSTER)
         response = self._first.request(
             ApiKey.DESCRIBE_CLUSTER,
@@ -87,14 +87,15 @@ class Cluster:
         )
         raise_for(response.error_code, response.error_message, "the cluster")
         nodes = [NodeInfo(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in response.brokers]
-        self._know(response.brokers, "broker_id")
+        self._remember(response.brokers, "broker_id")
         return ClusterInfo(response.cluster_id, response.controller_id, tuple(sorted(nodes)))
 
-    def _know(self, brokers: Iterable[Any], id_field: str) -> None:
+    def _remember(self, brokers: Iterable[Any], id_field: str) -> None:
         self._addresses = {getattr(one, id_field): (one.host, one.port) for one in brokers}
 
     def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
-        """`most` partitions of a topic from number `first` on: little work however many it has (KIP-966)."""
+        """Return `most` partitions of a topic from number `first` on; the cost does not grow with the topic
+        (KIP-966)."""
         response = self._described((topic,), (topic, first) if first else None, most)
         if not response.topics:
             raise_for(ErrorCode.unknown_topic_or_partition, None, f"topic {topic}")
@@ -103,9 +104,9 @@ class Cluster:
         return PartitionPage(_topic_info(found), response.next_cursor is not None)
 
     def every_topic(self, at_once: int = 2_000) -> Iterator[TopicInfo]:
-        """All topics in the order of their names, `at_once` partitions to an answer.
+        """Yield all topics by name, `at_once` partitions to a request.
 
-        A topic may come in several parts, one after the other.
+        A topic may come in several consecutive parts.
         """
         for topics in self.described((), at_once):
             for topic in topics:
@@ -113,8 +114,8 @@ class Cluster:
                 yield _topic_info(topic)
 
     def described(self, names: Sequence[str], at_once: int) -> Iterator[Sequence[Any]]:
-        """Topics of these names, or all, as DescribeTopicPartitions tells them, `at_once` partitions to an
-        answer. They come sorted by name, and one may come in several parts."""
+        """Yield topics of these names, or all, as DescribeTopicPartitions returns them: `at_once` partitions
+        to a request, sorted by name, a topic perhaps in several consecutive parts."""
         at: tuple[str, int] | None = None
         while True:
             response = self._described(names, at, at_once)
@@ -128,7 +129,7 @@ class Cluster:
             at = after
 
     def _described(self, topics: Sequence[str], at: tuple[str, int] | None, most: int) -> Any:
-        """Partitions of these topics, or of all, from a topic and partition on."""
+        """Request partitions of these topics, or of all, from a topic and partition on."""
         module = request_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
         request = module.DescribeTopicPartitionsRequest(
             topics=tuple(module.TopicRequest(name=name) for name in topics),
@@ -138,7 +139,7 @@ class Cluster:
         return self._first.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request)
 
     def topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
-        """The topics of these names, or all, sorted by name."""
+        """Return the topics of these names, or all, sorted by name."""
         module = request_module(ApiKey.METADATA)
         asked = None
         if names is not None:
@@ -149,7 +150,7 @@ class Cluster:
                 topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False
             ),
         )
-        self._know(response.brokers, "node_id")
+        self._remember(response.brokers, "node_id")
         found = []
         for topic in response.topics:
             raise_for(topic.error_code, None, f"topic {topic.name}")
@@ -161,25 +162,25 @@ class Cluster:
         return sorted(found)
 
     def topic_overrides(self, name: str) -> dict[str, str]:
-        """What is set on the topic itself."""
+        """Return the settings of the topic itself, without defaults."""
         topic_source = 1
         (configs,) = self._configs(self._first, TOPIC_RESOURCE, (name,), None)
         return {c.name: c.value for c in configs if c.config_source == topic_source and c.value is not None}
 
     def broker_configs(self, broker: int, keys: Sequence[str]) -> dict[str, str | None]:
-        """Values of these keys on one broker."""
+        """Return the values of these keys on one broker."""
         (configs,) = self._configs(self.client(broker), BROKER_RESOURCE, (str(broker),), tuple(keys))
         return {c.name: c.value for c in configs}
 
     def topic_configs(self, names: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, str | None]]:
-        """Values of these keys, by topic."""
+        """Return the values of these keys, by topic."""
         found = self._configs(self._first, TOPIC_RESOURCE, tuple(names), tuple(keys))
         return {name: {c.name: c.value for c in configs} for name, configs in zip(names, found, strict=True)}
 
     def entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
-        """Every key of a topic or of a broker (by its id), with its documentation, sorted by name."""
+        """Return every key of a topic or of a broker (by its id), with documentation, sorted by name."""
         client = self.client(int(name)) if resource_type == BROKER_RESOURCE else self._first
-        (configs,) = self._configs(client, resource_type, (name,), None, told=True)
+        (configs,) = self._configs(client, resource_type, (name,), None, with_documentation=True)
         return sorted(
             ConfigEntry(
                 c.name, c.value, c.config_source, c.config_type, c.read_only, c.is_sensitive,
@@ -195,9 +196,9 @@ class Cluster:
         names: tuple[str, ...],
         keys: tuple[str, ...] | None,
         *,
-        told: bool = False,
+        with_documentation: bool = False,
     ) -> list[Sequence[Any]]:
-        """The entries of each resource; `told`: with documentation and synonyms."""
+        """Return the entries of each resource, if `with_documentation` with that and synonyms."""
         module = request_module(ApiKey.DESCRIBE_CONFIGS)
         resources = tuple(
             module.DescribeConfigsResource(
@@ -206,7 +207,7 @@ class Cluster:
             for name in names
         )
         request = module.DescribeConfigsRequest(
-            resources=resources, include_documentation=told, include_synonyms=told
+            resources=resources, include_documentation=with_documentation, include_synonyms=with_documentation
         )
         by_name = {}
         for result in client.request(ApiKey.DESCRIBE_CONFIGS, request).results:
@@ -215,7 +216,7 @@ class Cluster:
         return [by_name.get(name, ()) for name in names]
 
     def offsets(self, topic: str, leaders: Mapping[int, int], timestamp: int) -> dict[int, int]:
-        """By partition: what its leader answers for `timestamp` (-1 where there is none)."""
+        """Return, by partition, the offset that its leader has for `timestamp` (-1 if there is none)."""
         answers: dict[int, int] = {}
         for p, answered in self.look_up(topic, leaders, timestamp).items():
             raise_for(answered.error_code, None, f"{topic}-{p}")
@@ -223,7 +224,7 @@ class Cluster:
         return answers
 
     def look_up(self, topic: str, leaders: Mapping[int, int], timestamp: int) -> dict[int, Any]:
-        """As `offsets`, but the whole answer for each partition, errors included."""
+        """Return, by partition, the whole answer of ListOffsets, errors included."""
         answers: dict[int, Any] = {}
         for leader in sorted(set(leaders.values())):
             partitions = [p for p, its_leader in leaders.items() if its_leader == leader]
@@ -249,9 +250,10 @@ class Cluster:
                 yield p.partition_index, p
 
     def ends(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Where each (topic, partition) ends; nothing of those that are not there, or have no leader."""
+        """Return the end of each (topic, partition), leaving out those that do not exist or have no
+        leader."""
         asked: dict[int, dict[str, list[int]]] = {}
-        for leader, topic, partition in self._led(places):
+        for leader, topic, partition in self._leaders_of(places):
             asked.setdefault(leader, {}).setdefault(topic, []).append(partition)
         module = request_module(ApiKey.LIST_OFFSETS)
         found: dict[tuple[str, int], int] = {}
@@ -279,8 +281,8 @@ class Cluster:
                         found[topic.name, one.partition_index] = one.offset
         return found
 
-    def _led(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[int, str, int]]:
-        """Leader, topic and partition of those that have a leader."""
+    def _leaders_of(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[int, str, int]]:
+        """Yield leader, topic and partition of those that have a leader."""
         names = tuple(dict.fromkeys(topic for topic, _ in places))
         if not names:
             return
@@ -291,7 +293,7 @@ class Cluster:
             include_topic_authorized_operations=False,
         )
         response = self._first.request(ApiKey.METADATA, request)
-        self._know(response.brokers, "node_id")
+        self._remember(response.brokers, "node_id")
         leaders = {
             (topic.name, p.partition_index): p.leader_id
             for topic in response.topics
@@ -303,8 +305,8 @@ class Cluster:
 
     def fetch(
         self, leader: int, topic_id: UUID, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int
-    ) -> Fetched:
-        """Batches from the one that holds `offset` on, which may begin below it."""
+    ) -> FetchResult:
+        """Fetch batches, from the one that holds `offset` on; it may begin below `offset`."""
         module = request_module(ApiKey.FETCH)
         asked = module.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         request = module.FetchRequest(
@@ -318,17 +320,18 @@ class Cluster:
         raise_for(response.error_code, None, "fetch")
         (answered,) = response.responses[0].partitions if response.responses else (None,)
         if answered is None:
-            return Fetched(b"", -1, -1)
+            return FetchResult(b"", -1, -1)
         raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
-        return Fetched(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
+        return FetchResult(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
 
     def apart(self, broker: int, timeout_s: float) -> BlockingClient:
-        """A new connection to one broker, the caller's alone; it waits no longer than this for an answer."""
+        """Open a connection to one broker that the caller owns and closes; `timeout_s` bounds each
+        silence."""
         host, port = self._address(broker)
         return self._connect(host, port, timeout_s)
 
     def client(self, broker: int) -> BlockingClient:
-        """The connection to one broker."""
+        """Return the connection to one broker, which this cluster owns."""
         if broker not in self._by_id:
             host, port = self._address(broker)
             if len(self._addresses) == 1:
@@ -342,13 +345,13 @@ class Cluster:
         if broker not in self._addresses:
             raise StorageError(f"node {broker} is not there")
         if len(self._addresses) == 1:
-            # It is who answered; the name that it tells may be for others, as at the end of a tunnel.
+            # The advertised address may be for others, as at the end of a tunnel: use the one that answered.
             host, _, port = self._first.address.rpartition(":")
             return host, int(port)
         return self._addresses[broker]
 
     def _connect_any(self, bootstrap: str) -> BlockingClient:
-        """A connection to the first of `host:port,…` that answers; one that hangs is left for the next."""
+        """Connect to the first of `host:port,…` that answers in time."""
         failure: OSError | None = None
         addresses = bootstrap.split(",")
         for address in addresses:
@@ -377,12 +380,12 @@ class Cluster:
 
 
 class ChangingCluster(Cluster):
-    """A cluster that can be changed, too: for the commands that do so."""
+    """A cluster with the requests that change it, for the commands that do."""
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> UUID | None:
-        """Create a topic; -1 for numbers that the broker is to choose. Returns its id."""
+        """Create a topic; numbers of -1 are the broker's to choose. Return its id."""
         module = request_module(ApiKey.CREATE_TOPICS)
         topic = module.CreatableTopic(
             name=name,
@@ -398,8 +401,7 @@ class ChangingCluster(Cluster):
         return topic_id
 
     def reassign(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], str]:
-        """Give partitions these replicas, preferred leaders first. What is accepted goes on by itself;
-        returned is what was refused, and why."""
+        """Start reassignments to these replicas, preferred leaders first; return the refused ones and why."""
         module = request_module(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
         by_topic: dict[str, list[Any]] = {}
         for (topic, partition), replicas in wanted.items():
@@ -422,7 +424,7 @@ class ChangingCluster(Cluster):
         }
 
     def keep_retention(self, name: str) -> None:
-        """Say that a topic's retention is meant as it is: what is set is set again, else left unset."""
+        """Confirm a topic's retention: set again what is set, and delete what is not."""
         module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
         overrides = self.topic_overrides(name)
         configs = tuple(
@@ -459,7 +461,7 @@ def _topic_info(topic: Any) -> TopicInfo:
 
 
 def raise_for(code: ErrorCode, message: str | None, what: str) -> None:
-    """Raises `RequestError` for a code that is one."""
+    """Raise `RequestError` if `code` is an error."""
     if code != ErrorCode.none:
         name = ErrorCode(code).name.upper()
         raise RequestError(ErrorCode(code), f"{what}: {message} ({name})" if message else f"{what}: {name}")

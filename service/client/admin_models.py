@@ -1,4 +1,4 @@
-"""What a cluster tells its clients, in plain values. [P]"""
+"""Plain values of a cluster's answers to admin requests. [P]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 
 class NodeInfo(NamedTuple):
-    """A node, as DescribeCluster tells it."""
+    """A node, as DescribeCluster reports it."""
 
     node_id: int
     host: str
@@ -25,7 +25,7 @@ class ClusterInfo(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One key as DescribeConfigs tells it. `source` and `kind` are Kafka's numbers."""
+    """One configuration key, as DescribeConfigs reports it. `source` and `kind` are Kafka's numbers."""
 
     name: str
     value: str | None
@@ -55,14 +55,14 @@ class TopicInfo(NamedTuple):
 
 
 class PartitionPage(NamedTuple):
-    """Some of a topic's partitions, in their order. `more` says whether there are others behind them."""
+    """Consecutive partitions of a topic. `more`: there are partitions of higher number."""
 
     topic: TopicInfo
     more: bool
 
 
-class Fetched(NamedTuple):
-    """What one fetch of one partition brought: whole batches, or none where there was nothing in time."""
+class FetchResult(NamedTuple):
+    """Result of one fetch of one partition: whole batches, or none if there were no records in time."""
 
     records: bytes
     high_watermark: int

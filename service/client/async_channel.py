@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Reachable(Protocol):
-    """Where a peer listens; `metadata.controller.requests.Endpoint` is one."""
+    """Address of a peer; `metadata.controller.requests.Endpoint` is one."""
 
     @property
     def host(self) -> str: ...

@@ -1,8 +1,8 @@
-"""How a cluster stands, out of what it told: nodes, quorum, and the partitions that are not whole. [P]
+"""Health of a cluster: nodes, quorum, partitions without a leader or with too few in-sync replicas. [P]
 
-Counts are kept while partitions go by, and only the worst of those that are not whole are kept themselves: a
-walk over a hundred thousand partitions takes no more memory than one over ten. A replica that is being added
-is not missed among the in-sync ones until its reassignment is done, as in Kafka's ``TopicCommand``.
+Partitions are counted one by one and only the worst are kept, so a hundred thousand take no more memory than
+ten. A replica that is being added does not count as missing from the ISR before its reassignment is done, as
+in Kafka's ``TopicCommand``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from service.client.admin_models import ClusterInfo, NodeInfo
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 AWAY_MS: Final = 10_000
-"""A voter that has not fetched for so long is said to be away."""
+"""A voter that has not fetched for this long is reported as away."""
 
 
 class MetadataReplica(NamedTuple):
-    """One replica of the metadata log, as the quorum's leader knows it; None: it has not fetched since."""
+    """One replica of the metadata log, as the quorum's leader reports it. None: it has not fetched from this
+    leader."""
 
     node_id: int
     directory_id: str | None
@@ -31,7 +32,7 @@ class MetadataReplica(NamedTuple):
 
 
 class QuorumInfo(NamedTuple):
-    """The quorum, as its leader tells it. `listeners`: (name, host, port) of voters, by node."""
+    """The quorum, as its leader reports it. `listeners`: (name, host, port) of voters, by node id."""
 
     leader: int
     epoch: int
@@ -44,19 +45,19 @@ class QuorumInfo(NamedTuple):
         return next((one for one in self.voters if one.node_id == self.leader), None)
 
     def lag(self, one: MetadataReplica) -> int | None:
-        """Records that it has not fetched yet."""
+        """Return how many records the replica has not fetched yet."""
         leader = self._of_leader()
         if leader is None or leader.end is None or one.end is None:
             return None
         return max(leader.end - one.end, 0)
 
     def behind_ms(self, one: MetadataReplica) -> int | None:
-        """How long ago it had all there was, by the leader's clock."""
+        """Return the milliseconds since the replica was caught up, by the leader's clock."""
         leader = self._of_leader()
         return None if leader is None else _between(one.caught_up_ms, leader.caught_up_ms)
 
     def silent_ms(self, one: MetadataReplica) -> int | None:
-        """How long ago it fetched, by the leader's clock."""
+        """Return the milliseconds since the replica fetched, by the leader's clock."""
         leader = self._of_leader()
         return None if leader is None else _between(one.fetched_ms, leader.fetched_ms)
 
@@ -70,7 +71,7 @@ def _between(then_ms: int | None, now_ms: int | None) -> int | None:
 
 
 class NodeState(NamedTuple):
-    """A node and all that is known of it. `is_fenced` is None where it is no broker."""
+    """A node of the cluster. `is_fenced` is None where it is no broker."""
 
     node_id: int
     roles: tuple[str, ...]
@@ -82,8 +83,11 @@ class NodeState(NamedTuple):
 def nodes_of(
     brokers: Sequence[NodeInfo], quorum: QuorumInfo | None, controllers: Sequence[NodeInfo] = ()
 ) -> tuple[NodeState, ...]:
-    """Nodes by id. An observer that is no broker is a controller without a vote; of one that is a broker,
-    too, nobody tells whether it could have one."""
+    """Return all nodes, by id.
+
+    An observer that is no broker is a controller without a vote. An observer that is a broker may be one,
+    too: no API says so.
+    """
     by_id = {one.node_id: one for one in brokers}
     named = {one.node_id: one for one in controllers}
     voters = {one.node_id for one in quorum.voters} if quorum is not None else set()
@@ -92,8 +96,8 @@ def nodes_of(
     for node_id in sorted(by_id.keys() | named.keys() | voters | observers):
         broker = by_id.get(node_id)
         listeners = [] if broker is None else [_address(broker.host, broker.port)]
-        told = quorum.listeners.get(node_id, ()) if quorum is not None else ()
-        listeners += [f"{name}://{_address(host, port)}" for name, host, port in told]
+        endpoints = quorum.listeners.get(node_id, ()) if quorum is not None else ()
+        listeners += [f"{name}://{_address(host, port)}" for name, host, port in endpoints]
         if not listeners and (one := named.get(node_id)) is not None:
             listeners.append(_address(one.host, one.port))
         is_controller = node_id in voters or node_id in named or (broker is None and node_id in observers)
@@ -108,7 +112,7 @@ def _address(host: str, port: int) -> str:
 
 
 class PartitionState(NamedTuple):
-    """One partition, as DescribeTopicPartitions tells it; `leader` is -1 where it has none."""
+    """One partition, as DescribeTopicPartitions reports it; `leader` is -1 where it has none."""
 
     partition: int
     leader: int
@@ -120,8 +124,8 @@ class PartitionState(NamedTuple):
     offline: tuple[int, ...] = ()
 
 
-class Reassignment(NamedTuple):
-    """Replicas that move: `replicas` are all for now, those that come and those that go among them."""
+class ReassignmentInfo(NamedTuple):
+    """A reassignment under way: `replicas` are all replicas for now, with those being added and removed."""
 
     topic: str
     partition: int
@@ -130,28 +134,28 @@ class Reassignment(NamedTuple):
     removing: tuple[int, ...]
 
 
-class Ill(IntEnum):
-    """What is the matter with a partition, the worst first."""
+class PartitionProblem(IntEnum):
+    """Problem of a partition, the worst first."""
 
     OFFLINE = 0
-    """nobody leads it"""
+    """it has no leader"""
     UNDER_MIN_ISR = 1
-    """it takes no records with acks=all"""
+    """it refuses produce requests with acks=all"""
     UNDER_REPLICATED = 2
 
 
-class IllPartition(NamedTuple):
-    """A partition that is not whole; they sort by how bad it is."""
+class UnhealthyPartition(NamedTuple):
+    """A partition with a problem. Instances sort by severity."""
 
-    what: Ill
+    what: PartitionProblem
     topic: str
     state: PartitionState
     min_isr: int
 
 
-class Share(NamedTuple):
-    """What one broker has: partitions that it leads, would lead as the preferred one, and holds at all;
-    replicas of it that are not in sync, and that are offline."""
+class BrokerLoad(NamedTuple):
+    """Load of one broker: partitions that it leads, of which it is the preferred leader, and of which it has
+    a replica; its replicas that are out of sync, and that are offline."""
 
     leads: int = 0
     preferred: int = 0
@@ -164,8 +168,9 @@ class Share(NamedTuple):
         return self.replicas - self.leads
 
 
-class Partitions(NamedTuple):
-    """All partitions in numbers. `ill` are the worst of those that are not whole."""
+class PartitionSummary(NamedTuple):
+    """Counts over all partitions. `ill` are the worst of those with a problem, `ill_in_all` is how many there
+    are."""
 
     topics: int
     partitions: int
@@ -175,26 +180,27 @@ class Partitions(NamedTuple):
     with_elr: int
     not_preferred: int
     ill_in_all: int
-    shares: Mapping[int, Share]
-    ill: tuple[IllPartition, ...]
+    shares: Mapping[int, BrokerLoad]
+    ill: tuple[UnhealthyPartition, ...]
 
 
-class Tally:
-    """Counts partitions as they come, topic after topic; keeps `most` of those that are not whole."""
+class PartitionCounter:
+    """Counts partitions, topic by topic, and keeps the `most` worst of those with a problem."""
 
-    def __init__(self, moving: Collection[Reassignment], most: int) -> None:
+    def __init__(self, moving: Collection[ReassignmentInfo], most: int) -> None:
         self._adding = {(one.topic, one.partition): frozenset(one.adding) for one in moving if one.adding}
         self._most = most
         self._topic: str | None = None
         self._topics = 0
         self._partitions = self._with_elr = self._not_preferred = 0
-        self._counts = dict.fromkeys(Ill, 0)
+        self._counts = dict.fromkeys(PartitionProblem, 0)
         self._in_all = 0
         self._shares: dict[int, list[int]] = {}
-        self._ill: list[IllPartition] = []
+        self._ill: list[UnhealthyPartition] = []
 
     def add(self, topic: str, one: PartitionState, min_isr: int) -> None:
-        """`min_isr` is the topic's setting: it matters where fewer replicas are in sync than there are."""
+        """Count a partition. `min_isr` is the topic's setting; it is used only if replicas are out of
+        sync."""
         if topic != self._topic:
             self._topic = topic
             self._topics += 1
@@ -217,23 +223,23 @@ class Tally:
     def _share(self, node: int) -> list[int]:
         found = self._shares.get(node)
         if found is None:
-            found = self._shares[node] = [0] * len(Share._fields)
+            found = self._shares[node] = [0] * len(BrokerLoad._fields)
         return found
 
     def _judge(self, topic: str, one: PartitionState, min_isr: int) -> None:
-        found: list[Ill] = []
+        found: list[PartitionProblem] = []
         coming = self._adding.get((topic, one.partition), frozenset())
         if one.leader < 0:
-            found.append(Ill.OFFLINE)
+            found.append(PartitionProblem.OFFLINE)
         if len(one.isr) < min(min_isr, len(one.replicas)):
-            found.append(Ill.UNDER_MIN_ISR)
+            found.append(PartitionProblem.UNDER_MIN_ISR)
         if len(one.isr) < sum(node not in coming for node in one.replicas):
-            found.append(Ill.UNDER_REPLICATED)
+            found.append(PartitionProblem.UNDER_REPLICATED)
         for what in found:
             self._counts[what] += 1
         if found:
             self._in_all += 1
-            self._ill.append(IllPartition(found[0], topic, one, min_isr))
+            self._ill.append(UnhealthyPartition(found[0], topic, one, min_isr))
             if len(self._ill) >= 2 * self._most + 100:
                 self._cut()
 
@@ -241,43 +247,45 @@ class Tally:
         self._ill.sort()
         del self._ill[self._most :]
 
-    def found(self) -> Partitions:
+    def found(self) -> PartitionSummary:
         self._cut()
-        return Partitions(
-            self._topics, self._partitions, self._counts[Ill.OFFLINE], self._counts[Ill.UNDER_MIN_ISR],
-            self._counts[Ill.UNDER_REPLICATED], self._with_elr, self._not_preferred, self._in_all,
-            {node: Share(*counts) for node, counts in sorted(self._shares.items())}, tuple(self._ill),
+        return PartitionSummary(
+            self._topics, self._partitions, self._counts[PartitionProblem.OFFLINE],
+            self._counts[PartitionProblem.UNDER_MIN_ISR], self._counts[PartitionProblem.UNDER_REPLICATED],
+            self._with_elr, self._not_preferred, self._in_all, {node: BrokerLoad(*counts) for node, counts in
+            sorted(self._shares.items())}, tuple(self._ill),
         )  # fmt: skip
 
 
-def with_all(found: Partitions, brokers: Sequence[NodeInfo]) -> Partitions:
-    """The same, with a share for those, too, who have nothing."""
-    shares = {one.node_id: Share() for one in brokers} | dict(found.shares)
+def with_idle_brokers(found: PartitionSummary, brokers: Sequence[NodeInfo]) -> PartitionSummary:
+    """Return `found` with a load of zero for brokers without partitions."""
+    shares = {one.node_id: BrokerLoad() for one in brokers} | dict(found.shares)
     return found._replace(shares=dict(sorted(shares.items())))
 
 
 class DirectoryRefusal(NamedTuple):
-    """A log directory of a broker that takes no records, or nothing at all, and why."""
+    """A log directory of a broker that is offline or refuses records, and why."""
 
     node_id: int
     path: str
     why: str
 
 
-class Standing(NamedTuple):
-    """A cluster. None: not told, and `problems` says why, but for what the one who was asked never tells."""
+class ClusterHealth(NamedTuple):
+    """Health of a cluster. None: unknown; `problems` says why, unless the node that answered never knows
+    it."""
 
     cluster_id: str
     nodes: tuple[NodeState, ...]
     quorum: QuorumInfo | None
-    partitions: Partitions | None
-    moving: tuple[Reassignment, ...] | None
+    partitions: PartitionSummary | None
+    moving: tuple[ReassignmentInfo, ...] | None
     problems: tuple[str, ...] = ()
     refusals: tuple[DirectoryRefusal, ...] = ()
 
 
 def strange_prefixes(urls: Mapping[int, str | None]) -> list[str]:
-    """Brokers whose `firn.remote.url` is not what most have, in words.
+    """Return a sentence for each broker whose `firn.remote.url` is not what most have.
 
     >>> strange_prefixes({1: "s3://b/other", 2: "s3://b/p", 3: "s3://b/p/"})
     ['broker 1: firn.remote.url is s3://b/other, most brokers have s3://b/p']
@@ -300,12 +308,12 @@ def strange_prefixes(urls: Mapping[int, str | None]) -> list[str]:
 
 
 def is_alone(info: ClusterInfo) -> bool:
-    """Whether it is one node, which is its own controller."""
+    """Return whether the cluster is one node that is its own controller."""
     return [one.node_id for one in info.nodes] == [info.controller]
 
 
-def wrongs(found: Standing) -> list[str]:
-    """What somebody should look at, in words; nothing where all is as it should be."""
+def problems_of(found: ClusterHealth) -> list[str]:
+    """Return a sentence for each problem of the cluster."""
     said = list(found.problems)
     said += [f"node {one.node_id} is fenced" for one in found.nodes if one.is_fenced]
     said += [f"broker {one.node_id}: log directory {one.path} is {one.why}" for one in found.refusals]
@@ -326,8 +334,8 @@ def wrongs(found: Standing) -> list[str]:
     return said
 
 
-def as_json(found: Standing) -> Mapping[str, object]:
-    """A cluster as programs are told it; times in milliseconds."""
+def as_json(found: ClusterHealth) -> Mapping[str, object]:
+    """Return the JSON of `firn cluster describe`; times in milliseconds."""
     return {
         "cluster_id": found.cluster_id,
         "nodes": [one._asdict() for one in found.nodes],
@@ -336,24 +344,24 @@ def as_json(found: Standing) -> Mapping[str, object]:
         "reassignments": None if found.moving is None else [one._asdict() for one in found.moving],
         "problems": list(found.problems),
         "refusals": [one._asdict() for one in found.refusals],
-        "wrong": wrongs(found),
+        "wrong": problems_of(found),
     }
 
 
 def _quorum_as_json(quorum: QuorumInfo) -> Mapping[str, object]:
-    def told(one: MetadataReplica) -> Mapping[str, object]:
+    def replica_as_json(one: MetadataReplica) -> Mapping[str, object]:
         return {**one._asdict(), "lag": quorum.lag(one), "behind_ms": quorum.behind_ms(one)}
 
     return {
         "leader": quorum.leader,
         "epoch": quorum.epoch,
         "high_watermark": quorum.high_watermark,
-        "voters": [told(one) for one in quorum.voters],
-        "observers": [told(one) for one in quorum.observers],
+        "voters": [replica_as_json(one) for one in quorum.voters],
+        "observers": [replica_as_json(one) for one in quorum.observers],
     }
 
 
-def _partitions_as_json(found: Partitions) -> Mapping[str, object]:
+def _partitions_as_json(found: PartitionSummary) -> Mapping[str, object]:
     return {
         **found._asdict(),
         "shares": [

@@ -1,7 +1,7 @@
-"""What commands and the console ask to know how a cluster stands. Blocking; nothing is changed by it.
+"""Requests that describe a cluster's health, for commands and the console. Blocking; they change nothing.
 
-Raises `RequestError`, `StorageError` and `OSError`. Partitions come a page at a time, and settings are asked
-of those topics alone that have replicas out of sync.
+Raises `RequestError`, `StorageError` and `OSError`. Partitions come a page at a time; settings are requested
+only for topics with replicas out of sync.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from service.base.errors import FirnError, RequestError
 from service.client.admin import TOPIC_RESOURCE, Cluster, raise_for
 from service.client.admin_models import NodeInfo
 from service.client.cluster_health import (
+    ClusterHealth,
     DirectoryRefusal,
     MetadataReplica,
-    Partitions,
+    PartitionCounter,
     PartitionState,
+    PartitionSummary,
     QuorumInfo,
-    Reassignment,
-    Standing,
-    Tally,
+    ReassignmentInfo,
     is_alone,
     nodes_of,
     strange_prefixes,
-    with_all,
+    with_idle_brokers,
 )
 from service.client.readiness_queries import ask_health
 from service.wire.api import ApiKey, request_module
@@ -41,14 +41,15 @@ URL_KEY: Final = "firn.remote.url"
 HTTP_KEY: Final = "firn.http.listener"
 AT_ONCE: Final = 2_000
 CONTROLLER_WAIT_S: Final = 10.0
-"""So long is waited for what a controller has to answer: there may be none."""
+"""Time-out of requests that a controller answers: there may be none."""
 DIRECTORY_WAIT_S: Final = 5.0
-"""So long is waited for one broker: it may hang"""
+"""Time-out of requests to one broker: it may hang."""
 Page = list[tuple[str, PartitionState]]
 
 
 def ask_quorum(cluster: Cluster, controller: int | None = None) -> QuorumInfo | None:
-    """The quorum, by way of any broker, or of the leading `controller`; None where a node is alone."""
+    """Describe the quorum through any broker, or through the active `controller`; None for a standalone
+    node."""
     module = request_module(ApiKey.DESCRIBE_QUORUM)
     topic = module.TopicData(topic_name=METADATA_TOPIC, partitions=(module.PartitionData(partition_index=0),))
     client = cluster.first if controller is None else cluster.client(controller)
@@ -57,7 +58,7 @@ def ask_quorum(cluster: Cluster, controller: int | None = None) -> QuorumInfo | 
     answer = client.request(ApiKey.DESCRIBE_QUORUM, module.DescribeQuorumRequest(topics=(topic,)))
     raise_for(answer.error_code, answer.error_message, "the quorum")
     if not answer.topics or not answer.topics[0].partitions:
-        raise MalformedMessage("an answer about the quorum without it")
+        raise MalformedMessage("DescribeQuorum was answered without the quorum")
     found = answer.topics[0].partitions[0]
     raise_for(found.error_code, found.error_message, "the quorum")
     return QuorumInfo(
@@ -70,14 +71,14 @@ def ask_quorum(cluster: Cluster, controller: int | None = None) -> QuorumInfo | 
     )
 
 
-def _replica(told: Any) -> MetadataReplica:
-    directory = told.replica_directory_id
+def _replica(found: Any) -> MetadataReplica:
+    directory = found.replica_directory_id
     return MetadataReplica(
-        told.replica_id,
+        found.replica_id,
         str(directory) if directory is not None and directory.int else None,
-        _known(told.log_end_offset),
-        _known(told.last_fetch_timestamp),
-        _known(told.last_caught_up_timestamp),
+        _known(found.log_end_offset),
+        _known(found.last_fetch_timestamp),
+        _known(found.last_caught_up_timestamp),
     )
 
 
@@ -85,8 +86,8 @@ def _known(value: int) -> int | None:
     return value if value >= 0 else None
 
 
-def ask_moving(cluster: Cluster) -> tuple[Reassignment, ...]:
-    """All reassignments under way, by topic and partition; a node that is alone has none."""
+def ask_moving(cluster: Cluster) -> tuple[ReassignmentInfo, ...]:
+    """Return all reassignments under way, by topic and partition; a standalone node has none."""
     if not cluster.first.serves(ApiKey.LIST_PARTITION_REASSIGNMENTS):
         return ()
     module = request_module(ApiKey.LIST_PARTITION_REASSIGNMENTS)
@@ -97,7 +98,7 @@ def ask_moving(cluster: Cluster) -> tuple[Reassignment, ...]:
     raise_for(answer.error_code, answer.error_message, "reassignments")
     return tuple(
         sorted(
-            Reassignment(
+            ReassignmentInfo(
                 topic.name, one.partition_index, tuple(one.replicas), tuple(one.adding_replicas),
                 tuple(one.removing_replicas),
             )
@@ -108,23 +109,24 @@ def ask_moving(cluster: Cluster) -> tuple[Reassignment, ...]:
 
 
 def ask_partitions(
-    cluster: Cluster, moving: Sequence[Reassignment], most: int, at_once: int = AT_ONCE
-) -> Partitions:
-    """All partitions, counted; `most` of those that are not whole."""
-    tally = Tally(moving, most)
+    cluster: Cluster, moving: Sequence[ReassignmentInfo], most: int, at_once: int = AT_ONCE
+) -> PartitionSummary:
+    """Count all partitions; keep the `most` worst of those with a problem."""
+    tally = PartitionCounter(moving, most)
     known: dict[str, int] = {}
     for page in partition_pages(cluster, (), at_once):
         short = {topic for topic, one in page if len(one.isr) < len(one.replicas)}
         known = {topic: value for topic, value in known.items() if topic == page[0][0]}
         known.update(_min_isrs(cluster, sorted(short - known.keys())))
         for topic, one in page:
-            # The setting of a topic that is being deleted may be gone before the topic is.
+            # The settings of a topic that is being deleted may be gone before the topic.
             tally.add(topic, one, known.get(topic, 1))
     return tally.found()
 
 
 def partition_pages(cluster: Cluster, topics: Sequence[str], at_once: int = AT_ONCE) -> Iterator[Page]:
-    """Partitions of these topics, as far as they are there, or of all: sorted, and no page is empty."""
+    """Yield partitions of these topics, or of all, sorted; topics that do not exist are left out, no page is
+    empty."""
     for found in cluster.described(topics, at_once):
         page = [
             (topic.name, _partition(one))
@@ -136,16 +138,16 @@ def partition_pages(cluster: Cluster, topics: Sequence[str], at_once: int = AT_O
             yield page
 
 
-def _partition(told: Any) -> PartitionState:
+def _partition(found: Any) -> PartitionState:
     return PartitionState(
-        told.partition_index, told.leader_id, told.leader_epoch, tuple(told.replica_nodes),
-        tuple(told.isr_nodes), tuple(told.eligible_leader_replicas or ()), tuple(told.last_known_elr or ()),
-        tuple(told.offline_replicas),
+        found.partition_index, found.leader_id, found.leader_epoch, tuple(found.replica_nodes),
+        tuple(found.isr_nodes), tuple(found.eligible_leader_replicas or ()), tuple(found.last_known_elr or
+        ()), tuple(found.offline_replicas),
     )  # fmt: skip
 
 
 def _min_isrs(cluster: Cluster, names: Sequence[str]) -> dict[str, int]:
-    """`min.insync.replicas` by topic; nothing of those that are not there any more."""
+    """Return `min.insync.replicas` by topic, leaving out topics that do not exist any more."""
     if not names:
         return {}
     module = request_module(ApiKey.DESCRIBE_CONFIGS)
@@ -168,7 +170,7 @@ def _min_isrs(cluster: Cluster, names: Sequence[str]) -> dict[str, int]:
 
 
 def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[DirectoryRefusal]:
-    """The log directories that take no records, of all brokers that are not fenced."""
+    """Return the log directories of unfenced brokers that refuse records or are offline."""
     module = request_module(ApiKey.DESCRIBE_LOG_DIRS)
     found = []
     with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
@@ -187,8 +189,8 @@ def ask_directories(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[Directo
 
 
 def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[str]:
-    """What is wrong with the prefixes of object storage that brokers have, and with how they use them: those
-    that are not fenced."""
+    """Return problems of unfenced brokers with their prefix of object storage: one that differs, a store that
+    fails, a recovery that waits."""
     with Cluster(bootstrap, timeout_s=DIRECTORY_WAIT_S) as cluster:
         found = {
             one: cluster.broker_configs(one.node_id, (URL_KEY, HTTP_KEY))
@@ -204,28 +206,28 @@ def ask_prefixes(bootstrap: str, brokers: Sequence[NodeInfo]) -> list[str]:
     return strange_prefixes(urls) + ask_health(listeners)
 
 
-def look(bootstrap: str, most: int) -> Standing:
-    """The whole cluster, asked by way of a broker. What controllers have to answer may be missing."""
+def describe_health(bootstrap: str, most: int) -> ClusterHealth:
+    """Describe the whole cluster through a broker. What only a controller can answer may be missing."""
     problems: list[str] = []
     with Cluster(bootstrap) as cluster:
         info = cluster.describe()
         moving = _tried(problems, "reassignments", lambda: ask_moving(cluster))
-    # Each on a connection of its own: what comes too late would be taken for the next answer.
+    # Each on its own connection: after a time-out a connection is of no use.
     with Cluster(bootstrap) as cluster:
-        partitions = with_all(ask_partitions(cluster, moving or (), most), info.nodes)
+        partitions = with_idle_brokers(ask_partitions(cluster, moving or (), most), info.nodes)
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S) as cluster:
         quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster))
     refusals = _tried(problems, "log directories", lambda: ask_directories(bootstrap, info.nodes))
     controllers = info.nodes if quorum is None and not problems and is_alone(info) else ()
     nodes = nodes_of(info.nodes, quorum, controllers)
     problems += _tried(problems, "firn.remote.url", lambda: ask_prefixes(bootstrap, info.nodes)) or ()
-    return Standing(
+    return ClusterHealth(
         info.cluster_id, nodes, quorum, partitions, moving, tuple(problems), tuple(refusals or ())
     )
 
 
-def look_at_controllers(bootstrap: str) -> Standing:
-    """What controllers tell by themselves, where no broker may be left: no partitions, no brokers."""
+def describe_controllers(bootstrap: str) -> ClusterHealth:
+    """Describe quorum and reassignments through a controller, for a cluster without brokers."""
     problems: list[str] = []
     with Cluster(bootstrap, timeout_s=CONTROLLER_WAIT_S) as cluster:
         info = cluster.describe(controllers=True)
@@ -235,11 +237,13 @@ def look_at_controllers(bootstrap: str) -> Standing:
         else:
             quorum = _tried(problems, "the quorum", lambda: ask_quorum(cluster, info.controller))
         moving = _tried(problems, "reassignments", lambda: ask_moving(cluster))
-    return Standing(info.cluster_id, nodes_of((), quorum, info.nodes), quorum, None, moving, tuple(problems))
+    return ClusterHealth(
+        info.cluster_id, nodes_of((), quorum, info.nodes), quorum, None, moving, tuple(problems)
+    )
 
 
 def _tried(problems: list[str], what: str, question: Callable[[], T]) -> T | None:
-    """The answer; None where there is none, and why."""
+    """Return the answer, or None, with the reason in `problems`."""
     try:
         return question()
     except TimeoutError:

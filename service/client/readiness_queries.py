@@ -1,4 +1,4 @@
-"""What brokers say of themselves at `/readyz`, where their HTTP listeners can be reached from here."""
+"""Requests to brokers' `/readyz`, where their HTTP listeners can be reached."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 WAIT_S: Final = 3.0
-"""So long is waited for one broker: it may hang."""
+"""Time-out of one broker: it may hang."""
 MOST_BYTES: Final = 1 << 20
 _MOST_SILENT: Final = 3
-_TOLD: Final = ("store", "recovery")
-"""Checks that nothing in Kafka's protocol tells of."""
+_CHECKS: Final = ("store", "recovery")
+"""Checks that Kafka's protocol has no request for."""
 
 
 def http_url(listener: str, host: str, path: str) -> str:
-    """The address of a listener, of `host` where it listens at all addresses.
+    """Return the URL of a listener, at `host` where it listens at all addresses.
 
     >>> http_url("0.0.0.0:8080", "broker-1", "/readyz"), http_url("127.0.0.1:8080", "broker-1", "/readyz")
     ('http://broker-1:8080/readyz', 'http://127.0.0.1:8080/readyz')
@@ -28,13 +28,13 @@ def http_url(listener: str, host: str, path: str) -> str:
 
 
 def ask_health(listeners: Mapping[int, tuple[str, str]]) -> list[str]:
-    """What is not as it should be with stores and recoveries, in words, by broker.
+    """Return a sentence for each problem of brokers with their store or their recovery.
 
-    `listeners`: host and `firn.http.listener` by broker id. A broker that cannot be reached says nothing: its
-    listener may be of another machine's loopback. Once a few have not answered in time no other is asked:
-    whoever asks may be shut out by a packet filter.
+    `listeners`: host and `firn.http.listener` by broker id. A broker that cannot be reached is skipped: its
+    listener may be on another machine's loopback. After three time-outs the rest are skipped, too: a packet
+    filter may drop these requests.
     """
-    said = []
+    problems: list[str] = []
     silent = 0
     for broker, (host, listener) in sorted(listeners.items()):
         try:
@@ -52,13 +52,13 @@ def ask_health(listeners: Mapping[int, tuple[str, str]]) -> list[str]:
             if silent == _MOST_SILENT:
                 break
             continue
-        said += [f"broker {broker}: {what}: {why}" for what, why in checks]
-    return said
+        problems += [f"broker {broker}: {what}: {why}" for what, why in checks]
+    return problems
 
 
 def _checks(url: str) -> list[tuple[str, str]]:
-    told = json.loads(_read(url))["checks"]
-    checks = {what: told.get(what, {}) for what in _TOLD}
+    answered = json.loads(_read(url))["checks"]
+    checks = {what: answered.get(what, {}) for what in _CHECKS}
     return [(what, str(one["why"])) for what, one in checks.items() if one.get("why")]
 
 
@@ -67,5 +67,5 @@ def _read(url: str) -> bytes:
         with urlopen(url, timeout=WAIT_S) as answer:
             return bytes(answer.read(MOST_BYTES))
     except HTTPError as e:
-        with e:  # 503 has checks, too
+        with e:  # a 503 has checks, too
             return e.read(MOST_BYTES)

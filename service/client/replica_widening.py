@@ -1,8 +1,8 @@
-"""Which replicas topics get that have too few of them. [P]
+"""Choice of further replicas for topics that have too few. [P]
 
-A partition keeps the replicas that it has, in their order, so that who leads it goes on leading it; what
-comes is put behind. Brokers of racks that hold none of it come first, then those with fewest replicas of all
-that is looked at. Fenced brokers get none: they would not catch up. What moves already is left to move.
+A partition keeps its replicas in their order, so its leader stays; new ones are appended. Brokers in racks
+without a replica of the partition come first, then those with the fewest replicas of the given partitions.
+Fenced brokers get none: they would not catch up. Partitions that are being reassigned are left alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Widening(NamedTuple):
 
 
 class WideningPlan(NamedTuple):
-    """`partitions` were looked at; `factor` is how many replicas each of them is to have. `problems` say what
-    stays short of it, and why."""
+    """Reassignments that raise `partitions` partitions to `factor` replicas. `problems` name those that stay
+    short of it, and why."""
 
     partitions: int
     factor: int
@@ -46,7 +46,7 @@ def plan(
     moving: Collection[Place],
     factor: int,
 ) -> WideningPlan:
-    """What gives each partition `factor` replicas, or one on each broker where there are fewer."""
+    """Plan `factor` replicas for each partition, or one on each broker where there are fewer brokers."""
     factor = min(factor, len(brokers))
     alive = sorted(one for one in brokers if not one.is_fenced)
     fenced = [one.node_id for one in brokers if one.is_fenced]
@@ -79,7 +79,7 @@ def _widened(
     load: Counter[int],
     factor: int,
 ) -> tuple[int, ...]:
-    """`load` is counted on."""
+    """Return the partition's new replicas, and count those added in `load`."""
     after = list(replicas)
     while len(after) < factor:
         held = Counter(racks.get(node) for node in after)
@@ -93,5 +93,5 @@ def _widened(
 
 
 def batches(steps: Sequence[Widening], at_once: int) -> Iterator[tuple[Widening, ...]]:
-    """A few at a time, so that what is copied stays bounded."""
+    """Split the steps into batches, so that the data being copied at a time stays bounded."""
     return (tuple(steps[at : at + at_once]) for at in range(0, len(steps), at_once))

@@ -12,7 +12,7 @@ from service.client import sasl
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who logs in, by one of `sasl.MECHANISMS`. The password is in no ``repr``.
+    """Name and secret of a client, for one of `sasl.MECHANISMS`. The password is in no ``repr``.
 
     `new_nonce` returns fresh randomness that cannot be guessed, in printable ASCII without commas.
     """

@@ -13,7 +13,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 from service.base.clock import Clock
 from service.client.admin_models import ClusterInfo
-from service.client.cluster_health import Partitions, QuorumInfo, Reassignment, is_alone, nodes_of, with_all
+from service.client.cluster_health import (
+    PartitionSummary,
+    QuorumInfo,
+    ReassignmentInfo,
+    is_alone,
+    nodes_of,
+    with_idle_brokers,
+)
 from service.client.cluster_health_queries import ask_moving, ask_partitions, ask_quorum
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import cluster
@@ -44,8 +51,8 @@ class ClusterDesk:
         self._words_of = words_of
         self._brokers: Remembered[ClusterInfo] = Remembered(call, clock, AGE_MS)
         self._quorum: Remembered[QuorumInfo | None] = Remembered(call, clock, AGE_MS)
-        self._moving: Remembered[tuple[Reassignment, ...]] = Remembered(call, clock, AGE_MS)
-        self._partitions: Remembered[Partitions] = Remembered(call, clock, COUNT_AGE_MS)
+        self._moving: Remembered[tuple[ReassignmentInfo, ...]] = Remembered(call, clock, AGE_MS)
+        self._partitions: Remembered[PartitionSummary] = Remembered(call, clock, COUNT_AGE_MS)
 
     async def find(self) -> cluster.Cluster:
         """All that is known now."""
@@ -68,7 +75,7 @@ class ClusterDesk:
             nodes_of(info.nodes, quorum.value, info.nodes if alone else ()),
             None if quorum.problem is not None else quorum.value,
             alone,
-            None if partitions is None else with_all(partitions, info.nodes),
+            None if partitions is None else with_idle_brokers(partitions, info.nodes),
             counted.age_ms,
             None if moving.problem is not None else moving.value,
             tuple(

@@ -11,7 +11,7 @@ from service.base.clock import ManualClock
 from service.cli import cluster_repair
 from service.cli.cluster_repair import Repair
 from service.client.admin_models import ClusterInfo, NodeInfo
-from service.client.cluster_health import PartitionState, Reassignment
+from service.client.cluster_health import PartitionState, ReassignmentInfo
 
 TOPIC = "__consumer_offsets"
 Place = tuple[str, int]
@@ -51,10 +51,10 @@ class Copying:
             if number not in self.calls_off:
                 self.replicas[number] = after
 
-    def moving(self) -> tuple[Reassignment, ...]:
-        others = (Reassignment("other", 0, (1, 2), (2,), ()),)
+    def moving(self) -> tuple[ReassignmentInfo, ...]:
+        others = (ReassignmentInfo("other", 0, (1, 2), (2,), ()),)
         return others + tuple(
-            Reassignment(TOPIC, number, after, after[1:], ()) for number, after in self.wanted.items()
+            ReassignmentInfo(TOPIC, number, after, after[1:], ()) for number, after in self.wanted.items()
         )
 
     def pages(self) -> Iterator[list[tuple[str, PartitionState]]]:

@@ -8,18 +8,18 @@ import random
 from service.cli.cluster_words import described
 from service.client.admin_models import NodeInfo
 from service.client.cluster_health import (
-    Ill,
+    BrokerLoad,
+    ClusterHealth,
     MetadataReplica,
-    Partitions,
+    PartitionCounter,
+    PartitionProblem,
     PartitionState,
+    PartitionSummary,
     QuorumInfo,
-    Reassignment,
-    Share,
-    Standing,
-    Tally,
+    ReassignmentInfo,
     as_json,
     nodes_of,
-    wrongs,
+    problems_of,
 )
 
 NOW = 1_790_000_000_000
@@ -29,8 +29,10 @@ def one(partition: int, leader: int, replicas: tuple[int, ...], isr: tuple[int, 
     return PartitionState(partition, leader, 3, replicas, isr)
 
 
-def tallied(*partitions: PartitionState, min_isr: int = 2, most: int = 10, topic: str = "t") -> Partitions:
-    tally = Tally((), most)
+def tallied(
+    *partitions: PartitionState, min_isr: int = 2, most: int = 10, topic: str = "t"
+) -> PartitionSummary:
+    tally = PartitionCounter((), most)
     for partition in partitions:
         tally.add(topic, partition, min_isr)
     return tally.found()
@@ -50,23 +52,27 @@ def test_shares_tell_who_leads_and_who_should() -> None:
         one(0, 1, (1, 2, 3), (1, 2, 3)), one(1, 1, (2, 1, 3), (1, 3)),
         PartitionState(2, -1, 4, (2, 3), (), elr=(3,), last_known_elr=(2,), offline=(2,)),
     )  # fmt: skip
-    assert found.shares == {1: Share(2, 1, 2, 0, 0), 2: Share(0, 2, 3, 2, 1), 3: Share(0, 0, 3, 1, 0)}
+    assert found.shares == {
+        1: BrokerLoad(2, 1, 2, 0, 0),
+        2: BrokerLoad(0, 2, 3, 2, 1),
+        3: BrokerLoad(0, 0, 3, 1, 0),
+    }
     assert [share.follows for share in found.shares.values()] == [0, 3, 3]
     assert (found.offline, found.under_min_isr, found.under_replicated) == (1, 1, 2)
     assert (found.topics, found.partitions, found.with_elr, found.not_preferred) == (1, 3, 1, 2)
     assert [(ill.what, ill.state.partition) for ill in found.ill] == [
-        (Ill.OFFLINE, 2), (Ill.UNDER_REPLICATED, 1),
+        (PartitionProblem.OFFLINE, 2), (PartitionProblem.UNDER_REPLICATED, 1),
     ]  # fmt: skip
 
 
 def test_min_isr_is_no_more_than_there_are_replicas() -> None:
     assert tallied(one(0, 1, (1,), (1,)), min_isr=2).under_min_isr == 0
     found = tallied(one(0, 1, (1, 2), (1,)), min_isr=2)
-    assert (found.under_min_isr, found.ill[0].what) == (1, Ill.UNDER_MIN_ISR)
+    assert (found.under_min_isr, found.ill[0].what) == (1, PartitionProblem.UNDER_MIN_ISR)
 
 
 def test_a_replica_that_comes_is_not_missed() -> None:
-    tally = Tally([Reassignment("t", 0, (1, 2, 3), (3,), ())], 10)
+    tally = PartitionCounter([ReassignmentInfo("t", 0, (1, 2, 3), (3,), ())], 10)
     tally.add("t", one(0, 1, (1, 2, 3), (1, 2)), 2)
     tally.add("u", one(0, 1, (1, 2, 3), (1, 2)), 2)
     found = tally.found()
@@ -79,7 +85,7 @@ def test_the_worst_are_kept_of_many_however_they_come() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     source = random.Random(seed)
-    tally, every = Tally((), 20), Tally((), 10_000)
+    tally, every = PartitionCounter((), 20), PartitionCounter((), 10_000)
     for number in range(3_000):
         isr = (1, 2, 3)[: source.choice((0, 1, 2, 3, 3, 3))]
         partition = one(number % 100, 1 if isr else -1, (1, 2, 3), isr)
@@ -112,12 +118,12 @@ def test_nodes_have_the_roles_that_were_told() -> None:
     ]
 
 
-def a_standing(name: str = "orders") -> Standing:
+def a_standing(name: str = "orders") -> ClusterHealth:
     brokers = (NodeInfo(1, "a", 9092, name, False), NodeInfo(2, "b", 9092, None, True))
     told = quorum(voter(2, 93, 12_345))
     partitions = tallied(one(0, 1, (1, 2), (1,)), one(1, -1, (2,), ()), topic=name, most=1)
-    moving = (Reassignment(name, 0, (1, 2, 3), (3,), ()),)
-    return Standing("c-1", nodes_of(brokers, told), told, partitions, moving, ("the moon: away",))
+    moving = (ReassignmentInfo(name, 0, (1, 2, 3), (3,), ()),)
+    return ClusterHealth("c-1", nodes_of(brokers, told), told, partitions, moving, ("the moon: away",))
 
 
 def test_what_is_wrong_stands_first_and_tables_follow() -> None:
@@ -136,10 +142,10 @@ def test_what_is_wrong_stands_first_and_tables_follow() -> None:
 
 
 def test_nothing_wrong_is_said_and_what_is_not_told_is_left_out() -> None:
-    found = Standing("c", (), None, tallied(one(0, 1, (1,), (1,))), (), ())
-    assert wrongs(found) == []
+    found = ClusterHealth("c", (), None, tallied(one(0, 1, (1,), (1,))), (), ())
+    assert problems_of(found) == []
     assert "wrong: nothing" in described(found)
-    assert described(Standing("c", (), None, None, None, ("why",))) == ["cluster: c", "wrong: why"]
+    assert described(ClusterHealth("c", (), None, None, None, ("why",))) == ["cluster: c", "wrong: why"]
 
 
 def test_names_of_others_rearrange_no_line() -> None:
@@ -149,10 +155,10 @@ def test_names_of_others_rearrange_no_line() -> None:
 def test_programs_are_told_the_same() -> None:
     found = a_standing()
     told = json.loads(json.dumps(as_json(found)))
-    assert told["wrong"] == wrongs(found)
+    assert told["wrong"] == problems_of(found)
     assert told["quorum"]["voters"][1]["lag"] == 7
     assert told["nodes"][0]["roles"] == ["broker", "controller"]
     assert told["partitions"]["shares"][0]["leads"] == 1
     assert told["partitions"]["ill"][0]["what"] == "offline"
     assert told["reassignments"][0]["adding"] == [3]
-    assert json.loads(json.dumps(as_json(Standing("c", (), None, None, None))))["quorum"] is None
+    assert json.loads(json.dumps(as_json(ClusterHealth("c", (), None, None, None))))["quorum"] is None

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.client.admin import Cluster
-from service.client.cluster_health import Ill, MetadataReplica, Reassignment
+from service.client.cluster_health import MetadataReplica, PartitionProblem, ReassignmentInfo
 from service.client.cluster_health_queries import ask_moving, ask_partitions, ask_quorum
 from service.wire.api import ApiKey, response_module
 from service.wire.errors import MalformedMessage
@@ -96,11 +96,11 @@ def test_settings_are_asked_of_topics_that_lack_replicas_and_once() -> None:
     assert found.first.asked == [["b", "c"], ["d", "e"]]
     assert (told.topics, told.partitions) == (5, 7)
     assert [(one.what, one.topic, one.state.partition, one.min_isr) for one in told.ill] == [
-        (Ill.OFFLINE, "e", 0, 1),
-        (Ill.UNDER_MIN_ISR, "c", 0, 3),
-        (Ill.UNDER_MIN_ISR, "c", 1, 3),
-        (Ill.UNDER_REPLICATED, "b", 0, 2),
-        (Ill.UNDER_REPLICATED, "d", 0, 1),
+        (PartitionProblem.OFFLINE, "e", 0, 1),
+        (PartitionProblem.UNDER_MIN_ISR, "c", 0, 3),
+        (PartitionProblem.UNDER_MIN_ISR, "c", 1, 3),
+        (PartitionProblem.UNDER_REPLICATED, "b", 0, 2),
+        (PartitionProblem.UNDER_REPLICATED, "d", 0, 1),
     ]
 
 
@@ -175,5 +175,5 @@ def test_what_moves_is_told_in_order() -> None:
     )  # fmt: skip
     found = ask_moving(as_cluster(Paged(answers={ApiKey.LIST_PARTITION_REASSIGNMENTS: answer})))
     assert found == tuple(
-        Reassignment(topic, n, (1, 2), (2,), (1,)) for topic, n in (("a", 5), ("b", 0), ("b", 1))
+        ReassignmentInfo(topic, n, (1, 2), (2,), (1,)) for topic, n in (("a", 5), ("b", 0), ("b", 1))
     )

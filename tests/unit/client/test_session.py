@@ -202,7 +202,7 @@ def test_a_response_of_many_elements_is_left_to_the_caller() -> None:
 def test_numbers_of_requests_begin_again_behind_the_last_that_fits() -> None:
     session = ready()
     session._correlation_id = 2**31 - 2
-    numbers = []
+    numbers: list[int] = []
     for number in range(3):
         request = session.request(KEY, 0, allocate(number))
         numbers += struct.unpack_from(">i", request, 8)

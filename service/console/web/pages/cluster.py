@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from service.client.cluster_health import (
-    Ill,
-    IllPartition,
+    BrokerLoad,
     MetadataReplica,
     NodeState,
-    Partitions,
+    PartitionProblem,
+    PartitionSummary,
     QuorumInfo,
-    Reassignment,
-    Share,
+    ReassignmentInfo,
+    UnhealthyPartition,
 )
 from service.console.web import words
 from service.console.web.frame import (
@@ -46,9 +46,9 @@ class Cluster(NamedTuple):
     nodes: Sequence[NodeState] = ()
     quorum: QuorumInfo | None = None
     is_alone: bool = False
-    partitions: Partitions | None = None
+    partitions: PartitionSummary | None = None
     age_ms: int = 0
-    moving: Sequence[Reassignment] | None = None
+    moving: Sequence[ReassignmentInfo] | None = None
     problems: Sequence[str] = ()
     problem: str | None = None
 
@@ -71,10 +71,10 @@ _ILL: Final = (
     Column("Last known ELR"),
 )  # fmt: skip
 _MOVING: Final = (Column("Partition"), Column("Replicas"), Column("Adding"), Column("Removing"))
-_WORDS: Final[Mapping[Ill, tuple[str, str]]] = {
-    Ill.OFFLINE: ("offline", "bad"),
-    Ill.UNDER_MIN_ISR: ("under min ISR", "bad"),
-    Ill.UNDER_REPLICATED: ("under-replicated", "warn"),
+_WORDS: Final[Mapping[PartitionProblem, tuple[str, str]]] = {
+    PartitionProblem.OFFLINE: ("offline", "bad"),
+    PartitionProblem.UNDER_MIN_ISR: ("under min ISR", "bad"),
+    PartitionProblem.UNDER_REPLICATED: ("under-replicated", "warn"),
 }
 
 
@@ -145,13 +145,13 @@ def _nodes(found: Cluster) -> Markup:
     )
 
 
-def _imbalance(counted: Partitions | None) -> str | None:
+def _imbalance(counted: PartitionSummary | None) -> str | None:
     if counted is None or not counted.not_preferred:
         return None
     return f"{words.count(counted.not_preferred)} partitions are not led by their preferred replica."
 
 
-def _node(one: NodeState, share: Share | None) -> list[Child]:
+def _node(one: NodeState, share: BrokerLoad | None) -> list[Child]:
     state: Child = words.NOTHING
     if one.is_fenced is not None:
         state = badge("fenced", "bad") if one.is_fenced else badge("unfenced", "good")
@@ -214,7 +214,7 @@ def _ill(found: Cluster) -> Markup | None:
     )
 
 
-def _ill_row(one: IllPartition) -> list[Child]:
+def _ill_row(one: UnhealthyPartition) -> list[Child]:
     state, (what, tone) = one.state, _WORDS[one.what]
     return [
         _place(one.topic, state.partition),
@@ -228,7 +228,7 @@ def _ill_row(one: IllPartition) -> list[Child]:
     ]
 
 
-def _moving(found: Sequence[Reassignment] | None) -> Markup | None:
+def _moving(found: Sequence[ReassignmentInfo] | None) -> Markup | None:
     if found is None:
         return None
     if not found:

@@ -12,7 +12,13 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.errors import StorageError
 from service.client.admin_models import ClusterInfo, NodeInfo
-from service.client.cluster_health import MetadataReplica, Partitions, QuorumInfo, Reassignment, Share
+from service.client.cluster_health import (
+    BrokerLoad,
+    MetadataReplica,
+    PartitionSummary,
+    QuorumInfo,
+    ReassignmentInfo,
+)
 from service.client.cluster_health_queries import ask_moving, ask_quorum
 from service.console.web import cluster_desk
 from service.console.web.cluster_desk import ClusterDesk
@@ -20,7 +26,7 @@ from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.remembered import Remembered
 
 T = TypeVar("T")
-NOBODY: dict[int, Share] = {}
+NOBODY: dict[int, BrokerLoad] = {}
 
 
 class Kafka:
@@ -47,10 +53,10 @@ class Kafka:
                 raise self.quorum
             return self.quorum
         if question is ask_moving:
-            return (Reassignment("t", 0, (1, 2), (2,), ()),)
+            return (ReassignmentInfo("t", 0, (1, 2), (2,), ()),)
         self.counts += 1
         self.clock.advance(self.took_ms)
-        return Partitions(1, self.counts, 0, 0, 0, 0, 0, 0, NOBODY, ())
+        return PartitionSummary(1, self.counts, 0, 0, 0, 0, 0, 0, NOBODY, ())
 
 
 def on_a_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -84,7 +90,7 @@ async def test_all_who_look_at_once_share_each_answer() -> None:
         (1, ("broker", "controller")), (2, ("broker",)),
     ]  # fmt: skip
     assert pages[0].partitions is not None
-    assert pages[0].partitions.shares == {1: Share(), 2: Share()}
+    assert pages[0].partitions.shares == {1: BrokerLoad(), 2: BrokerLoad()}
     clock.advance(cluster_desk.COUNT_AGE_MS)
     await desk.find()
     assert (kafka.looks, kafka.counts) == (2, 2)

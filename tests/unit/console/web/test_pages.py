@@ -10,15 +10,15 @@ import pytest
 
 from service.client.admin_models import ClusterInfo, ConfigEntry, NodeInfo
 from service.client.cluster_health import (
-    Ill,
-    IllPartition,
+    BrokerLoad,
     MetadataReplica,
     NodeState,
-    Partitions,
+    PartitionProblem,
     PartitionState,
+    PartitionSummary,
     QuorumInfo,
-    Reassignment,
-    Share,
+    ReassignmentInfo,
+    UnhealthyPartition,
 )
 from service.console.figures import Between, Figures
 from service.console.web.costs import Prices
@@ -216,9 +216,12 @@ def a_quorum(nodes: int) -> QuorumInfo:
     return QuorumInfo(1, 7, 990, voters, tuple(one(node, 40) for node in range(4, nodes)))
 
 
-def some_ill(words: str, count: int) -> tuple[IllPartition, ...]:
+def some_ill(words: str, count: int) -> tuple[UnhealthyPartition, ...]:
     state = PartitionState(5, -1, 3, (1, 2), (), (2,), (1,), (1,))
-    return tuple(IllPartition(tuple(Ill)[n % 3], words, state._replace(partition=n), 2) for n in range(count))
+    return tuple(
+        UnhealthyPartition(tuple(PartitionProblem)[n % 3], words, state._replace(partition=n), 2)
+        for n in range(count)
+    )
 
 
 def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_ms: int = 0) -> str:
@@ -226,11 +229,11 @@ def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_
         NodeState(n, ("broker", "controller"), words, (words, words), (None, False, True)[n % 3])
         for n in range(1, nodes)
     ]
-    shares = {n: Share(1, 2, 3, 1, 1) for n in range(1, nodes)}
-    counted = Partitions(
+    shares = {n: BrokerLoad(1, 2, 3, 1, 1) for n in range(1, nodes)}
+    counted = PartitionSummary(
         9, 100_000, 12, 34, 56, 7, 8, 3 * ill, shares, some_ill(words, min(ill, cluster.MOST_ILL))
     )
-    under_way = tuple(Reassignment(words, n, (1, 2, 3), (3,), (1,)) for n in range(moving))
+    under_way = tuple(ReassignmentInfo(words, n, (1, 2, 3), (3,), (1,)) for n in range(moving))
     found = cluster.Cluster(
         words, listed, a_quorum(nodes), False, counted, age_ms, under_way, (words,) if words != "c" else ()
     )

@@ -13,7 +13,7 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError, StorageError
 from service.client.admin import EARLIEST, LATEST
-from service.client.admin_models import Fetched, PartitionInfo, PartitionPage, TopicInfo
+from service.client.admin_models import FetchResult, PartitionInfo, PartitionPage, TopicInfo
 from service.console.web import record_desk
 from service.console.web.asking import FROM_OFFSET, FROM_START, Ask
 from service.console.web.record_desk import HELD_BYTES, RecordDesk
@@ -44,14 +44,14 @@ class Log:
 
     def fetch(
         self, leader: int, topic_id: UUID, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int
-    ) -> Fetched:
+    ) -> FetchResult:
         self.fetches += 1
         data = b""
         for one in self._batches:
             last = int.from_bytes(one[:8], "big") + int.from_bytes(one[23:27], "big")
             if last >= offset and (not data or len(data) + len(one) <= max_bytes):
                 data += one
-        return Fetched(data, self._end, 0)
+        return FetchResult(data, self._end, 0)
 
 
 def read(log: Log, **asked: Any) -> Any:
@@ -112,7 +112,7 @@ def test_what_is_held_is_bounded_however_well_it_was_compressed() -> None:
 
 def test_what_is_looked_through_ends_with_its_time() -> None:
     class Slow(Log):
-        def fetch(self, *args: Any, **options: Any) -> Fetched:
+        def fetch(self, *args: Any, **options: Any) -> FetchResult:
             clock.advance(3_000)
             return super().fetch(*args, **options)
 
