@@ -14,7 +14,7 @@ ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 2)) --dist load
 OFTEN := -m "not soak and not thorough"
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel map demo test test-unit test-node test-process test-clients test-three test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra test-infra-often test-thorough mutants spark test-spark test-spark-often wheel package lint format soak soak-replicas fuzz sim sim-sweep sim-restore sim-plant bench bench-cleaning bench-cluster bench-cold bench-crowd bench-groups bench-latency bench-offload bench-partitions bench-refusals bench-replicas bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ lint: install ## ruff (format and lint), mypy --strict, import order
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+map: install ## Print every file of service/, room by room, with what it says of itself
+	@$(BIN)/python -m tests.test_tidy
 
 format: install ## Format and fix what ruff can fix
 	$(BIN)/ruff format .

@@ -1,6 +1,6 @@
-"""House rules, held for every module: purity, size, docstrings, the file map, doors to the world.
+"""House rules of every module: purity, size, docstrings, doors to the world; docs name files that exist.
 
-``python -m tests.test_tidy`` writes the file map of docs/architecture.md anew.
+``python -m tests.test_tidy`` prints the file map.
 """
 
 from __future__ import annotations
@@ -175,44 +175,35 @@ def test_what_docstrings_show_is_true(name: str) -> None:
 
 # -- docs/architecture.md
 
-MAP_ROOM = re.compile(r"\*\*`(\w+)/`\*\* (.*)")
-MAP_ENTRY = re.compile(r"- `([\w/]+\.py)`( \[P\])?: (.*)")
+FILE_NAMED = re.compile(r"`([a-z0-9_]+/[a-z0-9_/]*(?:\.py)?)`")
+MOST_DOC_LINES = 200
+PAGES = [ARCHITECTURE, *sorted((ROOT / "docs" / "design").glob("*.md"))]
 
 
-def entry(name: str, room: str) -> str:
-    file = MODULES[name].relative_to(SERVICE / room).as_posix()
-    line = first_line(name)
-    pure = " [P]" if line.endswith(" [P]") else ""
-    return f"- `{file}`{pure}: {line.removesuffix(' [P]').removesuffix('.')}"
-
-
-def file_map() -> dict[str, list[str]]:
-    """By room: its heading and a line for each of its modules."""
-    rooms: dict[str, list[str]] = {}
+def file_map() -> Iterator[str]:
+    """Yield the heading of each room and a line for each of its modules."""
+    room = ""
     for name, path in MODULES.items():
         parts = path.relative_to(SERVICE).parts
-        if len(parts) > 1 and parts[-1] != "__init__.py":
-            rooms.setdefault(parts[0], []).append(entry(name, parts[0]))
-    return {
-        room: [f"**`{room}/`** {first_line(f'service.{room}')}", *sorted(lines)]
-        for room, lines in rooms.items()
-    }
+        if len(parts) == 1:
+            continue
+        if parts[0] != room:
+            room = parts[0]
+            yield f"\n{room}/  {first_line(f'service.{room}')}"
+        if parts[-1] != "__init__.py":
+            yield f"  {'/'.join(parts[1:])}: {first_line(name)}"
 
 
-def written_map(text: str) -> dict[str, list[str]]:
-    rooms: dict[str, list[str]] = {}
-    room = ""
-    for line in text.splitlines():
-        if heading := MAP_ROOM.match(line):
-            room = heading[1]
-            rooms[room] = [line]
-        elif MAP_ENTRY.match(line):
-            rooms[room].append(line)
-    return rooms
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_pages_of_the_design_name_are_there(page: Path) -> None:
+    named = {name for name in FILE_NAMED.findall(page.read_text("utf-8")) if "://" not in name}
+    assert named
+    gone = {name for name in named if not (SERVICE / name).exists() and not (ROOT / name).exists()}
+    assert not gone
 
 
-def test_the_file_map_is_what_the_modules_say() -> None:
-    assert written_map(ARCHITECTURE.read_text("utf-8")) == file_map(), "run: python -m tests.test_tidy"
+def test_the_architecture_is_read_in_a_quarter_of_an_hour() -> None:
+    assert ARCHITECTURE.read_text("utf-8").count("\n") <= MOST_DOC_LINES
 
 
 def test_the_picture_of_the_rooms_is_the_one_that_the_build_checks() -> None:
@@ -220,19 +211,6 @@ def test_the_picture_of_the_rooms_is_the_one_that_the_build_checks() -> None:
     contracts = settings["tool"]["importlinter"]["contracts"]
     (layers,) = (one["layers"] for one in contracts if one.get("containers") == ["service"])
     assert "```\n" + "\n".join(layers) + "\n```" in ARCHITECTURE.read_text("utf-8")
-
-
-def write_map() -> None:
-    """Rewrite the map in place; rooms keep their order, new ones come last."""
-    text = ARCHITECTURE.read_text("utf-8")
-    rooms = file_map()
-    order = [room for room in written_map(text) if room in rooms]
-    order += [room for room in rooms if room not in order]
-    lines = text.splitlines()
-    first = next(n for n, line in enumerate(lines) if MAP_ROOM.match(line))
-    last = max(n for n, line in enumerate(lines) if MAP_ENTRY.match(line))
-    made = "\n\n".join(rooms[room][0] + "\n\n" + "\n".join(rooms[room][1:]) for room in order)
-    ARCHITECTURE.write_text("\n".join([*lines[:first], made, *lines[last + 1 :]]) + "\n", "utf-8")
 
 
 # -- the world comes by constructor
@@ -386,4 +364,4 @@ def test_facts_of_an_api_stand_in_its_row() -> None:
 
 
 if __name__ == "__main__":
-    write_map()
+    print("\n".join(file_map()))
