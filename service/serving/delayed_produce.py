@@ -1,4 +1,4 @@
-"""acks=all: which batches of one produce request other replicas do not have yet.
+"""acks=all: waits until other replicas have the batches of one produce request (Kafka `DelayedProduce`).
 
 Each partition with followers waits for its own offset, in the queue of its leader's machine
 (`replication/acks.py`); the request has one timer. Owned by the event loop.
@@ -22,8 +22,8 @@ from service.wire.produce import TopicKey
 _OVER: Final = Waiter(None, 0)
 
 
-class Commits(Operation):
-    """What one request waits for. Of the purgatory it has the timer alone."""
+class DelayedProduce(Operation):
+    """The appended batches of one request. Of the purgatory it uses the timer only."""
 
     __slots__ = ("_broker", "_refused", "_settled", "_waiting")
 
@@ -31,22 +31,25 @@ class Commits(Operation):
         super().__init__()
         self._broker = broker
         self._settled: Callable[[], None] | None = None
-        self._waiting: dict[_Commit, None] = {}
+        self._waiting: dict[_PartitionWait, None] = {}
         self._refused: dict[tuple[TopicKey, int], ErrorCode] = {}
 
     def add(self, leading: LeaderState, offset: int, topic: TopicKey, partition: int) -> None:
-        """All below `offset` has to be committed; that of a duplicate may be."""
-        commit = _Commit(self, leading, topic, partition)
-        outcome = leading.wait(commit, offset)
+        """Wait until all offsets below `offset` are committed; those of a duplicate may be already."""
+        wait = _PartitionWait(self, leading, topic, partition)
+        outcome = leading.wait(wait, offset)
         if isinstance(outcome, Waiter):
-            commit.waiter = outcome
-            self._waiting[commit] = None
+            wait.waiter = outcome
+            self._waiting[wait] = None
         elif outcome is not ErrorCode.none:
             self._refused[topic, partition] = outcome
 
     def begin(self, timeout_ms: int, settled: Callable[[], None]) -> bool:
-        """All is added: `settled` is called once each was told, or the time is over, within the work of
-        whoever knows that. False where nothing is waited for."""
+        """Start the timer, after the last `add`. Returns False if nothing is waited for.
+
+        `settled` is called when every partition has its outcome or the time is up, in the turn in which that
+        becomes known.
+        """
         if not self._waiting:
             return False
         self._settled = settled
@@ -54,7 +57,8 @@ class Commits(Operation):
         return True
 
     def refused(self) -> dict[tuple[TopicKey, int], ErrorCode]:
-        """Where it came to nothing, once it is settled. Of a partition that has gone the reason is told."""
+        """Return the errors of batches that are not known to be committed, once settled. A partition that is
+        gone has the reason for that."""
         for (topic, partition), error in self._refused.items():
             if error is ErrorCode.not_leader_or_follower:
                 try:
@@ -63,41 +67,42 @@ class Commits(Operation):
                     self._refused[topic, partition] = e.code
         return self._refused
 
-    def told(self, commit: _Commit, error: ErrorCode) -> None:
+    def finish(self, wait: _PartitionWait, error: ErrorCode) -> None:
+        """Note the outcome of one partition."""
         if error is not ErrorCode.none:
-            self._refused[commit.topic, commit.partition] = error
-        del self._waiting[commit]
+            self._refused[wait.topic, wait.partition] = error
+        del self._waiting[wait]
         if not self._waiting and self._settled is not None:
             self._broker.timers.purgatory.forget(self)
             self._settle()
 
     def happened(self, key: Hashable, amount: int) -> bool:
-        """It watches nothing."""
+        """Return False: it watches no key."""
         return False
 
     def completed(self, *, expired: bool) -> None:
-        """The time is over."""
-        for commit in self._waiting:
-            commit.leading.give_up(commit.waiter)
-            self._refused[commit.topic, commit.partition] = ErrorCode.request_timed_out
+        """Give up what is not committed: the time is up."""
+        for wait in self._waiting:
+            wait.leading.give_up(wait.waiter)
+            self._refused[wait.topic, wait.partition] = ErrorCode.request_timed_out
         self._waiting.clear()
         self._settle()
 
     def _settle(self) -> None:
-        settled, self._settled = self._settled, None  # which holds this
+        settled, self._settled = self._settled, None  # it holds this operation
         if settled is not None:
             settled()
 
 
-class OnceCommitted(Promise):
-    """What `answer` makes of it then. What was appended is in its place: what is produced behind it need not
-    wait for other replicas."""
+class DelayedResponse(Promise):
+    """A response that `make` builds once the batches are settled. They are in their place in the log, so the
+    connection's next Produce requests need not wait for it."""
 
     __slots__ = ("_make", "weight")
 
-    def __init__(self, answer: Callable[[], Answer], weight: int) -> None:
+    def __init__(self, make: Callable[[], Answer], weight: int) -> None:
         super().__init__()
-        self._make = answer
+        self._make = make
         self.weight = weight
 
     def settled(self) -> None:
@@ -107,12 +112,12 @@ class OnceCommitted(Promise):
         return self._make()
 
 
-class _Commit:
-    """One partition of them; who tells of it calls it."""
+class _PartitionWait:
+    """The wait for one partition; its leader's machine calls it with the outcome."""
 
     __slots__ = ("_of", "leading", "partition", "topic", "waiter")
 
-    def __init__(self, of: Commits, leading: LeaderState, topic: TopicKey, partition: int) -> None:
+    def __init__(self, of: DelayedProduce, leading: LeaderState, topic: TopicKey, partition: int) -> None:
         self._of = of
         self.leading = leading
         self.topic = topic
@@ -120,4 +125,4 @@ class _Commit:
         self.waiter = _OVER
 
     def __call__(self, error: ErrorCode) -> None:
-        self._of.told(self, error)
+        self._of.finish(self, error)

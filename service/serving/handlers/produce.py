@@ -1,14 +1,14 @@
 """Produce: validate, stamp and append where the bytes lie in the request's own buffer.
 
-Every partition has its own outcome; a batch that is refused leaves no trace. The order of checks is Kafka's
+Every partition has its own outcome; a refused batch leaves no trace. The order of checks is Kafka's
 (`KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`, `UnifiedLog.append`).
 
 One small batch is validated and appended at once. What is more than a slice of the loop's turn (many batches,
-one that is large, or inflates to much, or is to be compressed anew) goes on in later turns, and a large batch
-is validated on a thread; appending is the loop's in any case.
+one that is large, inflates to much or is compressed again) goes on in later turns; a large batch is validated
+on a thread. Appending is always the loop's.
 
-With acks=all the answer waits until all in-sync replicas have what was appended
-(`serving/delayed_produce.py`). The connection's next Produce requests do not.
+With acks=all the response waits until all in-sync replicas have the batches (`serving/delayed_produce.py`).
+The connection's next Produce requests do not wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -39,7 +39,7 @@ from service.records.validation import (
     check_frame,
     validate_produced,
 )
-from service.serving.delayed_produce import Commits, OnceCommitted
+from service.serving.delayed_produce import DelayedProduce, DelayedResponse
 from service.serving.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.serving.request_host import Broker
 from service.wire.errors import WireError
@@ -55,87 +55,47 @@ from service.wire.produce import (
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 FIRST_VERSION_WITH_LEADERS: Final = 10
-"""Who is refused because we do not lead is told who does (KIP-951)."""
+"""A refused producer is told the leader (KIP-951)."""
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 ALL: Final = -1
 VALID_ACKS: Final = (ALL, 0, 1)
 MOST_AT_ONCE: Final = 250
-"""Partitions that are named in what is answered without a task."""
+"""Partitions of a request that is served without a task."""
 _NAMED_AT_A_TIME: Final = 500
 _FILES_US: Final = 400
 _PARTITION_US: Final = 25
-"""What a partition costs besides its bytes."""
-
-AnsweredTopic = tuple[TopicKey, list[ProducePartitionResult]]
+"""Cost of a partition besides its bytes."""
 
 
 class RefusedWithoutAnswer(WireError):
-    """acks=0 and something was refused: with no answer to put the error in, the connection is closed, as
-    Kafka does, so that the client notices and asks for metadata anew."""
+    """A batch was refused with acks=0: there is no response to put the error in, so the connection is closed,
+    as in Kafka, and the client requests metadata again."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequestView
 ) -> Answer | Awaitable[Answer]:
-    """Append everything that can be. None when the client wants no answer (acks=0)."""
-    now_ms = broker.clock.now_ms()
-    owed = Owed()
-    failed = False
-    topics: list[AnsweredTopic] = []
-    refused: list[AnsweredTopic] | None
-    if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
-        asked: Sequence[ProducedTopic] = request.topics
-    elif sum([len(partitions) for _, partitions in request.topics]) > MOST_AT_ONCE:
-        return _from_the_start(broker, context, request, now_ms)
-    else:
-        asked = at_once(_each_once(request.topics))
-        if request.transactional_id is None:
-            refused = at_once(_without_transactional_id(broker, context, asked))
-            if refused is not None:
-                return _answer(broker, context, request.acks, refused, True)
-    work = None if len(asked) == 1 and len(asked[0][1]) == 1 else Work(broker)
-    for topic, partitions in asked:
-        answers: list[ProducePartitionResult] = []
-        topics.append((topic, answers))
-        for index, records in partitions:
-            over = work is not None and work.charge(records)
-            try:
-                if over:
-                    raise BeyondSlice
-                answer = _append(broker, context, request.acks, topic, index, records, now_ms, owed, work)
-            except BeyondSlice as e:
-                is_large = not over and not isinstance(e, BeyondTurn)
-                owed.timeout_ms = request.timeout_ms
-                produced = Produced(request.acks, now_ms, asked, topics, owed, failed, is_large)
-                return _go_on(broker, context, produced, work or Work(broker))
-            failed = failed or answer.error_code != ErrorCode.none
-            answers.append(answer)
-    if owed.to_flush is not None:
-        owed.timeout_ms = request.timeout_ms
-        return _answer_after_flush(broker, context, request.acks, topics, owed, failed)
-    if owed.commits is not None:
-        owed.timeout_ms = request.timeout_ms
-        return _answer_once_committed(broker, context, topics, owed, owed.commits, failed)
-    if failed and work is None and request.transactional_id is None:
-        refused = at_once(_without_transactional_id(broker, context, asked))
-        topics = topics if refused is None else refused
-    return _answer(broker, context, request.acks, topics, failed)
+    """Append everything that can be appended. Return None where acks=0: no response."""
+    produce = _Produce(broker, context, request)
+    topics = request.topics
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        produce.asked = topics
+        return produce.append_at_once()
+    if sum([len(partitions) for _, partitions in topics]) > MOST_AT_ONCE:
+        return produce.append_in_slices(topics)
+    produce.budget = _Budget(broker)
+    produce.asked = at_once(_each_once(topics))
+    if at_once(produce.is_refused()):
+        return produce.answer()
+    return produce.append_at_once()
 
 
-class Owed:
-    """What the answer waits for after the appends: the device, and other replicas. Mostly nothing."""
-
-    timeout_ms = 0
-    to_flush: dict[tuple[TopicKey, int], Partition] | None = None
-    commits: Commits | None = None
+class _BeyondTurn(BeyondSlice):
+    """The batch itself does not take long."""
 
 
-class BeyondTurn(BeyondSlice):
-    """It is not the batch that takes long."""
-
-
-class Work:
-    """What one request may still cost: this turn of the loop, and memory for inflated batches."""
+class _Budget:
+    """What a request may still cost: time in this turn of the loop, and memory for inflated batches."""
 
     __slots__ = ("_inflation_left", "_left_us", "inflation")
 
@@ -147,88 +107,367 @@ class Work:
         self._left_us = SLICE_US
 
     def charge(self, records: Buffer | None) -> bool:
-        """Count a batch that is about to be looked at; True when it belongs to the next turn."""
+        """Charge for the next batch; True when it belongs to the next turn."""
         self._left_us -= _PARTITION_US + (len(records) >> 9 if records is not None else 0)
         return self._left_us < 0
 
-    def begins(self, partition: Partition) -> bool:
-        """As `charge`, for a partition whose files this append begins."""
+    def charge_files(self, partition: Partition) -> bool:
+        """Charge for the files that a first append creates; True when it belongs to the next turn."""
         if not partition.begins_files:
             return False
         self._left_us -= _FILES_US
         return self._left_us < 0
 
-    def validated(self, records: Buffer, rules: ValidationRules) -> None:
-        """Count what a compressed batch has cost that was validated in this turn: less than a slice."""
+    def charge_validation(self, records: Buffer, rules: ValidationRules) -> None:
+        """Charge for a batch that was validated in this turn: less than a slice."""
         codec = records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK
         size = self._inflation_left - self.inflation.left_bytes if codec else len(records)
         self._inflation_left = self.inflation.left_bytes
         self._left_us -= size * SLICE_US // rules.at_once_bytes[codec]
 
     def new_turn(self) -> None:
-        """What follows is done in another turn."""
+        """Begin the budget of another turn."""
         self._left_us = SLICE_US
         self._inflation_left = self.inflation.left_bytes
 
 
-class Produced(NamedTuple):
-    """A request that is half done: what it asks for, and what is answered of it already."""
+class _Produce:
+    """One Produce request being served: the partitions asked for, their results, what the response waits
+    for."""
 
-    acks: int
-    now_ms: int
-    asked: Sequence[ProducedTopic]
-    topics: list[AnsweredTopic]
-    owed: Owed
-    failed: bool
-    is_large: bool
+    asked: Sequence[ProducedTopic] = ()
+    failed = False
+    budget: _Budget | None = None
+    """None for a request of one batch"""
+    to_flush: dict[tuple[TopicKey, int], Partition] | None = None
+    """partitions whose ``flush.messages`` is due"""
+    delayed: DelayedProduce | None = None
+    """batches that other replicas do not have yet"""
+    is_large = False
     """The next batch is known to be more than a slice."""
 
+    def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequestView) -> None:
+        self.broker = broker
+        self.context = context
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        self.has_transactional_id = request.transactional_id is not None
+        self.now_ms = broker.clock.now_ms()
+        self.results: list[tuple[TopicKey, list[ProducePartitionResult]]] = []
 
-async def _from_the_start(
-    broker: Broker, context: RequestContext, request: ProduceRequestView, now_ms: int
-) -> Response | None:
-    """A request of many partitions, all of it in slices."""
-    asked = await Slice().go_on(_each_once(request.topics))
-    if request.transactional_id is None:
-        refused = await Slice().go_on(_without_transactional_id(broker, context, asked))
-        if refused is not None:
-            return await _answer_in_slices(broker, context, request.acks, refused, True)
-    owed = Owed()
-    owed.timeout_ms = request.timeout_ms
-    produced = Produced(request.acks, now_ms, asked, [], owed, failed=False, is_large=False)
-    return await _go_on(broker, context, produced, Work(broker))
+    # -- appends
 
+    def append_at_once(self) -> Answer | Awaitable[Answer]:
+        """Append in this turn of the loop, or begin to and go on in slices."""
+        budget = self.budget
+        for topic, partitions in self.asked:
+            results: list[ProducePartitionResult] = []
+            self.results.append((topic, results))
+            for index, records in partitions:
+                is_over = budget is not None and budget.charge(records)
+                try:
+                    if is_over:
+                        raise BeyondSlice
+                    results.append(self._append(topic, index, records))
+                except BeyondSlice as e:
+                    self.is_large = not is_over and not isinstance(e, _BeyondTurn)
+                    return self._go_on()
+        if self.to_flush is not None:
+            self.asked = ()  # or its views would hold the request's buffer meanwhile
+            return self._answer_after_flush(self.to_flush)
+        if self.delayed is not None:
+            self.asked = ()
+            return self._answer_once_committed(self.delayed)
+        if self.failed and budget is None:
+            at_once(self.is_refused())
+        return self.answer()
 
-async def _go_on(broker: Broker, context: RequestContext, produced: Produced, work: Work) -> Response | None:
-    """The rest of a request that is more than a slice: in slices, large batches validated on a thread.
+    async def append_in_slices(self, topics: Sequence[ProducedTopic]) -> Response | None:
+        """Append to many partitions, all of it in slices."""
+        self.asked = await Slice().go_on(_each_once(topics))
+        if await Slice().go_on(self.is_refused()):
+            return await Slice().go_on(self._response())
+        return await self._go_on()
 
-    Partitions are appended to in the order asked, and on the loop; so are the requests of a connection, as
-    the next one waits for this answer.
-    """
-    acks, now_ms, asked, topics, owed, failed, is_large = produced
-    work.new_turn()
-    for n, (topic, partitions) in enumerate(asked):
-        if n == len(topics):
-            topics.append((topic, []))
-        answers = topics[n][1]
-        for index, records in islice(partitions, len(answers), None):
-            if work.charge(records):
+    async def _go_on(self) -> Response | None:
+        """Append the rest of a request that is more than a slice; validate large batches on a thread.
+
+        Partitions are appended to in the order asked, and on the loop; so are the requests of a connection,
+        as the next one waits for this response.
+        """
+        budget = self.budget = self.budget or _Budget(self.broker)
+        budget.new_turn()
+        for n, (topic, partitions) in enumerate(self.asked):
+            if n == len(self.results):
+                self.results.append((topic, []))
+            results = self.results[n][1]
+            for index, records in islice(partitions, len(results), None):
+                if budget.charge(records):
+                    await next_turn()
+                    budget.new_turn()
+                results.append(await self._append_later(topic, index, records, budget))
+        if self.to_flush is not None or self.delayed is not None:
+            return await self._answer_after_flush(self.to_flush or {})
+        return await Slice().go_on(self._response())
+
+    def _append(self, topic: TopicKey, index: int, records: Buffer | None) -> ProducePartitionResult:
+        """Append one batch at once, or raise `BeyondSlice` and leave no trace."""
+        budget = self.budget
+        try:
+            partition = self._partition(topic, index, records)
+            # Offsets are stamped where the bytes lie; the frame is ours to write to.
+            assert not isinstance(records, bytes | None)
+            if budget is None:
+                batch = validate_produced(records, partition.rules, self.now_ms, None, True)
+            else:
+                if budget.charge_files(partition):
+                    raise _BeyondTurn
+                batch = validate_produced(records, partition.rules, self.now_ms, budget.inflation, True)
+                if batch.header.attributes & CODEC_MASK:
+                    budget.charge_validation(records, partition.rules)
+            info = partition.append(batch, self.now_ms)
+        except (RequestError, StorageError, CorruptionError) as e:
+            return self._refused(topic, index, e)
+        return self._appended(partition, topic, index, batch, info)
+
+    async def _append_later(
+        self, topic: TopicKey, index: int, records: Buffer | None, budget: _Budget
+    ) -> ProducePartitionResult:
+        """Append one batch; validate a large one on a thread.
+
+        Meanwhile the partition may be deleted, or created again under its name: it is looked up again.
+        """
+        is_large, self.is_large = self.is_large, False
+        try:
+            partition = self._partition(topic, index, records)
+            assert not isinstance(records, bytes | None)
+            rules = partition.rules
+            if budget.charge_files(partition):
                 await next_turn()
-                work.new_turn()
-            answer = await _append_later(
-                broker, context, acks, topic, index, records, now_ms, owed, work, is_large
+                budget.new_turn()
+            try:
+                if is_large:
+                    raise BeyondSlice
+                batch = validate_produced(records, rules, self.now_ms, budget.inflation, True)
+                budget.charge_validation(records, rules)
+            except BeyondSlice:
+                thread = self.broker.records_thread
+                batch = await thread(validate_produced, records, rules, self.now_ms, budget.inflation)
+                budget.new_turn()
+            if self._partition(topic, index, records) is not partition:
+                raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
+            info = partition.append(batch, self.now_ms)
+        except (RequestError, StorageError, CorruptionError) as e:
+            return self._refused(topic, index, e)
+        return self._appended(partition, topic, index, batch, info)
+
+    def _partition(self, topic: TopicKey, index: int, records: Buffer | None) -> Partition:
+        """Return the batch's partition after the checks that come before its validation. `RequestError`."""
+        broker, context, acks = self.broker, self.context, self.acks
+        try:
+            partition = broker.replicas.find(topic, index)
+        except RequestError:
+            known = broker.image.topic(topic)
+            if known is not None and index in known.partitions:
+                _check_internal(context, known.name)
+            raise
+        if partition.tip.topic in INTERNAL_TOPICS:
+            _check_internal(context, partition.tip.topic)
+        if broker.disks.is_pressed:
+            broker.disks.check(partition)
+        if records is None:
+            raise RequestError(ErrorCode.invalid_record, "no record batch")
+        if context.api_version < FIRST_VERSION_WITH_ZSTD and says_zstd(records):
+            raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
+        if not partition.is_leader and acks in VALID_ACKS:
+            partition.check_leads()
+        if acks == ALL:
+            partition.check_replicas(records)
+        elif acks not in VALID_ACKS:
+            check_frame(records)
+            raise RequestError(ErrorCode.invalid_required_acks)
+        return partition
+
+    def _appended(
+        self, partition: Partition, topic: TopicKey, index: int, batch: ValidatedBatch, info: AppendInfo
+    ) -> ProducePartitionResult:
+        broker = self.broker
+        metrics = broker.metrics
+        metrics.appended_batches += 1
+        metrics.appended_records += batch.record_count
+        metrics.appended_bytes += len(batch.data)
+        if metrics.appended_bytes >= broker.disks.alarm_at:
+            broker.disks.alarm()
+        if partition.log.flush_due:
+            if self.to_flush is None:
+                self.to_flush = {}
+            self.to_flush[topic, index] = partition
+        if self.acks == ALL and (leading := partition.leading) is not None:
+            if self.delayed is None:
+                self.delayed = DelayedProduce(broker)
+            self.delayed.add(leading, info.last_offset + 1, topic, index)
+        return ProducePartitionResult(
+            index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
+        )
+
+    # -- refusals
+
+    def is_refused(self) -> Steps[bool]:
+        """Refuse the whole request where it has no transactional id and any of its batches is transactional.
+
+        A request of one batch need not be checked before its append: that batch is refused in any case.
+        """
+        if self.has_transactional_id:
+            return False
+        found, named = False, 0
+        for _, partitions in self.asked:
+            for _, records in partitions:
+                named += 1
+                if not named % _NAMED_AT_A_TIME:
+                    yield _NAMED_AT_A_TIME
+                found = found or (records is not None and _is_transactional(records))
+        if not found:
+            return False
+        error = RequestError(
+            ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
+        )
+        self.results = []
+        for topic, partitions in self.asked:
+            results: list[ProducePartitionResult] = []
+            self.results.append((topic, results))
+            for index, _ in partitions:
+                if not len(results) % _NAMED_AT_A_TIME:
+                    yield _NAMED_AT_A_TIME
+                results.append(self._refused(topic, index, error))
+        return True
+
+    def _refused(self, topic: TopicKey, index: int, error: FirnError) -> ProducePartitionResult:
+        self.failed = True
+        broker = self.broker
+        if isinstance(error, RequestError):
+            broker.log_refusal("Produce", self.context, topic, index, error)
+            broker.metrics.error("PRODUCE", error.code)
+            errors = error.record_errors if isinstance(error, RecordsRefused) else ()
+            leader = None
+            if (
+                error.code is ErrorCode.not_leader_or_follower
+                and self.context.api_version >= FIRST_VERSION_WITH_LEADERS
+            ):
+                leader = broker.current_leader(topic, index)
+            return ProducePartitionResult(
+                index, error.code, record_errors=errors, error_message=error.message, current_leader=leader
             )
-            is_large = False
-            failed = failed or answer.error_code != ErrorCode.none
-            answers.append(answer)
-    if owed.to_flush is not None or owed.commits is not None:
-        return await _answer_after_flush(broker, context, acks, topics, owed, failed)
-    return await _answer_in_slices(broker, context, acks, topics, failed)
+        self._storage_failed(topic, index, error)
+        message = None
+        if isinstance(error, DiskError) and error.errno in FULL:
+            if (partition := broker.replicas.get_by(topic, index)) is not None:
+                broker.disks.refused(partition.tip)
+            message = "the disk is full"
+        return ProducePartitionResult(index, ErrorCode.kafka_storage_error, error_message=message)
+
+    def _storage_failed(self, topic: TopicKey, index: int, error: FirnError) -> None:
+        self.failed = True
+        self.broker.log_storage_error("Produce", topic, index, error)
+        self.broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
+
+    # -- the response
+
+    def answer(self) -> Response | None:
+        """Return the response at once."""
+        if self.failed or self.broker.disks.is_pressed:
+            return at_once(self._response())
+        if self.acks == 0:
+            return None
+        context = self.context
+        data = encode_produce_response(context.api_version, context.correlation_id, self.results)
+        return Response([data])
+
+    def _response(self) -> Steps[Response | None]:
+        """Encode the response; where a disk fills up, it delays the connection's next request."""
+        disks, context = self.broker.disks, self.context
+        throttle_ms = disks.throttle_ms(self.results) if disks.is_pressed else 0
+        if self.acks == 0:
+            if self.failed:
+                raise RefusedWithoutAnswer("produce with acks=0 was refused")
+            return Throttled([], throttle_ms / 1000) if throttle_ms else None
+        endpoints: tuple[NodeEndpoint, ...] = ()
+        if self.failed:
+            endpoints = yield from self._leaders()
+        data = yield from encode_produce_response_in_steps(
+            context.api_version, context.correlation_id, self.results, throttle_ms, endpoints
+        )
+        return Throttled([data], throttle_ms / 1000) if throttle_ms else Response([data])
+
+    def _leaders(self) -> Steps[tuple[NodeEndpoint, ...]]:
+        """Return the addresses of the leaders that results name."""
+        leaders: dict[int, None] = {}
+        named = 0
+        for _, results in self.results:
+            for result in results:
+                named += 1
+                if not named % _NAMED_AT_A_TIME:
+                    yield _NAMED_AT_A_TIME
+                if result.current_leader is not None:
+                    leaders[result.current_leader[0]] = None
+        return self.broker.node_endpoints(self.context.listener, leaders) if leaders else ()
+
+    async def _answer_after_flush(self, to_flush: dict[tuple[TopicKey, int], Partition]) -> Response | None:
+        """Answer once what ``flush.messages`` asks for is on the device. Replicas get their time
+        meanwhile."""
+        broker, delayed = self.broker, self.delayed
+        settled: asyncio.Future[None] = broker.loop.create_future()
+        waits = delayed is not None and delayed.begin(
+            self.timeout_ms, lambda: None if settled.done() else settled.set_result(None)
+        )
+        outcomes: list[object] = []
+        logs = [partition.log for partition in to_flush.values()]
+        for at in range(0, len(logs), MOST_AT_ONCE):
+            some = map(broker.flush, logs[at : at + MOST_AT_ONCE])
+            outcomes += await asyncio.gather(*some, return_exceptions=True)
+        lost = {key for key, outcome in zip(to_flush, outcomes, strict=True) if outcome is not None}
+        for (topic, index), error in zip(to_flush, outcomes, strict=True):
+            if error is None:
+                continue
+            if not isinstance(error, StorageError):
+                assert isinstance(error, BaseException)
+                raise error
+            self._storage_failed(topic, index, error)
+        if waits:
+            await settled
+        self._note_uncommitted()
+        for topic, results in self.results if lost else ():
+            for n, result in enumerate(results):
+                if (topic, result.partition) in lost:
+                    results[n] = ProducePartitionResult(result.partition, ErrorCode.kafka_storage_error)
+        return await Slice().go_on(self._response())
+
+    def _answer_once_committed(self, delayed: DelayedProduce) -> Answer | DelayedResponse:
+        """Answer once each batch is committed or refused (acks=all). While a disk fills up, the connection's
+        next requests wait, too, as producers have to slow down then."""
+        self.context = self.context.kept()
+        weight = 0 if self.broker.disks.is_pressed else sum([len(results) for _, results in self.results])
+        response = DelayedResponse(self._committed, weight)
+        return response if delayed.begin(self.timeout_ms, response.settled) else self._committed()
+
+    def _committed(self) -> Response | None:
+        self._note_uncommitted()
+        return self.answer()
+
+    def _note_uncommitted(self) -> None:
+        """Put the error into the results of batches that were appended and are not known to be committed."""
+        refused = self.delayed.refused() if self.delayed is not None else {}
+        for topic, results in self.results if refused else ():
+            for n, result in enumerate(results):
+                error = refused.get((topic, result.partition))
+                if error is not None:
+                    why = f"appended at {result.base_offset}, and not known to be committed"
+                    leader = self._refused(topic, result.partition, RequestError(error, why)).current_leader
+                    results[n] = result._replace(error_code=error, current_leader=leader)
 
 
 def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
-    """A partition that is named twice counts once, with the records named last: Kafka's handler collects
-    them in a map. No client of the present does that.
+    """Return each partition once, with the records named last: Kafka's handler collects them in a map. No
+    client of the present names one twice.
     """
     named = 0
     last: dict[tuple[TopicKey, int], Buffer | None] = {}
@@ -248,39 +487,9 @@ def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]
     return list(kept.items())
 
 
-def _without_transactional_id(
-    broker: Broker, context: RequestContext, asked: Sequence[ProducedTopic]
-) -> Steps[list[AnsweredTopic] | None]:
-    """The answer to a request that has no transactional id where any of its batches is transactional: nobody
-    may write those, and nothing of the request is appended. None where none is.
-
-    One partition alone needs no look before: its batch is refused in any case.
-    """
-    found, named = False, 0
-    for _, partitions in asked:
-        for _, records in partitions:
-            named += 1
-            if not named % _NAMED_AT_A_TIME:
-                yield _NAMED_AT_A_TIME
-            found = found or (records is not None and _is_transactional(records))
-    if not found:
-        return None
-    error = RequestError(
-        ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
-    )
-    answers: list[AnsweredTopic] = []
-    for topic, partitions in asked:
-        results: list[ProducePartitionResult] = []
-        answers.append((topic, results))
-        for index, _ in partitions:
-            if not len(results) % _NAMED_AT_A_TIME:
-                yield _NAMED_AT_A_TIME
-            results.append(_refused(broker, context, topic, index, error))
-    return answers
-
-
 def _is_transactional(records: Buffer) -> bool:
-    """Whether the first batch says so; what is no batch says nothing (Kafka `RequestUtils.flag`)."""
+    """Return whether the first batch is transactional; False for what is no batch (Kafka
+    `RequestUtils.flag`)."""
     if len(records) <= _ATTRIBUTES_LOW_BYTE or not records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
         return False
     try:
@@ -289,300 +498,6 @@ def _is_transactional(records: Buffer) -> bool:
         return False
 
 
-async def _answer_in_slices(
-    broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
-) -> Response | None:
-    if acks == 0:
-        return _answer(broker, context, acks, topics, failed)
-    version, correlation_id = context.api_version, context.correlation_id
-    throttle_ms = broker.disks.throttle_ms(topics) if broker.disks.is_pressed else 0
-    endpoints = await Slice().go_on(_leaders(broker, context, topics)) if failed else ()
-    steps = encode_produce_response_in_steps(version, correlation_id, topics, throttle_ms, endpoints)
-    parts = [await Slice().go_on(steps)]
-    return Throttled(parts, throttle_ms / 1000) if throttle_ms else Response(parts)
-
-
-def _answer(
-    broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
-) -> Response | None:
-    if broker.disks.is_pressed and (throttle_ms := broker.disks.throttle_ms(topics)):
-        return _throttled(broker, context, acks, topics, failed, throttle_ms)
-    if acks == 0:
-        if failed:
-            raise RefusedWithoutAnswer("produce with acks=0 was refused")
-        return None
-    version, correlation_id = context.api_version, context.correlation_id
-    if not failed:
-        return Response([encode_produce_response(version, correlation_id, topics)])
-    endpoints = at_once(_leaders(broker, context, topics))
-    return Response([encode_produce_response(version, correlation_id, topics, 0, endpoints)])
-
-
-def _leaders(
-    broker: Broker, context: RequestContext, topics: Sequence[AnsweredTopic]
-) -> Steps[tuple[NodeEndpoint, ...]]:
-    """Where those leaders are found that the answers tell of."""
-    leaders: dict[int, None] = {}
-    named = 0
-    for _, answers in topics:
-        for answer in answers:
-            named += 1
-            if not named % _NAMED_AT_A_TIME:
-                yield _NAMED_AT_A_TIME
-            if answer.current_leader is not None:
-                leaders[answer.current_leader[0]] = None
-    return broker.node_endpoints(context.listener, leaders) if leaders else ()
-
-
-def _throttled(
-    broker: Broker,
-    context: RequestContext,
-    acks: int,
-    topics: Sequence[AnsweredTopic],
-    failed: bool,
-    throttle_ms: int,
-) -> Response:
-    """The answer, told that the connection's next request has to wait."""
-    if acks == 0:
-        if failed:
-            raise RefusedWithoutAnswer("produce with acks=0 was refused")
-        return Throttled([], throttle_ms / 1000)
-    endpoints = at_once(_leaders(broker, context, topics)) if failed else ()
-    version, correlation_id = context.api_version, context.correlation_id
-    answer = encode_produce_response(version, correlation_id, topics, throttle_ms, endpoints)
-    return Throttled([answer], throttle_ms / 1000)
-
-
-async def _answer_after_flush(
-    broker: Broker,
-    context: RequestContext,
-    acks: int,
-    topics: list[AnsweredTopic],
-    owed: Owed,
-    failed: bool,
-) -> Response | None:
-    """``flush.messages`` is due: the answer waits for the disk, the loop does not. Other replicas have their
-    time meanwhile."""
-    commits, to_flush = owed.commits, owed.to_flush or {}
-    settled: asyncio.Future[None] = broker.loop.create_future()
-    waits = commits is not None and commits.begin(
-        owed.timeout_ms, lambda: None if settled.done() else settled.set_result(None)
-    )
-    outcomes: list[object] = []
-    logs = [partition.log for partition in to_flush.values()]
-    for at in range(0, len(logs), MOST_AT_ONCE):
-        some = map(broker.flush, logs[at : at + MOST_AT_ONCE])
-        outcomes += await asyncio.gather(*some, return_exceptions=True)
-    lost = {key for key, outcome in zip(to_flush, outcomes, strict=True) if outcome is not None}
-    for (topic, index), error in zip(to_flush, outcomes, strict=True):
-        if error is None:
-            continue
-        if not isinstance(error, StorageError):
-            assert isinstance(error, BaseException)
-            raise error
-        broker.log_storage_error("Produce", topic, index, error)
-        broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
-    if waits:
-        await settled
-    failed = failed or bool(lost) or (commits is not None and _take_refused(broker, context, topics, commits))
-    for topic, answers in topics if lost else ():
-        for n, answer in enumerate(answers):
-            if (topic, answer.partition) in lost:
-                answers[n] = ProducePartitionResult(answer.partition, ErrorCode.kafka_storage_error)
-    return await _answer_in_slices(broker, context, acks, topics, failed)
-
-
-def _answer_once_committed(
-    broker: Broker,
-    context: RequestContext,
-    topics: list[AnsweredTopic],
-    owed: Owed,
-    commits: Commits,
-    failed: bool,
-) -> Answer | OnceCommitted:
-    """acks=all: each partition has an outcome of its own, and the answer waits for the last. While a disk is
-    filling up so does whatever the connection asks next, as producers are to be slowed down then."""
-    kept = context.kept()
-
-    def answer() -> Response | None:
-        refused = _take_refused(broker, kept, topics, commits)
-        return _answer(broker, kept, ALL, topics, failed or refused)
-
-    weight = 0 if broker.disks.is_pressed else sum([len(answers) for _, answers in topics])
-    promise = OnceCommitted(answer, weight)
-    return promise if commits.begin(owed.timeout_ms, promise.settled) else answer()
-
-
-def _take_refused(
-    broker: Broker, context: RequestContext, topics: Sequence[AnsweredTopic], commits: Commits
-) -> bool:
-    """Note which partitions' records are not known to be committed, though they were appended; whether there
-    are any."""
-    refused = commits.refused()
-    for topic, answers in topics if refused else ():
-        for n, answer in enumerate(answers):
-            error = refused.get((topic, answer.partition))
-            if error is not None:
-                why = RequestError(error, f"appended at {answer.base_offset}, and not known to be committed")
-                told = _refused(broker, context, topic, answer.partition, why)
-                leader = told.current_leader
-                answers[n] = answer._replace(error_code=error, current_leader=leader)
-    return bool(refused)
-
-
-def _append(
-    broker: Broker,
-    context: RequestContext,
-    acks: int,
-    topic: TopicKey,
-    index: int,
-    records: Buffer | None,
-    now_ms: int,
-    owed: Owed,
-    work: Work | None,
-) -> ProducePartitionResult:
-    """At once, or not at all: `BeyondSlice`."""
-    try:
-        partition = _partition(broker, context, acks, topic, index, records)
-        # Offsets are stamped where the bytes lie; the frame is ours to write to.
-        assert not isinstance(records, bytes | None)
-        if work is None:
-            batch = validate_produced(records, partition.rules, now_ms, None, True)
-        else:
-            if work.begins(partition):
-                raise BeyondTurn
-            batch = validate_produced(records, partition.rules, now_ms, work.inflation, True)
-            if batch.header.attributes & CODEC_MASK:
-                work.validated(records, partition.rules)
-        info = partition.append(batch, now_ms)
-    except (RequestError, StorageError, CorruptionError) as e:
-        return _refused(broker, context, topic, index, e)
-    return _appended(broker, acks, partition, topic, index, batch, info, owed)
-
-
-async def _append_later(
-    broker: Broker,
-    context: RequestContext,
-    acks: int,
-    topic: TopicKey,
-    index: int,
-    records: Buffer | None,
-    now_ms: int,
-    owed: Owed,
-    work: Work,
-    is_large: bool,
-) -> ProducePartitionResult:
-    """As `_append`, a large batch validated on a thread.
-
-    Meanwhile the partition may have gone, or another of its name have come: it is looked up again.
-    """
-    try:
-        partition = _partition(broker, context, acks, topic, index, records)
-        assert not isinstance(records, bytes | None)
-        rules = partition.rules
-        if work.begins(partition):
-            await next_turn()
-            work.new_turn()
-        try:
-            if is_large:
-                raise BeyondSlice
-            batch = validate_produced(records, rules, now_ms, work.inflation, True)
-            work.validated(records, rules)
-        except BeyondSlice:
-            batch = await broker.records_thread(validate_produced, records, rules, now_ms, work.inflation)
-            work.new_turn()
-        if _partition(broker, context, acks, topic, index, records) is not partition:
-            raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
-        info = partition.append(batch, now_ms)
-    except (RequestError, StorageError, CorruptionError) as e:
-        return _refused(broker, context, topic, index, e)
-    return _appended(broker, acks, partition, topic, index, batch, info, owed)
-
-
-def _appended(
-    broker: Broker,
-    acks: int,
-    partition: Partition,
-    topic: TopicKey,
-    index: int,
-    batch: ValidatedBatch,
-    info: AppendInfo,
-    owed: Owed,
-) -> ProducePartitionResult:
-    metrics = broker.metrics
-    metrics.appended_batches += 1
-    metrics.appended_records += batch.record_count
-    metrics.appended_bytes += len(batch.data)
-    if metrics.appended_bytes >= broker.disks.alarm_at:
-        broker.disks.alarm()
-    if partition.log.flush_due:
-        if owed.to_flush is None:
-            owed.to_flush = {}
-        owed.to_flush[topic, index] = partition
-    if acks == ALL and (leading := partition.leading) is not None:
-        if owed.commits is None:
-            owed.commits = Commits(broker)
-        owed.commits.add(leading, info.last_offset + 1, topic, index)
-    return ProducePartitionResult(
-        index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
-    )
-
-
-def _partition(
-    broker: Broker, context: RequestContext, acks: int, topic: TopicKey, index: int, records: Buffer | None
-) -> Partition:
-    """Where the batch belongs, as far as can be told before it is looked at. `RequestError`."""
-    try:
-        partition = broker.replicas.find(topic, index)
-    except RequestError:
-        known = broker.image.topic(topic)
-        if known is not None and index in known.partitions:
-            _check_internal(context, known.name)
-        raise
-    if partition.tip.topic in INTERNAL_TOPICS:
-        _check_internal(context, partition.tip.topic)
-    if broker.disks.is_pressed:
-        broker.disks.check(partition)
-    if records is None:
-        raise RequestError(ErrorCode.invalid_record, "no record batch")
-    if context.api_version < FIRST_VERSION_WITH_ZSTD and says_zstd(records):
-        raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
-    if not partition.is_leader and acks in VALID_ACKS:
-        partition.check_leads()
-    if acks == ALL:
-        partition.check_replicas(records)
-    elif acks not in VALID_ACKS:
-        check_frame(records)
-        raise RequestError(ErrorCode.invalid_required_acks)
-    return partition
-
-
 def _check_internal(context: RequestContext, topic: str) -> None:
     if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
         raise RequestError(ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {topic}")
-
-
-def _refused(
-    broker: Broker, context: RequestContext, topic: TopicKey, index: int, error: FirnError
-) -> ProducePartitionResult:
-    if isinstance(error, RequestError):
-        broker.log_refusal("Produce", context, topic, index, error)
-        broker.metrics.error("PRODUCE", error.code)
-        errors = error.record_errors if isinstance(error, RecordsRefused) else ()
-        leader = None
-        if (
-            error.code is ErrorCode.not_leader_or_follower
-            and context.api_version >= FIRST_VERSION_WITH_LEADERS
-        ):
-            leader = broker.current_leader(topic, index)
-        return ProducePartitionResult(
-            index, error.code, record_errors=errors, error_message=error.message, current_leader=leader
-        )
-    broker.log_storage_error("Produce", topic, index, error)
-    broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
-    message = None
-    if isinstance(error, DiskError) and error.errno in FULL:
-        if (partition := broker.replicas.get_by(topic, index)) is not None:
-            broker.disks.refused(partition.tip)
-        message = "the disk is full"
-    return ProducePartitionResult(index, ErrorCode.kafka_storage_error, error_message=message)
