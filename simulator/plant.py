@@ -24,7 +24,7 @@ from service.coordinator.context import Context
 from service.coordinator.records import StoredBatch
 from service.groups import records as group_records
 from service.hot import checkpoints as hot_checkpoints
-from service.hot import epochs, log_dir, recovery, recovery_walk, removals, retention
+from service.hot import epochs, file_deletion, log_dir, recovery, recovery_walk, retention
 from service.hot import log as hot_log
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
@@ -231,10 +231,10 @@ def files_go_in_any_order() -> None:
     """A segment that cannot be unlinked stays, and those behind it go."""
 
     def all_of_them(disk: Any, paths: Any, latch: Any) -> int:
-        removals.remove(disk, paths)
+        file_deletion.remove(disk, paths)
         return len(paths)
 
-    _swap(removals, "remove_in_order", lambda _: all_of_them)
+    _swap(file_deletion, "remove_in_order", lambda _: all_of_them)
 
 
 def retention_ten_times_too_early() -> None:

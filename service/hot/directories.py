@@ -15,8 +15,8 @@ from uuid import UUID
 from service.base.disk import DiskError
 from service.base.errors import StorageError
 from service.base.world import World
-from service.hot.ensemble import check_directory_ids
 from service.hot.log_dir import LogDir, MetaProperties, encode_uuid
+from service.hot.meta_properties_ensemble import check_directory_ids
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)

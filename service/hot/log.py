@@ -27,20 +27,20 @@ from service.base.files import make_directory
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot.ahead import RunAhead
+from service.hot.background_append import RunAhead
 from service.hot.cleaning.swap import Swapping
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
+from service.hot.log_appender import append_batches, append_run, begin_run, check_batches, end_run
 from service.hot.producers import ProducerEntry, ProducerStates
-from service.hot.raw_batches import append_batches, append_run, begin_run, check_batches, end_run
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
-from service.hot.sealed import SealedSegments
+from service.hot.sealed_segments import SealedSegments
 from service.hot.search import TimeSearch
 from service.hot.segment import Segment
+from service.hot.segment_deletion import Trimming
 from service.hot.state import AppendInfo, LogOffline, LogState, Watcher
-from service.hot.trimming import Trimming
 from service.records.batch import iter_headers, stamp
 from service.records.scan import BatchScan
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET

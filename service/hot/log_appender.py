@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
-from service.hot.ahead import RunAhead
+from service.hot.background_append import RunAhead
 from service.hot.producers import EndMarker
 from service.hot.recovery_walk import producers_of
 from service.records.batch import CONTROL_FLAG, BatchHeader, read_header, verify_crc

@@ -30,20 +30,20 @@ from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names, producer_expiry
-from service.hot.ahead import append_beside
+from service.hot.background_append import append_beside
 from service.hot.checkpoints import AllOffsets, Checkpoints, Cuts, Name, OffsetTable, Rounds
 from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
 from service.hot.directories import LogDirs
+from service.hot.file_deletion import MayGo, Removals, Retired, remove, rename_all
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
+from service.hot.high_watermark_checkpoint import Marks
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
 from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
-from service.hot.marks import Marks
 from service.hot.metrics import HotMetrics
-from service.hot.offline import OfflineReplicas
+from service.hot.offline_replicas import OfflineReplicas
 from service.hot.opening import Found, NewLog, OfflineReplica, Opener, close_all, look_into
-from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)

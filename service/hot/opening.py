@@ -17,6 +17,7 @@ from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
+from service.hot.file_deletion import remove
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
 from service.hot.log_dir import (
@@ -29,7 +30,6 @@ from service.hot.log_dir import (
     read_topic_id,
     write_topic_id,
 )
-from service.hot.removals import remove
 
 _log = logging.getLogger(__name__)
 

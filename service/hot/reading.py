@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
-from service.hot.far import find_near
 from service.hot.files import FileSlice
+from service.hot.lookup_prefetch import find_near
 from service.hot.segment import Segment
 from service.hot.segments import Segments
 from service.hot.state import LogState

@@ -19,7 +19,7 @@ from service.hot.producers import ProducerStates
 from service.hot.segments import Segments
 
 if TYPE_CHECKING:
-    from service.hot.ahead import RunAhead
+    from service.hot.background_append import RunAhead
     from service.hot.cleaning.swap import Swap
 
 _log = logging.getLogger(__name__)

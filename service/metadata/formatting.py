@@ -21,8 +21,8 @@ from service.base.files import make_directory, remove_file
 from service.base.world import World
 from service.config.cluster import ClusterConfig
 from service.hot import names
-from service.hot.ensemble import Ensemble, load_ensemble
 from service.hot.log_dir import LogDir, MetaProperties, random_id, write_meta
+from service.hot.meta_properties_ensemble import Ensemble, load_ensemble
 from service.metadata.bootstrap import (
     KRAFT_VERSION,
     MAX_KRAFT_VERSION,

@@ -28,10 +28,10 @@ from service.base.timers import Timers
 from service.base.turns import Turns
 from service.base.world import World
 from service.config.settings import BrokerConfig
-from service.hot.ensemble import check_directory_ids, load_ensemble
 from service.hot.log import LocalLog
 from service.hot.log_dir import LogDir, cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
+from service.hot.meta_properties_ensemble import check_directory_ids, load_ensemble
 from service.metadata.controller.requests import Endpoint
 from service.metadata.formatting import (
     SelfFormatting,

@@ -116,7 +116,7 @@ class UnifiedLog:
 
     def far(self, offset: int) -> Sequence[FileSlice]:
         """What a read of the local tier from `offset` on would wait for the device for, before it knows its
-        bytes; see `hot.far`."""
+        bytes; see `hot.lookup_prefetch`."""
         if not self.local_start_offset <= offset < self.end_offset or self.local.failure is not None:
             return ()
         return self.local.reader.far(offset)

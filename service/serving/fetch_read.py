@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, DataAsleep, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
-from service.hot.far import MOST_STEPS
 from service.hot.files import FileSlice
+from service.hot.lookup_prefetch import MOST_STEPS
 from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition

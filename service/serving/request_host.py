@@ -22,9 +22,9 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
 from service.base.timers import Timers
 from service.config.settings import BrokerConfig
-from service.hot.far import bring
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
+from service.hot.lookup_prefetch import bring
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock

@@ -12,8 +12,8 @@ import pytest
 from service.base.disk import SystemDisk
 from service.cli.main import main
 from service.config.cluster import ClusterConfig
-from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import decode_uuid, encode_uuid
+from service.hot.meta_properties_ensemble import load_ensemble
 from service.metadata.bootstrap import parse_initial_controllers
 from service.metadata.features import cluster_features
 from service.metadata.formatting import check_formatted

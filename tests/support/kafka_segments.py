@@ -12,7 +12,7 @@ from service.base.files import read_checkpoint
 from service.base.types import TopicIdPartition
 from service.hot.files import FileCache, FileHandle
 from service.hot.log_dir import read_topic_id
-from service.hot.sealed import SealedSegment
+from service.hot.sealed_segments import SealedSegment
 from service.records.batch import iter_headers
 from service.records.segment_indexes import IndexBytes, Walk
 from service.remote.format.manifest_codec import TopicRow

@@ -27,8 +27,8 @@ from service.base.world import World, system_world
 from service.cli.dev_nodes import DevNode, agree_on_ports
 from service.client.async_channel import Channels
 from service.config.cluster import ClusterConfig
-from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import random_id
+from service.hot.meta_properties_ensemble import load_ensemble
 from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.bootstrap import InitialController, parse_initial_controllers
 from service.metadata.features import cluster_features

@@ -30,8 +30,8 @@ from service.hot import names
 from service.hot.cleaning.interrupted import SIDE_FILES, clear, marked, rename, take_names
 from service.hot.reading import LogReader
 from service.hot.segment import Segment
+from service.hot.segment_deletion import Trimming
 from service.hot.state import LogState
-from service.hot.trimming import Trimming
 
 _log = logging.getLogger(__name__)
 

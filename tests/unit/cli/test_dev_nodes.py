@@ -11,7 +11,7 @@ import pytest
 from service.base.errors import ConfigError
 from service.cli.dev_nodes import HOST, Plan, Roster, agree_on_ports, format_nodes, lay_out
 from service.config.cluster import ClusterConfig
-from service.hot.ensemble import load_ensemble
+from service.hot.meta_properties_ensemble import load_ensemble
 from service.metadata.bootstrap import parse_initial_controllers
 from service.metadata.formatting import check_formatted
 from tests.support.world import WORLD, make_world

@@ -14,7 +14,7 @@ from service.base.clock import ManualClock
 from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.hot.files import FileCache
-from service.hot.sealed import SealedSegment
+from service.hot.sealed_segments import SealedSegment
 from service.records.batch import iter_headers, read_header, set_log_append_time
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
 

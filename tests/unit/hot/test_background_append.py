@@ -12,7 +12,7 @@ import pytest
 
 from service.base.disk import DiskError
 from service.base.types import Buffer
-from service.hot.ahead import RunAhead, append_beside
+from service.hot.background_append import RunAhead, append_beside
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.records.scan import scan_batches

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from service.base.clock import ManualClock
 from service.hot.durability import Latch
+from service.hot.file_deletion import MayGo, Removals, remove, remove_in_order
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.hot.removals import MayGo, Removals, remove, remove_in_order
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch, open_log

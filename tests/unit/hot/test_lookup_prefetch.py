@@ -10,8 +10,8 @@ import pytest
 
 from service.base.disk import Open, SystemDisk
 from service.base.types import Buffer
-from service.hot.far import MOST_STEPS, bring
 from service.hot.log import LocalLog
+from service.hot.lookup_prefetch import MOST_STEPS, bring
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch, open_log

@@ -11,8 +11,8 @@ import pytest
 from service.base.disk import SystemDisk
 from service.base.errors import ConfigError
 from service.hot.directories import LogDirs
-from service.hot.ensemble import Ensemble, load_ensemble
 from service.hot.log_dir import META, MetaProperties, is_reserved, write_meta
+from service.hot.meta_properties_ensemble import Ensemble, load_ensemble
 from tests.support.world import make_world
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

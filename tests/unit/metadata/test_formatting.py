@@ -12,8 +12,8 @@ import pytest
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.config.cluster import ClusterConfig
-from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import LogDir, decode_uuid, encode_uuid, read_meta
+from service.hot.meta_properties_ensemble import load_ensemble
 from service.metadata.batches import decode_batches
 from service.metadata.bootstrap import (
     FILE_NAME,

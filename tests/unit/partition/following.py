@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from service.hot.ahead import append_beside
+from service.hot.background_append import append_beside
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.records.scan import BatchScan
