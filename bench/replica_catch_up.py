@@ -56,7 +56,7 @@ def fill(directory: Path, tip: TopicIdPartition, size: int, batch_bytes: int) ->
         for position in range(0, len(run), len(one)):
             stamp(view, position, offset, EPOCH)
             offset += count
-        log.append_fetched(view, scan_batches(view))
+        log.appender.append_fetched(view, scan_batches(view))
     return log
 
 
@@ -145,7 +145,7 @@ class Follower:
             if running.done():
                 running.result()
         for log in self.logs:
-            await asyncio.to_thread(log.flush)
+            await asyncio.to_thread(log.durability.flush)
         took = time.perf_counter() - began, time.process_time() - cpu
         running.cancel()
         await asyncio.wait({running})

@@ -231,10 +231,10 @@ def files_go_in_any_order() -> None:
     """A segment that cannot be unlinked stays, and those behind it go."""
 
     def all_of_them(disk: Any, paths: Any, latch: Any) -> int:
-        file_deletion.remove(disk, paths)
+        file_deletion.delete(disk, paths)
         return len(paths)
 
-    _swap(file_deletion, "remove_in_order", lambda _: all_of_them)
+    _swap(file_deletion, "delete_in_order", lambda _: all_of_them)
 
 
 def retention_ten_times_too_early() -> None:

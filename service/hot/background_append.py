@@ -1,46 +1,41 @@
-"""A run of batches that a thread writes behind the end of a log, while the loop goes on.
+"""A run of batches that a thread writes behind the end of a log, while the event loop continues.
 
-A file system that is busy writing back what it was given before holds up the next write of that file for tens
-of milliseconds. Whoever catches up brings that about, and everybody else on his loop would wait for it.
+A file system that is busy with write-back can block the next write to the same file for tens of
+milliseconds. A lagging follower causes that write-back, and every other client of its loop would wait.
 
-Nobody knows of the run until the loop has taken it in, so the log looks as if it were written in one step
-then. There is one at a time for each log. Whatever else is about to change the log ends it first
-(`LocalLog.settle`): one that no thread has begun is given up, for one that is being written it is waited.
+Readers see nothing of the run until the loop has accounted for it: the log then looks as if it were written
+in one step. Each log has at most one background append. Every other change of the log finishes it first
+(`LogAppender.finish`): a run that no thread has begun is dropped, for one that is being written it waits.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
-
 from service.base.disk import DiskError
-from service.hot.log_io import LogIo
 from service.hot.segment import Segment
+from service.hot.state import LogState
 from service.records.scan import BatchScan
 
-if TYPE_CHECKING:
-    from service.hot.log import LocalLog
 
-
-class RunAhead:
-    """`write` is for any thread, all else for the loop. ``is_taken``: it is part of the log."""
+class BackgroundAppend:
+    """One run. `write` is for any thread, all else for the loop. ``is_appended``: it is part of the log."""
 
     __slots__ = (
-        "_is_over", "_lock", "data", "error", "is_begun", "is_taken", "is_written", "run", "segment",
+        "_is_over", "_lock", "data", "error", "is_appended", "is_begun", "is_written", "run", "segment",
     )  # fmt: skip
 
-    def __init__(self, log: LocalLog, data: memoryview, run: BatchScan) -> None:
-        """`run`: plain, with positions in `data`. `DiskError` where its segment's file is not to be had."""
-        self.segment: Segment = log.state.segments.active
+    def __init__(self, state: LogState, data: memoryview, run: BatchScan) -> None:
+        """`run`: plain, with positions in `data`. `DiskError` if the segment's file cannot be opened."""
+        self.segment: Segment = state.segments.active
         self.data = data
         self.run = run
         self.error: DiskError | None = None
-        self.is_begun = self.is_written = self.is_taken = False
+        self.is_begun = self.is_written = self.is_appended = False
         self._is_over = False
-        self._lock = log.state.world.threads.lock()
+        self._lock = state.world.threads.lock()
         self.segment.hold_open()
 
     def write(self) -> None:
+        """Write the run, unless `end` came first; an error is kept for `check`."""
         with self._lock:
             if self._is_over:
                 return
@@ -53,25 +48,11 @@ class RunAhead:
                 self.is_written = True
 
     def check(self) -> None:
-        """`DiskError` where the disk has refused it."""
+        """Raise the `DiskError` of the write, if it failed."""
         if self.error is not None:
             raise self.error
 
     def end(self) -> None:
-        """Nothing is written any more when it returns."""
+        """Return once nothing is being written, and nothing will be."""
         with self._lock:
             self._is_over = True
-
-
-async def append_beside(io: LogIo, log: LocalLog, data: memoryview, run: BatchScan) -> bool:
-    """As `LocalLog.append_fetched`, but a thread waits for the disk where that is possible. False where
-    somebody changed the log before the thread had begun: nothing is appended then."""
-    ahead = log.begin_run(data, run)
-    if ahead is None:
-        log.append_fetched(data, run)
-        return True
-    writing = io.run(ahead.write)
-    writing.add_done_callback(lambda _: log.settle(ahead))  # also where nobody waits for it any more
-    await asyncio.shield(writing)
-    ahead.check()
-    return ahead.is_taken

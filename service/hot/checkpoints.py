@@ -1,6 +1,6 @@
-"""The offset checkpoints of all log directories: recovery points, where logs begin and are clean to.
+"""The offset checkpoints of all log directories: recovery points, log starts, ends of compacted parts.
 
-What they are to say is kept as logs change, so a checkpoint looks at those alone that have changed.
+A table of offsets is updated as logs change, so a checkpoint reads only the logs that have changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Name = tuple[str, int]
 
 
 class DirOffsets(NamedTuple):
-    """What the checkpoints of one directory are to say."""
+    """Contents of one directory's checkpoints."""
 
     home: LogDir
     recovery_points: Offsets
@@ -35,128 +35,129 @@ class DirOffsets(NamedTuple):
 
 
 class AllOffsets(NamedTuple):
-    """What the checkpoints are to say; ``number`` goes up from one taking to the next."""
+    """Contents of all checkpoints; ``number`` increases with each snapshot."""
 
     number: int
     homes: list[DirOffsets]
 
 
 class OffsetTable:
-    """What the checkpoints are to say. Owned by the loop."""
+    """The offsets for the next checkpoint. Owned by the loop."""
 
     def __init__(self) -> None:
-        self._said: dict[LogDir, DirOffsets] = {}
+        self._offsets: dict[LogDir, DirOffsets] = {}
         self._changed: dict[LocalLog, LogDir] = {}
-        self._most: dict[LocalLog, list[int]] = {}
-        """of those that are to be cut, once for each who is about to"""
-        self._taken = itertools.count()
+        self._caps: dict[LocalLog, list[int]] = {}
+        """of logs that are about to be truncated, one for each truncation"""
+        self._numbers = itertools.count()
         self.is_changed = False
-        """whether anything has changed since `take`"""
+        """whether anything has changed since `snapshot`"""
 
     def add(self, home: LogDir) -> None:
-        """A directory whose checkpoints are to be written."""
-        self._said[home] = DirOffsets(home, {}, {}, {})
+        """Add a directory whose checkpoints are to be written."""
+        self._offsets[home] = DirOffsets(home, {}, {}, {})
 
     def note(self, log: LocalLog, home: LogDir) -> None:
-        """The log's offsets may be others than they were."""
+        """Note that the log's offsets may have changed."""
         self._changed[log] = home
         self.is_changed = True
 
-    def hold(self, log: LocalLog, home: LogDir, offset: int) -> None:
-        """Its recovery point is told as `offset` at most from now on, until `let_go`: it is to be cut. Who
-        began that for another leader may not have let go yet."""
-        self._most.setdefault(log, []).append(offset)
+    def cap(self, log: LocalLog, home: LogDir, offset: int) -> None:
+        """Write a recovery point of `offset` at most until `uncap`, as the log is to be truncated. Caps for
+        earlier leaders may still be in force."""
+        self._caps.setdefault(log, []).append(offset)
         self.note(log, home)
 
-    def let_go(self, log: LocalLog, home: LogDir, offset: int) -> None:
-        """As it was before `hold`. Of one that has gone meanwhile nothing is told any more."""
-        held = self._most.get(log)
-        if held is None:
+    def uncap(self, log: LocalLog, home: LogDir, offset: int) -> None:
+        """Undo `cap`. No effect if the log was forgotten meanwhile."""
+        caps = self._caps.get(log)
+        if caps is None:
             return
-        held.remove(offset)
-        if not held:
-            del self._most[log]
+        caps.remove(offset)
+        if not caps:
+            del self._caps[log]
         self.note(log, home)
 
     def keep(self, name: Name, home: LogDir, known: tuple[Offsets, Offsets, Offsets]) -> None:
-        """Go on saying what was known of a log that could not be opened."""
+        """Continue to write the known offsets of a log that could not be opened."""
         self.is_changed = True
-        for offsets, before in zip(self._said[home][1:], known, strict=True):
+        for offsets, before in zip(self._offsets[home][1:], known, strict=True):
             if name in before:
                 offsets[name] = before[name]
 
     def forget(self, name: Name, home: LogDir, log: LocalLog | None = None) -> None:
-        """Nothing of that name is there any more."""
+        """Remove a log that is no longer in the directory."""
         self.is_changed = True
         if log is not None:
             self._changed.pop(log, None)
-            self._most.pop(log, None)
-        for offsets in self._said[home][1:]:
+            self._caps.pop(log, None)
+        for offsets in self._offsets[home][1:]:
             offsets.pop(name, None)
 
-    def take(self) -> AllOffsets:
-        """As it is now, for `Checkpoints.write`."""
+    def snapshot(self) -> AllOffsets:
+        """Return a copy of the table for `Checkpoints.write`."""
         for log, home in self._changed.items():
-            self._update(log, self._said[home])
+            self._update(log, self._offsets[home])
         self._changed.clear()
         self.is_changed = False
-        copies = [DirOffsets(said[0], *map(dict, said[1:])) for said in self._said.values()]
-        return AllOffsets(next(self._taken), copies)
+        copies = [DirOffsets(own[0], *map(dict, own[1:])) for own in self._offsets.values()]
+        return AllOffsets(next(self._numbers), copies)
 
-    def take_all(self, logs: Mapping[LocalLog, LogDir]) -> AllOffsets:
-        """As `take`, whatever has changed of these unsaid."""
+    def snapshot_all(self, logs: Mapping[LocalLog, LogDir]) -> AllOffsets:
+        """Return a copy of the table, with all of these logs read anew, noted or not."""
         for log, home in logs.items():
             self.note(log, home)
-        return self.take()
+        return self.snapshot()
 
-    def _update(self, log: LocalLog, said: DirOffsets) -> None:
-        """A log's start is told wherever it may not be plain from the files: those before it go later."""
+    def _update(self, log: LocalLog, offsets: DirOffsets) -> None:
+        """Read one log's offsets. A log start is written if the files may begin earlier: they are deleted
+        later."""
         name = log.tip.topic, log.tip.partition
         point = log.recovery_point
-        said.recovery_points[name] = min([point, *self._most.get(log, ())])
+        offsets.recovery_points[name] = min([point, *self._caps.get(log, ())])
         if log.state.cleaned_offset >= 0:
-            said.cleaned[name] = log.state.cleaned_offset
+            offsets.cleaned[name] = log.state.cleaned_offset
         if log.config.remote_storage_enable or log.log_start_offset:
-            said.log_starts[name] = log.log_start_offset
+            offsets.log_starts[name] = log.log_start_offset
         else:
-            said.log_starts.pop(name, None)
+            offsets.log_starts.pop(name, None)
 
 
 class Checkpoints:
-    """Writes the files. From any thread; older offsets never replace newer, a failed directory is left alone.
+    """Writes the files, on any thread; older offsets never replace newer ones, and a failed directory is
+    skipped.
 
-    ``names``: the (topic, partition) pairs that the files speak of. ``cleaned``: what the files say of logs
-    that were compacted, durably.
+    ``names``: the (topic, partition) pairs in the files. ``cleaned``: durable offsets of compacted logs.
     """
 
     def __init__(self, threads: Threads) -> None:
         self.names: set[Name] = set()
         self._number = -1
         self._failed: Mapping[LogDir, Exception] = {}
-        self._told: dict[LogDir, str] = {}
+        self._logged: dict[LogDir, str] = {}
         self._durable_starts: dict[LogDir, Offsets] = {}
         self._durable_points: dict[LogDir, Offsets] = {}
         self.cleaned: dict[LogDir, Offsets] = {}
         self._lock = threads.lock()
 
     def durable_start(self, name: Name, home: LogDir) -> int:
-        """Where the log begins after a crash, as far as this process has written it."""
+        """Return the log start that a crash would leave, as written by this process."""
         return self._durable_starts.get(home, {}).get(name, 0)
 
-    def found(self, home: LogDir, points: Offsets, starts: Offsets, cleaned: Offsets) -> None:
-        """What the files of a directory say at the start."""
+    def loaded(self, home: LogDir, points: Offsets, starts: Offsets, cleaned: Offsets) -> None:
+        """Take over a directory's files, as read at the start."""
         self.names |= points.keys() | starts.keys()
         self.cleaned[home] = cleaned
         self._durable_points[home] = points
 
     def durable_point(self, name: Name, home: LogDir) -> int:
-        """Below which offset the file says that all is durable."""
+        """Return the recovery point that is in the file."""
         return self._durable_points.get(home, {}).get(name, 0)
 
     def write(self, offsets: AllOffsets) -> Mapping[LogDir, Exception]:
-        """Make the offsets durable; the directories where that failed, each with its error.
+        """Make the offsets durable; returns the directories that failed, each with its error.
 
-        Where newer ones were written before, it is theirs that failed.
+        If newer offsets were written before, returns the result of that write.
         """
         failed: dict[LogDir, Exception] = {}
         with self._lock:
@@ -177,76 +178,77 @@ class Checkpoints:
                 except DiskError as e:
                     home.latch.note(e)
                     failed[home] = e
-                    if self._told.get(home) != str(e):  # it is tried again every second
-                        self._told[home] = str(e)
+                    if self._logged.get(home) != str(e):  # once, though it is retried every second
+                        self._logged[home] = str(e)
                         _log.error("checkpoints of %s: %s", home.path, e)
                 else:
-                    self._told.pop(home, None)
+                    self._logged.pop(home, None)
                     self._durable_starts[home] = starts
             self.names = {name for _, points, *_ in offsets.homes for name in points}
             self._failed = failed
         return failed
 
 
-class Rounds:
-    """Checkpoints one after the other: who asks while one is under way shares the next. Owned by the loop."""
+class CheckpointQueue:
+    """Runs checkpoints one after the other: requests during one share the next. Owned by the loop."""
 
     def __init__(self, write: Callable[[], Awaitable[Mapping[LogDir, Exception]]]) -> None:
-        """`write` looks at the offsets before it gives way for the first time."""
+        """`write` must read the offsets before its first `await` that suspends."""
         self._write = write
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._next: asyncio.Task[Mapping[LogDir, Exception]] | None = None
         self._tasks: set[asyncio.Task[Mapping[LogDir, Exception]]] = set()
 
-    async def next(self) -> Mapping[LogDir, Exception]:
-        """Write what is so now; the directories where that failed. Goes on when nobody waits any more."""
+    async def write(self) -> Mapping[LogDir, Exception]:
+        """Write the current offsets; returns the directories that failed. Continues if the caller is
+        cancelled."""
         if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._round(), name="checkpoint")
+            self._next = asyncio.get_running_loop().create_task(self._run(), name="checkpoint")
             self._tasks.add(self._next)
             self._next.add_done_callback(self._tasks.discard)
         return await asyncio.shield(self._next)
 
-    async def _round(self) -> Mapping[LogDir, Exception]:
-        async with self._turn:
+    async def _run(self) -> Mapping[LogDir, Exception]:
+        async with self._lock:
             self._next = None
             return await self._write()
 
     async def finish(self) -> None:
-        """Wait for those that are under way."""
+        """Wait for checkpoints that are under way."""
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
 
-class Cuts:
-    """Has the checkpoints tell of what is left of a log, before the rest goes. Owned by the loop."""
+class TruncationCheckpoint:
+    """Lowers the checkpointed recovery point of a log before a truncation. Owned by the loop."""
 
     def __init__(
         self,
         table: OffsetTable,
         checkpoints: Checkpoints,
-        rounds: Rounds,
+        queue: CheckpointQueue,
         home_of: Callable[[LocalLog], LogDir | None],
     ) -> None:
         self._table = table
         self._checkpoints = checkpoints
-        self._rounds = rounds
+        self._queue = queue
         self._home_of = home_of
 
     @asynccontextmanager
-    async def cutting(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
-        """Within this the checkpoint says of `log` that `offset` is durable at most, so that it may be cut
-        there; False where the disk does not let us say so now. It costs nothing where it said less before.
+    async def lower(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
+        """Keep the checkpointed recovery point of `log` at `offset` or below within the context, so that it
+        may be truncated there. Yields False if the disk refuses now. Writes nothing if it is low enough.
 
-        `LogOffline` where the log is not here any more.
+        `LogOffline` if the log is not in use any more.
         """
         home = self._home_of(log)
         if home is None:
             raise LogOffline(f"{log.tip} is not here any more")
         name = log.tip.topic, log.tip.partition
-        self._table.hold(log, home, offset)
+        self._table.cap(log, home, offset)
         try:
             if max(log.recovery_point, self._checkpoints.durable_point(name, home)) > offset:
-                await self._rounds.next()
+                await self._queue.write()
             yield self._checkpoints.durable_point(name, home) <= offset
         finally:
-            self._table.let_go(log, home, offset)
+            self._table.uncap(log, home, offset)

@@ -80,6 +80,14 @@ class Durability:
         self._unsynced.append(path)
         self._names[path.parent] = None
 
+    def note_created(self, *side_files: Path) -> None:
+        """Note that the log's directory may be new: the next flush makes it and `side_files` durable, with
+        their names."""
+        for path in side_files:
+            self.note(path)
+        for path in (self._state.dir, self._state.dir.parent):
+            self.note_dir(path)
+
     def note_dir(self, path: Path) -> None:
         """A directory has new names."""
         self._names[path] = None
@@ -124,7 +132,12 @@ class Durability:
             self.flush()
 
     def flush(self, up_to: int | None = None, *, with_indexes: bool = False) -> int:
-        """As `LocalLog.flush`; `with_indexes`: the active segment's, too."""
+        """Make everything below `up_to` (default: the log's end) durable; returns the new recovery point.
+
+        `with_indexes`: the active segment's indexes, too. Blocks on the device: for a `log-io` thread, while
+        the loop continues to append. `FsyncFailed` if the device refuses, after which the log directory is
+        not to be relied on; `StorageError` for any other failure, to be retried.
+        """
         with self._flushing:
             self._state.check()
             self._latch.check()

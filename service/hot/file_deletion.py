@@ -1,7 +1,7 @@
-"""Files that wait for their removal: segments that left their log, and whole directories.
+"""Deletion of files: those in the logs' deletion queues, and whole directories.
 
-Owned by the loop; files go on a `log-io` thread, some at a time. Starts move first: no file of a log goes
-before a checkpoint says where the log begins now. Of one log the oldest file goes first, each for good.
+Owned by the loop; a `log-io` thread unlinks a few files at a time. A log's files are unlinked only once a
+checkpoint contains the log's start, the oldest first, each durably.
 """
 
 from __future__ import annotations
@@ -24,110 +24,130 @@ from service.hot.log_io import LogIo
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_MS: Final = 10_000
+_RETRY_MS: Final = 10_000
 _EVER_MS: Final = 1 << 62
 _GROUP: Final = 16
-"""Files that go in one job: each log of a segment costs an fsync."""
+"""Files that one job unlinks: each log of a segment costs an fsync."""
 
 Checkpoint = Callable[[], Awaitable[object]]
 
 
-class Retired(NamedTuple):
-    """A log that is not in use any more, and what its directory is to be called."""
+class RetiredLog(NamedTuple):
+    """A log that is not in use any more, and the new path of its directory."""
 
     log: LocalLog
     target: Path
 
 
-class MayGo(Enum):
-    """What may happen to the files that a log has let go of."""
+class Permission(Enum):
+    """Whether the files in a log's deletion queue may be unlinked."""
 
     NOW = "now"
     LATER = "later"
-    """its start is not durable"""
+    """the log's start is not durable yet"""
     NEVER = "never"
-    """the log is not here any more: its directory goes as a whole, and another may bear its name"""
+    """the log is not in use any more: its directory is deleted as a whole, and a new log may have its name"""
 
 
-class Removals:
-    """What goes when."""
+class FileDeletion:
+    """Schedules deletions and runs them."""
 
     def __init__(self, io: LogIo, disk: Disk) -> None:
         self._io = io
         self._disk = disk
-        # A heap: nothing is ever taken back, and by the wall clock, which a wheel could not follow back.
+        # A heap: no entry is ever cancelled, and the wall clock may go back, which a timing wheel cannot.
         self._due: list[tuple[int, int, LocalLog | Path]] = []
         self._numbers = itertools.count()
+        self._task: asyncio.Task[None] | None = None
         self._under_way: tuple[LocalLog | None, asyncio.Future[int] | None] = (None, None)
 
-    def doom(self, what: LocalLog | Path, due_ms: int) -> None:
-        """From `due_ms` on a directory may go, or what a log has let go of by then."""
-        heapq.heappush(self._due, (due_ms, next(self._numbers), what))
+    def schedule(self, target: LocalLog | Path, due_ms: int) -> None:
+        """Delete a directory at `due_ms`, or the files in a log's deletion queue that are due by then."""
+        heapq.heappush(self._due, (due_ms, next(self._numbers), target))
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether `remove_due` would do anything."""
+        """Whether `delete_due` has something to do."""
         return bool(self._due) and self._due[0][0] <= now_ms
 
-    async def remove_due(
-        self, now_ms: int, checkpoint: Checkpoint, may_go: Callable[[LocalLog], MayGo]
+    def start_due(
+        self, now_ms: int, checkpoint: Checkpoint, permission: Callable[[LocalLog], Permission]
     ) -> None:
-        """Remove what has waited long enough. `checkpoint` makes starts durable; then `may_go` is asked."""
+        """Run `delete_due` in a task, unless one is running: deleting a thousand partitions takes long."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+            self._task = None
+        if self._task is None and self.is_due(now_ms):
+            deletion = self.delete_due(now_ms, checkpoint, permission)
+            self._task = asyncio.get_running_loop().create_task(deletion, name="log-removal")
+
+    def cancel(self) -> None:
+        """Cancel the task that is running."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def delete_due(
+        self, now_ms: int, checkpoint: Checkpoint, permission: Callable[[LocalLog], Permission]
+    ) -> None:
+        """Delete what is due. `checkpoint` makes log starts durable; then `permission` is called for each
+        log."""
         logs: dict[LocalLog, None] = {}
         directories: list[Path] = []
         while self.is_due(now_ms):
-            what = heapq.heappop(self._due)[2]
-            if isinstance(what, LocalLog):
-                logs[what] = None
+            target = heapq.heappop(self._due)[2]
+            if isinstance(target, LocalLog):
+                logs[target] = None
             else:
-                directories.append(what)
+                directories.append(target)
         if logs:
             await checkpoint()
         for log in logs:
-            if may_go(log) is MayGo.LATER:
-                self.doom(log, now_ms)
+            if permission(log) is Permission.LATER:
+                self.schedule(log, now_ms)
             else:
-                await self._remove_of(log, now_ms, may_go)
+                await self._delete_of(log, now_ms, permission)
         for first in range(0, len(directories), _GROUP):
-            await self._io.run(remove, self._disk, directories[first : first + _GROUP])
+            await self._io.run(delete, self._disk, directories[first : first + _GROUP])
 
-    async def _remove_of(self, log: LocalLog, now_ms: int, may_go: Callable[[LocalLog], MayGo]) -> None:
-        paths = log.take_removals(now_ms)
+    async def _delete_of(
+        self, log: LocalLog, now_ms: int, permission: Callable[[LocalLog], Permission]
+    ) -> None:
+        paths = log.deletion_queue.take_due(now_ms)
         for first in range(0, len(paths), _GROUP):
-            if may_go(log) is MayGo.NEVER:
+            if permission(log) is Permission.NEVER:
                 return
             group = paths[first : first + _GROUP]
-            job = self._io.run(remove_in_order, self._disk, group, log.latch)
+            job = self._io.run(delete_in_order, self._disk, group, log.latch)
             self._under_way = log, job
             try:
-                removed = await asyncio.shield(job)
+                deleted = await asyncio.shield(job)
             except asyncio.CancelledError:
-                log.put_back_removals(paths[first:], now_ms)  # what has gone already does no harm
+                log.deletion_queue.put_back(paths[first:], now_ms)  # files that are gone already do no harm
                 raise
-            if removed < len(group):
-                if may_go(log) is not MayGo.NEVER:
-                    again_ms = now_ms + _AGAIN_MS
-                    log.put_back_removals(paths[first + removed :], again_ms)
-                    self.doom(log, again_ms)
+            if deleted < len(group):
+                if permission(log) is not Permission.NEVER:
+                    retry_ms = now_ms + _RETRY_MS
+                    log.deletion_queue.put_back(paths[first + deleted :], retry_ms)
+                    self.schedule(log, retry_ms)
                 return
 
-    async def remove_rest(self, logs: Collection[LocalLog]) -> None:
-        """Remove what is left of these logs, whose starts are durable, before its time: the process ends.
+    async def delete_rest(self, logs: Collection[LocalLog]) -> None:
+        """Delete all queued files of these logs, whose starts are durable, early: the process ends.
 
-        What stays is there again at the next start.
+        The next start finds files that stay.
         """
-        await self.let_be(logs)
-        rest = [(paths, log.latch) for log in logs if (paths := log.take_removals(_EVER_MS))]
-        await self._io.run_all(lambda group: [remove_in_order(self._disk, *one) for one in group], rest)
+        await self.wait_for(logs)
+        rest = [(paths, log.latch) for log in logs if (paths := log.deletion_queue.take_due(_EVER_MS))]
+        await self._io.run_all(lambda group: [delete_in_order(self._disk, *one) for one in group], rest)
 
-    async def let_be(self, logs: Collection[LocalLog]) -> None:
-        """Wait until none of the files of `logs`, for which `may_go` says never now, is being removed."""
+    async def wait_for(self, logs: Collection[LocalLog]) -> None:
+        """Wait until no file of `logs`, for which `permission` returns NEVER now, is being unlinked."""
         log, job = self._under_way
         if job is not None and not job.done() and log in logs:
             await asyncio.wait([job])
 
 
-def rename_all(disk: Disk, retired: Sequence[Retired]) -> list[Path | DiskError]:
-    """Rename directories; where each is now, or why it is not. Blocks."""
+def rename_all(disk: Disk, retired: Sequence[RetiredLog]) -> list[Path | DiskError]:
+    """Rename the logs' directories; returns the new path of each, or its error. Blocks."""
     found: list[Path | DiskError] = []
     for log, target in retired:
         try:
@@ -139,10 +159,10 @@ def rename_all(disk: Disk, retired: Sequence[Retired]) -> list[Path | DiskError]
     return found
 
 
-def remove(disk: Disk, paths: Collection[Path]) -> None:
-    """Remove files and directories that nobody needs. Blocks.
+def delete(disk: Disk, paths: Collection[Path]) -> None:
+    """Delete files and directories. Blocks.
 
-    What stays is tried again at the next start.
+    The next start retries those that stay.
     """
     for path in paths:
         try:
@@ -153,25 +173,26 @@ def remove(disk: Disk, paths: Collection[Path]) -> None:
         except MissingFile:
             continue
         except DiskError as e:
-            _log.warning("%s stays: %s", path, e)
+            _log.warning("cannot delete %s: %s", path, e)
 
 
-def remove_in_order(disk: Disk, paths: Sequence[Path], latch: Latch) -> int:
-    """Remove files of one log up to the first that stays; how many went. Blocks.
+def delete_in_order(disk: Disk, paths: Sequence[Path], latch: Latch) -> int:
+    """Unlink files of one log up to the first failure; returns how many were unlinked. Blocks.
 
-    Nothing goes before what stays: segments that are there must meet. A failed fsync latches the directory
-    of the log (`latch`): whether a removal is durable is not known then, so no later one may be.
+    A file is unlinked only after those before it: segments that remain must be contiguous. A failed fsync
+    latches the log's directory (`latch`): it is unknown then whether the deletion is durable, so no later
+    one may follow.
     """
     for number, path in enumerate(paths):
         try:
             remove_file(disk, path)
             if path.suffix == names.LOG:
-                # One segment after the other, for good: no crash leaves a hole between those that stay.
+                # One segment after the other, durably: no crash leaves a hole between those that remain.
                 fsync_dir(disk, path.parent)
         except MissingFile:
             continue
         except DiskError as e:
             latch.note(e)
-            _log.warning("%s stays: %s", path, e)
+            _log.warning("cannot delete %s: %s", path, e)
             return number
     return len(paths)

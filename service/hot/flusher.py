@@ -1,6 +1,6 @@
-"""Who is flushed when: whoever asks first, then what waits in the background, then what ``flush.ms`` says.
+"""Order of flushes: requested ones first, then background ones, then those that ``flush.ms`` demands.
 
-Owned by the loop. Flushes that are asked for while all threads are busy share the next job, group by group.
+Owned by the loop. Flushes that are requested while all threads are busy share the next job, group by group.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from service.hot.state import LogOffline
 _log = logging.getLogger(__name__)
 
 _GROUP: Final = 8
-_LOOK_MS: Final = 1000
-"""How often a log under ``flush.messages`` is looked at: acks=0 waits for nothing."""
+_CHECK_MS: Final = 1000
+"""Interval at which a log under ``flush.messages`` is checked, as acks=0 requests no flush."""
 _NEVER_MS: Final = 2**62
 
 
-class Owner(Protocol):
-    """Whose logs they are."""
+class FlushListener(Protocol):
+    """The log manager, as the flusher needs it."""
 
     def is_here(self, log: LocalLog) -> bool:
-        """Whether it is open and its directory works."""
+        """Whether the log is in use and its directory works."""
 
     def flushed(self, log: LocalLog) -> None:
-        """Its recovery point may have moved."""
+        """The log's recovery point may have moved."""
 
     def flush_failed(self) -> None:
-        """An fsync may have failed: look at the latches."""
+        """An fsync may have failed: check the latches."""
 
 
 class _Job(NamedTuple):
@@ -48,8 +48,8 @@ class _Job(NamedTuple):
     done: Future[None]
 
 
-class _Look(NamedTuple):
-    """When a log is looked at, and how far it is to the look after that one."""
+class _Check(NamedTuple):
+    """The next check of a log under ``flush.ms`` or ``flush.messages``, and the interval to the one after."""
 
     timer: Timer
     interval_ms: int
@@ -58,41 +58,41 @@ class _Look(NamedTuple):
 class Flusher:
     """Flushes logs on `log-io` threads."""
 
-    def __init__(self, io: LogIo, clock: Clock, owner: Owner, metrics: HotMetrics) -> None:
+    def __init__(self, io: LogIo, clock: Clock, listener: FlushListener, metrics: HotMetrics) -> None:
         self._io = io
         self._clock = clock
-        self._owner = owner
+        self._listener = listener
         self._metrics = metrics
         self._jobs: deque[_Job] = deque()
         self._busy = 0
-        self._asked: dict[LocalLog, asyncio.Future[None]] = {}
+        self._requested: dict[LocalLog, asyncio.Future[None]] = {}
         self._waiting: dict[LocalLog, None] = {}
-        self._timed: dict[LocalLog, _Look] = {}
+        self._timed: dict[LocalLog, _Check] = {}
         self._wheel = TimingWheel(clock.monotonic_ms())
 
-    # Asked for
+    # On request
 
     async def flush(self, log: LocalLog) -> None:
-        """As `LogManager.flush`."""
+        """Flush as `LogManager.flush` does."""
         target = log.log_end_offset
         while log.recovery_point < min(target, log.log_end_offset):
-            if not self._owner.is_here(log):
+            if not self._listener.is_here(log):
                 raise LogOffline(f"{log.tip} is not here any more")
-            running = self._asked.get(log)
+            running = self._requested.get(log)
             if running is None:
-                running = self._asked[log] = self._submit(log, None)
-                running.add_done_callback(lambda _: self._asked.pop(log, None))
+                running = self._requested[log] = self._submit(log, None)
+                running.add_done_callback(lambda _: self._requested.pop(log, None))
             try:
                 await asyncio.shield(running)
             except StorageError:
-                self._owner.flush_failed()
+                self._listener.flush_failed()
                 raise
-            self._owner.flushed(log)
+            self._listener.flushed(log)
 
     def _submit(self, log: LocalLog, up_to: int | None) -> asyncio.Future[None]:
         done: Future[None] = Future()
         self._jobs.append(_Job(log, up_to, done))
-        self._hand_over()
+        self._start_jobs()
         running, began_ms = asyncio.wrap_future(done), self._clock.monotonic_ms()
         running.add_done_callback(partial(self._count, began_ms))
         return running
@@ -102,108 +102,108 @@ class Flusher:
         if not flush.cancelled() and flush.exception() is not None:
             self._metrics.flush_errors += 1
 
-    def _hand_over(self) -> None:
+    def _start_jobs(self) -> None:
         while self._jobs and self._busy < self._io.size:
             share = -(-len(self._jobs) // (self._io.size - self._busy))
             group = [self._jobs.popleft() for _ in range(min(share, _GROUP))]
             self._busy += 1
-            self._io.run(_flush_group, group).add_done_callback(self._handed_back)
+            self._io.run(_flush_group, group).add_done_callback(self._group_done)
 
-    def _handed_back(self, job: asyncio.Future[None]) -> None:
+    def _group_done(self, job: asyncio.Future[None]) -> None:
         self._busy -= 1
         if not job.cancelled():
             job.result()
-            self._hand_over()
+            self._start_jobs()
 
     # In the background
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether `flush_waiting` has anything to do."""
+    def has_waiting(self) -> bool:
+        """Whether `flush_waiting` has something to do."""
         return bool(self._waiting)
 
-    def wants(self, log: LocalLog) -> None:
-        """Something of `log` waits for a flush: a sealed segment, a side file."""
+    def enqueue(self, log: LocalLog) -> None:
+        """Flush `log` in the background: a sealed segment or a side file waits for it."""
         self._waiting[log] = None
 
     def forget(self, log: LocalLog) -> None:
-        """The log is not here any more."""
+        """Remove a log that is not in use any more."""
         self._waiting.pop(log, None)
-        self._look_no_more(log)
+        self._cancel_check(log)
 
     async def flush_waiting(self) -> list[LocalLog]:
-        """Flush what waits, some at a time, so that who asks for a flush never has to wait for all of them.
+        """Flush the logs that wait, a few at a time, so that a requested flush need not wait for all of them.
 
-        Returns those to be tried again.
+        Returns those to be retried.
         """
         waiting, self._waiting = list(self._waiting), {}
         again: list[LocalLog] = []
         step = self._io.size
         for first in range(0, len(waiting), step):
-            logs = [log for log in waiting[first : first + step] if self._owner.is_here(log)]
+            logs = [log for log in waiting[first : first + step] if self._listener.is_here(log)]
             jobs = [self.flush_quietly(log, log.active_base_offset) for log in logs]
             done = await asyncio.gather(*jobs)
             again += [log for log, is_done in zip(logs, done, strict=True) if not is_done]
         return again
 
     async def flush_quietly(self, log: LocalLog, up_to: int) -> bool:
-        """False where it is to be tried later."""
+        """Flush `log`, and log errors; returns False if the caller is to retry later."""
         try:
             await self._submit(log, up_to)
         except StorageError as e:
-            self._owner.flush_failed()
-            if log.failure is None and self._owner.is_here(log):
-                _log.error("flushing %s, to be tried again: %s", log.tip, e)
+            self._listener.flush_failed()
+            if log.failure is None and self._listener.is_here(log):
+                _log.error("cannot flush %s, retrying: %s", log.tip, e)
                 return False
-        self._owner.flushed(log)
+        self._listener.flushed(log)
         return True
 
     # By time
 
     def configured(self, log: LocalLog) -> None:
-        """The log is new here, or its settings are."""
+        """Apply the settings of a log that is new, or whose settings have changed."""
         config = log.config
-        interval_ms = min(config.flush_ms, _NEVER_MS if config.flush_messages > _NEVER_MS else _LOOK_MS)
+        interval_ms = min(config.flush_ms, _NEVER_MS if config.flush_messages > _NEVER_MS else _CHECK_MS)
         known = self._timed.get(log)
         if interval_ms >= _NEVER_MS:
-            self._look_no_more(log)
+            self._cancel_check(log)
         elif known is None or interval_ms < known.interval_ms:
-            self._look_at(log, log.last_flush_ms + interval_ms, interval_ms)
+            self._schedule_check(log, log.durability.last_flush_ms + interval_ms, interval_ms)
         else:
             self._timed[log] = known._replace(interval_ms=interval_ms)
 
-    def _look_at(self, log: LocalLog, at_ms: int, interval_ms: int) -> None:
-        self._look_no_more(log)
-        self._timed[log] = _Look(self._wheel.add(at_ms, log), interval_ms)
+    def _schedule_check(self, log: LocalLog, at_ms: int, interval_ms: int) -> None:
+        self._cancel_check(log)
+        self._timed[log] = _Check(self._wheel.add(at_ms, log), interval_ms)
 
-    def _look_no_more(self, log: LocalLog) -> None:
-        look = self._timed.pop(log, None)
-        if look is not None:
-            self._wheel.cancel(look.timer)
+    def _cancel_check(self, log: LocalLog) -> None:
+        check = self._timed.pop(log, None)
+        if check is not None:
+            self._wheel.cancel(check.timer)
 
     async def flush_due(self) -> None:
-        """Logs whose unflushed records have waited for ``flush.ms``; only those that have one are looked at,
-        and no more often."""
+        """Flush logs whose unflushed records have waited for ``flush.ms``; checks only logs that have such a
+        setting, once an interval."""
         now_ms = self._clock.monotonic_ms()
         for item in self._wheel.advance(now_ms):
             log = cast("LocalLog", item)
-            look = self._timed.get(log)
-            if look is None or look.timer.is_waiting or not self._owner.is_here(log):
-                continue  # it went, or has other settings, while one before it was flushed
-            overdue = now_ms - log.last_flush_ms >= log.config.flush_ms
-            self._look_at(log, now_ms + look.interval_ms, look.interval_ms)
+            check = self._timed.get(log)
+            if check is None or check.timer.is_waiting or not self._listener.is_here(log):
+                continue  # removed or reconfigured while a log before it was flushed
+            overdue = now_ms - log.durability.last_flush_ms >= log.config.flush_ms
+            self._schedule_check(log, now_ms + check.interval_ms, check.interval_ms)
             if log.failure is None and log.unflushed_records and (overdue or log.flush_due):
                 await self.flush_quietly(log, log.log_end_offset)
 
 
 def _flush_group(group: Sequence[_Job]) -> None:
-    """On a `log-io` thread. Each is told as soon as its own is done."""
+    """Flush a group of logs on a `log-io` thread; each future completes once its log is flushed."""
     for log, up_to, done in group:
         if not done.set_running_or_notify_cancel():
             continue
         try:
-            log.flush(up_to)
-        except BaseException as e:  # it belongs to who waits for it
+            log.durability.flush(up_to)
+        except BaseException as e:  # for the caller that waits for it
             done.set_exception(e)
         else:
             done.set_result(None)

@@ -1,8 +1,8 @@
-"""High watermarks from one start to the next: ``replication-offset-checkpoint`` of each log directory.
+"""High watermarks across restarts: ``replication-offset-checkpoint`` of each log directory.
 
-They are told by whoever knows them, and written where one has changed. What the files say at a start may be
-older than it was: a replica begins with less then, and hears the rest from its leader. It must never be
-another topic's: so a name is out of the file before a log of that name is made.
+Partitions supply them, and files whose content has changed are written. A file may be older than the last
+high watermark: a replica begins with the lower one then, and its leader sends the current one. It must never
+be another topic's: so a name is removed from the file before a new log of that name is made.
 """
 
 from __future__ import annotations
@@ -13,114 +13,114 @@ from collections.abc import Callable, Iterable, Mapping
 from service.base.clock import Clock
 from service.base.disk import DiskError
 from service.base.types import TopicIdPartition
-from service.hot.checkpoints import Name, Rounds
+from service.hot.checkpoints import CheckpointQueue, Name
 from service.hot.log_dir import HIGH_WATERMARKS, LogDir, Offsets
 from service.hot.log_io import LogIo
 
 _log = logging.getLogger(__name__)
 
-TellMarks = Callable[[], Iterable[tuple[TopicIdPartition, int]]]
+HighWatermarks = Callable[[], Iterable[tuple[TopicIdPartition, int]]]
 
 
-class Marks:
-    """The files of all log directories. Owned by the loop; what touches the disk runs on `log-io` threads."""
+class HighWatermarkCheckpoint:
+    """The files of all log directories. Owned by the loop; `log-io` threads do what touches the disk."""
 
     def __init__(
         self, io: LogIo, clock: Clock, interval_ms: int, home_of: Callable[[TopicIdPartition], LogDir | None]
     ) -> None:
-        """`home_of`: where a log is that is here."""
+        """`home_of`: the log directory of a partition, None if it has no log here."""
         self._io = io
         self._clock = clock
         self._interval_ms = interval_ms
         self._due_ms = clock.monotonic_ms() + interval_ms
         self._home_of = home_of
-        self._tell: TellMarks = tuple
-        self._said: dict[LogDir, Offsets] = {}
+        self._source: HighWatermarks = tuple
+        self._offsets: dict[LogDir, Offsets] = {}
         self._changed: dict[LogDir, None] = {}
         self._written: dict[LogDir, frozenset[Name]] = {}
-        """whom the files speak of"""
-        self._told: dict[LogDir, str] = {}
-        self._rounds = Rounds(self._write)
+        """names that may be in the file"""
+        self._logged: dict[LogDir, str] = {}
+        self._queue = CheckpointQueue(self._write)
 
-    def keep(self, tell: TellMarks) -> None:
-        """Write what `tell` says from now on: the high watermarks that are not as it said last."""
-        self._tell = tell
+    def follow(self, source: HighWatermarks) -> None:
+        """Write the high watermarks that `source` returns from now on, if they have changed."""
+        self._source = source
 
     def get(self, tip: TopicIdPartition) -> int | None:
-        """As it was told last, or as the file said at the start; None where nothing is known."""
+        """Return the last one from the source, or the file's at the start; None if neither is known."""
         home = self._home_of(tip)
-        return None if home is None else self._said.get(home, {}).get((tip.topic, tip.partition))
+        return None if home is None else self._offsets.get(home, {}).get((tip.topic, tip.partition))
 
-    def found(self, home: LogDir, marks: Mapping[Name, int], here: Iterable[Name]) -> None:
-        """What the file of a directory says at the start, and which logs are in it."""
-        self._written[home] = frozenset(marks)
-        self._said[home] = {name: marks[name] for name in here if name in marks}
-        if len(self._said[home]) < len(marks):
+    def loaded(self, home: LogDir, offsets: Mapping[Name, int], logs: Iterable[Name]) -> None:
+        """Take over a directory's file, as read at the start, for the `logs` that are in the directory."""
+        self._written[home] = frozenset(offsets)
+        self._offsets[home] = {name: offsets[name] for name in logs if name in offsets}
+        if len(self._offsets[home]) < len(offsets):
             self._changed[home] = None
 
     def forget(self, name: Name, home: LogDir) -> None:
-        """No log of that name is there any more."""
-        if self._said.get(home, {}).pop(name, None) is not None:
+        """Remove a log that is no longer in the directory."""
+        if self._offsets.get(home, {}).pop(name, None) is not None:
             self._changed[home] = None
 
-    def knows(self, name: Name) -> bool:
-        """Whether any file speaks of it."""
+    def may_contain(self, name: Name) -> bool:
+        """Whether `name` may be in any of the files."""
         return any(name in names for names in self._written.values())
 
     async def write_due(self) -> None:
-        """Write what has changed, if it is time."""
+        """Write what has changed, if the interval is over."""
         if self._clock.monotonic_ms() >= self._due_ms:
             self._due_ms = self._clock.monotonic_ms() + self._interval_ms
             await self.write_changed()
 
     async def write_changed(self) -> None:
-        """Have them told, and write what has changed."""
-        for tip, mark in self._tell():
+        """Ask the source, and write what has changed."""
+        for tip, high_watermark in self._source():
             home = self._home_of(tip)
             if home is None:
                 continue
-            said, name = self._said.setdefault(home, {}), (tip.topic, tip.partition)
-            if said.get(name) != mark:
-                said[name] = mark
+            offsets, name = self._offsets.setdefault(home, {}), (tip.topic, tip.partition)
+            if offsets.get(name) != high_watermark:
+                offsets[name] = high_watermark
                 self._changed[home] = None
         if self._changed:
             await self.write()
 
     async def finish(self) -> None:
-        """Wait for what is under way."""
-        await self._rounds.finish()
+        """Wait for writes that are under way."""
+        await self._queue.finish()
 
     async def write(self) -> Mapping[LogDir, Exception]:
-        """Write the files that are to say something else; the directories where that failed."""
-        return await self._rounds.next()
+        """Write the files that have changed; returns the directories that failed."""
+        return await self._queue.write()
 
     async def _write(self) -> Mapping[LogDir, Exception]:
-        changed = {home: self._said[home].copy() for home in self._changed}
+        changed = {home: self._offsets[home].copy() for home in self._changed}
         self._changed.clear()
-        for home, marks in changed.items():  # while it is not known which of both the file says
-            self._written[home] = frozenset(marks) | self._written.get(home, frozenset())
+        for home, offsets in changed.items():  # until the write ends, the file may have either content
+            self._written[home] = frozenset(offsets) | self._written.get(home, frozenset())
         failed = await self._io.run(_write_files, changed)
-        for home, marks in changed.items():
+        for home, offsets in changed.items():
             error = failed.get(home)
             if error is None:
-                self._written[home] = frozenset(marks)
-                self._told.pop(home, None)
+                self._written[home] = frozenset(offsets)
+                self._logged.pop(home, None)
                 continue
             self._changed[home] = None
-            if self._told.get(home) != str(error):  # it is tried again and again
-                self._told[home] = str(error)
+            if self._logged.get(home) != str(error):  # once, though it is retried again and again
+                self._logged[home] = str(error)
                 _log.error("high watermarks of %s: %s", home.path, error)
         return failed
 
 
 def _write_files(changed: Mapping[LogDir, Offsets]) -> dict[LogDir, Exception]:
     failed: dict[LogDir, Exception] = {}
-    for home, marks in changed.items():
+    for home, offsets in changed.items():
         if home.latch.failure is not None:
             failed[home] = home.latch.failure
             continue
         try:
-            home.write_offsets(HIGH_WATERMARKS, marks)
+            home.write_offsets(HIGH_WATERMARKS, offsets)
         except DiskError as e:
             home.latch.note(e)
             failed[home] = e

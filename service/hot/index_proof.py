@@ -1,27 +1,30 @@
-"""The indexes of a sealed segment, held against its log. Blocking, for any thread."""
+"""Verification of a sealed segment's indexes against its log. Blocking, for any thread."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from service.base.disk import MissingFile
 from service.base.errors import CorruptionError
 from service.base.files import read_file
 from service.hot.files import FileSlice
+from service.hot.segment import Segment
 from service.records.scan import scan_pieces
 from service.records.segment_indexes import IndexBuilder, IndexBytes, IndexProof, Take, Walk
-
-if TYPE_CHECKING:
-    from service.hot.segment import Segment
 
 _log = logging.getLogger(__name__)
 
 MAX_INDEX_BYTES: Final = 1 << 30
 
 
-def proved_indexes(segment: Segment, walk: Walk | None) -> IndexBytes:
-    """As `Segment.prove_indexes`."""
+def prove_indexes(segment: Segment, walk: Walk | None = None) -> IndexBytes:
+    """Return the segment's indexes after comparing each entry with the log; right ones if they are wrong.
+
+    `walk`: for a caller that reads the whole log anyway; run once if the indexes are right, and again to
+    rebuild them. The next lookup then rebuilds the files. Raises `CorruptionError` if the log itself is
+    damaged, `DiskError`, and what `walk` raises.
+    """
     walk = walk or (lambda take: _walk(segment, take))
     try:
         disk = segment.log.disk
@@ -36,7 +39,7 @@ def proved_indexes(segment: Segment, walk: Walk | None) -> IndexBytes:
     except (CorruptionError, MissingFile) as e:
         builder = IndexBuilder(segment.base_offset, segment.settings.index_interval_bytes)
         walk(builder.add)
-        _log.warning("the indexes of %s are made anew: %s", segment.log.path, e)
+        _log.warning("rebuilding the indexes of %s: %s", segment.log.path, e)
         segment.distrust_indexes()
         return builder.finish()
 

@@ -1,34 +1,334 @@
-"""Batches that bear their offsets already: looked at, then appended as they are."""
+"""Appends to one log, as a leader and as a follower (Kafka `UnifiedLog.append`, `LocalLog.append`, `roll`).
+
+Checks come before any change: a batch that is refused leaves no trace, a failed write is undone, and nothing
+refuses a batch once it is written. An append is one `pwrite`, without fsync.
+
+A leader's append stamps offsets and epoch. A follower, and the Raft log, append batches that have both
+already. A run of such batches is mostly *plain* (`_is_plain`): then one write appends all of it, possibly on
+a thread (`background_append`), and kernels find what has to be accounted for. Else batch follows batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Sequence
+
+from kio.schema.errors import ErrorCode
 
 from service.base.disk import DiskError
-from service.base.errors import CorruptionError
-from service.base.types import TopicIdPartition
-from service.hot.background_append import RunAhead
-from service.hot.producers import EndMarker
+from service.base.errors import CorruptionError, RequestError
+from service.base.types import NO_TIMESTAMP, TopicIdPartition
+from service.hot.background_append import BackgroundAppend
+from service.hot.deletion_queue import DeletionQueue
+from service.hot.durability import Durability
+from service.hot.log_io import LogIo
+from service.hot.recovery import settings_of
 from service.hot.recovery_walk import producers_of
-from service.records.batch import CONTROL_FLAG, BatchHeader, read_header, verify_crc
-from service.records.decode import iter_records
+from service.hot.segment import Segment
+from service.hot.state import AppendInfo, LogState
+from service.hot.transaction_markers import marker_of
+from service.records.batch import CONTROL_FLAG, BatchHeader, iter_headers, read_header, stamp, verify_crc
 from service.records.scan import BatchScan
-from service.records.walk import Read
-
-if TYPE_CHECKING:
-    from service.hot.log import LocalLog
-
-_MAX_MARKER_BYTES = 1024
+from service.records.segment_indexes import MAX_RELATIVE_OFFSET
+from service.records.validation import Origin, ValidatedBatch
 
 
-def check_batches(
+class LogAppender:
+    """Appends batches and rolls segments. Owned by the loop.
+
+    Every method raises `LogOffline` if the replica is offline. ``background``: the background append that is
+    under way, None if there is none. ``on_sealed``: called when a segment was sealed, so that it is flushed
+    soon.
+    """
+
+    __slots__ = ("_durability", "_limits", "_on_sealed", "_queue", "background", "state")
+
+    def __init__(
+        self, state: LogState, durability: Durability, queue: DeletionQueue, on_sealed: Callable[[], None]
+    ) -> None:
+        self.state = state
+        self._durability = durability
+        self._queue = queue
+        self._on_sealed = on_sealed
+        self.background: BackgroundAppend | None = None
+        self.set_limits()
+
+    def set_limits(self) -> None:
+        """Take over segment.bytes and segment.ms; jitter keeps partitions made together from rolling
+        together."""
+        config = self.state.config
+        segment_ms = config.effective_segment_ms
+        jitter = min(config.segment_jitter_ms, segment_ms)
+        early_ms = self.state.world.random.randrange(jitter) if jitter > 0 else 0
+        self._limits = (config.segment_bytes, segment_ms - early_ms)
+
+    # A leader's batches
+
+    def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append one batch as leader: offsets and epoch are stamped into ``batch.data`` in place.
+
+        `RequestError` of `ProducerStates.check`, or RECORD_LIST_TOO_LARGE beyond ``segment.bytes``;
+        `StorageError` if the disk refuses. Nothing is changed then.
+        """
+        state = self.state
+        if self.background is not None:
+            self.finish()
+        if state.failure is not None:
+            state.check()
+        data, header = batch.data, batch.header
+        offset = state.end_offset
+        producers = state.producers
+        producer = header.producer_id >= 0
+        if producer:
+            original = producers.check(header, offset, batch.origin is Origin.CLIENT)
+            if original is not None:
+                first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
+                return AppendInfo(first, last, timestamp, state.start, True, False)
+        last_offset = offset + header.last_offset_delta
+        max_timestamp = header.max_timestamp
+        if len(data) > self._limits[0]:
+            raise RequestError(
+                ErrorCode.record_list_too_large,
+                f"batch of {len(data)} bytes, segments of {state.tip} hold {self._limits[0]}",
+            )
+        rolled = self._make_room(len(data), offset, last_offset, max_timestamp, now_ms)
+        if leader_epoch != state.epochs.latest:
+            self._assign_epoch(leader_epoch, offset)
+        stamp(data, 0, offset, leader_epoch)
+        segments = state.segments
+        try:
+            segments.active.append(data, last_offset, max_timestamp)
+        except DiskError as e:
+            self._write_failed(segments.active, e)
+            raise
+        state.reached(last_offset + 1)
+        segments.size += len(data)
+        if producer:
+            producers.update(header, offset, last_offset, now_ms)
+        producers.end_offset = last_offset + 1
+        log_append_time = max_timestamp if header.is_log_append_time else NO_TIMESTAMP
+        return AppendInfo(offset, last_offset, log_append_time, state.start, False, rolled)
+
+    def note_leader_epoch(self, leader_epoch: int) -> None:
+        """Note that a leader was elected: `leader_epoch` begins at the log's end, unless it is known already.
+
+        The file is written before the first batch of that epoch; see `epochs`.
+        """
+        state = self._finished()
+        state.epochs.begin(leader_epoch, state.end_offset)
+
+    def roll(self, base_offset: int | None = None) -> bool:
+        """Seal the active segment and begin a new one at `base_offset` (default: the log's end).
+
+        Returns False if it is empty already. `DiskError` leaves the log as it was.
+        """
+        state = self._finished()
+        base = state.end_offset if base_offset is None else base_offset
+        old = state.segments.active
+        if old.base_offset == base:
+            return False
+        new = Segment.create(
+            state.dir, base, settings_of(state.config), state.files, state.world.clock.now_ms()
+        )
+        state.producers.end_offset = base
+        self._durability.take_snapshot()
+        old.seal(new.created_ms)
+        self._durability.note_sealed(old)
+        self._durability.note_dir(state.dir)
+        state.segments.add(new)
+        state.reached(state.end_offset)  # the segment that was active may be deleted before the next append
+        self.set_limits()
+        if not old.size:
+            self._queue.remove_segments(len(state.segments) - 2, len(state.segments) - 1, "it is empty")
+        self._on_sealed()
+        return True
+
+    def _make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Roll if the batch does not fit into the active segment; returns whether it did."""
+        try:
+            if not self.state.segments.active.must_roll(
+                size, max_timestamp, last_offset, now_ms, self._limits
+            ):
+                return False
+        except CorruptionError as e:
+            raise self.state.corrupt(e) from e
+        # Segments are contiguous even at an offset gap, unless the gap is wider than a segment can span.
+        end = self.state.end_offset
+        return self.roll(end if last_offset - end <= MAX_RELATIVE_OFFSET else offset)
+
+    def _assign_epoch(self, leader_epoch: int, offset: int) -> None:
+        if leader_epoch >= 0 and self.state.epochs.assign(leader_epoch, offset):
+            self._durability.note(self.state.epochs.path)
+
+    def _write_failed(self, segment: Segment, error: DiskError | None) -> None:
+        if segment.is_torn:
+            self.state.fail(f"a failed write could not be undone: {error}")
+
+    # Batches that have offsets already
+
+    def append_raw(self, data: memoryview) -> AppendInfo:
+        """Append whole batches that have offsets and epochs already (the Raft log); none is too large.
+
+        `CorruptionError` for torn bytes, a wrong checksum or offsets that do not ascend from the log's end,
+        before anything is written. On `DiskError` the batches before the failing one stay.
+        """
+        state = self._finished()
+        headers = list(iter_headers(data))
+        _check_batches(data, headers, state.end_offset, state.tip)
+        rolled = self._append_each(data, headers)
+        first, last = headers[0].base_offset, headers[-1].last_offset
+        return AppendInfo(first, last, NO_TIMESTAMP, state.start, False, rolled)
+
+    def append_fetched(self, data: memoryview, run: BatchScan) -> AppendInfo:
+        """Append contiguous batches as `append_raw` does. `run`: the scan that found them sound, with
+        positions in `data`."""
+        state, first = self._finished(), run.base_offsets[0]
+        rolled = self._append_run(data, run)
+        return AppendInfo(first, run.last_offsets[-1], NO_TIMESTAMP, state.start, False, rolled)
+
+    def begin(self, data: memoryview, run: BatchScan) -> BackgroundAppend | None:
+        """Begin to append as `append_fetched` does, with a write by another thread; `finish` accounts for it.
+
+        None if the run is not plain: it may need a new segment or an epoch, so it is for `append_fetched`.
+        """
+        self._finished()
+        self._check_next(run)
+        self.background = BackgroundAppend(self.state, data, run) if self._is_plain(run) else None
+        return self.background
+
+    def finish(self, append: BackgroundAppend | None = None) -> None:
+        """Finish the background append `append`, or any: afterwards its run is part of the log, or never will
+        be. Waits if a thread is writing, as the log is about to change."""
+        under_way = self.background
+        if under_way is not None and (append is None or append is under_way):
+            self.background = None
+            self._end_run(under_way)
+
+    async def append_on_thread(self, io: LogIo, data: memoryview, run: BatchScan) -> bool:
+        """Append as `append_fetched` does, but let a thread of `io` wait for the disk if possible.
+
+        False if the log changed before the thread began: nothing is appended then.
+        """
+        append = self.begin(data, run)
+        if append is None:
+            self.append_fetched(data, run)
+            return True
+        writing = io.run(append.write)
+        writing.add_done_callback(lambda _: self.finish(append))  # even if the caller was cancelled
+        await asyncio.shield(writing)
+        append.check()
+        return append.is_appended
+
+    def _finished(self) -> LogState:
+        """Finish the background append, and return the state to change. `LogOffline`."""
+        self.finish()
+        self.state.check()
+        return self.state
+
+    def _append_run(self, data: memoryview, run: BatchScan) -> bool:
+        """Append sound batches; returns whether a segment was rolled."""
+        self._check_next(run)
+        if len(run.positions) == 1 or not self._is_plain(run):
+            return self._append_each(data, [read_header(data, position) for position in run.positions])
+        append = BackgroundAppend(self.state, data, run)
+        append.write()
+        self._end_run(append)
+        append.check()
+        return False
+
+    def _end_run(self, append: BackgroundAppend) -> None:
+        """Account for a run that was written, or undo a write that failed."""
+        append.end()
+        if append.is_written:
+            if self.state.failure is None:
+                append.is_appended = True
+                self._account(append.data, append.run)
+        elif append.is_begun:
+            append.segment.take_back()
+            self._write_failed(append.segment, append.error)
+
+    def _account(self, data: memoryview, run: BatchScan) -> None:
+        """Account for a plain run whose bytes are in the active segment's file."""
+        state, producers = self.state, self.state.producers
+        size = run.end - run.positions[0]
+        state.segments.active.has_run(size, run)
+        producers.end_offset = run.last_offsets[-1] + 1
+        state.reached(producers.end_offset)
+        state.segments.size += size
+        now_ms = state.world.clock.now_ms()
+        for header in producers_of(data, run.positions):
+            producers.update(header, header.base_offset, header.last_offset, now_ms)
+
+    def _check_next(self, run: BatchScan) -> None:
+        first, end = run.base_offsets[0], self.state.end_offset
+        if first < end:
+            raise CorruptionError(f"batch at offset {first}, the log of {self.state.tip} is at {end}")
+
+    def _is_plain(self, run: BatchScan) -> bool:
+        """Whether all batches have the log's epoch, none is a control batch, no offset is missing, and all
+        fit into the active segment."""
+        bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
+        return (
+            epochs[0] == self.state.epochs.latest == self.state.epochs.newest
+            and epochs.count(epochs[0]) == len(epochs)
+            and max(run.attributes) < CONTROL_FLAG
+            and bases[0] == self.state.end_offset
+            and sum(lasts) - sum(bases) + len(bases) == lasts[-1] + 1 - bases[0]
+            and self._fits(run)
+        )
+
+    def _fits(self, run: BatchScan) -> bool:
+        """Whether the run fits into the active segment, which must not be empty."""
+        active = self.state.segments.active
+        size, now_ms = run.end - run.positions[0], self.state.world.clock.now_ms()
+        newest, last = max(run.max_timestamps), run.last_offsets[-1]
+        try:
+            if not active.size or active.must_roll(size, newest, last, now_ms, self._limits):
+                return False
+        except CorruptionError as e:
+            raise self.state.corrupt(e) from e
+        entries = len(run.positions)
+        offsets, times = active.offset_index, active.time_index
+        return (
+            offsets.entries + entries < offsets.max_entries
+            and times.entries + entries < times.max_entries - 1
+        )
+
+    def _append_each(self, data: memoryview, headers: Sequence[BatchHeader]) -> bool:
+        """Append sound batches one by one; returns whether a segment was rolled."""
+        state = self.state
+        producers = state.producers
+        markers = [marker_of(data, header) for header in headers]
+        rolled = False
+        now_ms = state.world.clock.now_ms()
+        for header, marker in zip(headers, markers, strict=True):
+            base, last = header.base_offset, header.last_offset
+            rolled |= self._make_room(header.size, base, last, header.max_timestamp, now_ms)
+            if header.partition_leader_epoch > state.epochs.latest:
+                self._assign_epoch(header.partition_leader_epoch, base)
+            active = state.segments.active
+            try:
+                active.append(data[header.position : header.end], last, header.max_timestamp)
+            except DiskError as e:
+                self._write_failed(active, e)
+                raise
+            if base > state.end_offset and state.cleaned_offset >= 0:
+                state.gaps_below = base  # the leader's log was compacted
+            state.reached(last + 1)
+            state.segments.size += header.size
+            if marker is not None:
+                producers.end_transaction(header, marker)
+            elif header.producer_id >= 0 and not header.is_control:
+                producers.update(header, base, last, now_ms)
+            producers.end_offset = last + 1
+        return rolled
+
+
+def _check_batches(
     data: memoryview, headers: Sequence[BatchHeader], end_offset: int, tip: TopicIdPartition
 ) -> None:
-    """Whether these may follow on a log that ends at `end_offset`; their positions are those in `data`.
-
-    `CorruptionError` for a wrong checksum or offsets that do not go up from there.
-    """
+    """`CorruptionError` unless these batches may follow in a log that ends at `end_offset`: their checksums
+    are right and their offsets ascend from there. `headers`: with positions in `data`."""
     if not headers:
         raise CorruptionError("nothing to append")
     expected = end_offset
@@ -38,142 +338,3 @@ def check_batches(
         if not verify_crc(data, header):
             raise CorruptionError(f"wrong checksum of the batch at offset {header.base_offset} for {tip}")
         expected = header.next_offset
-
-
-def headers_of(data: memoryview, run: BatchScan) -> list[BatchHeader]:
-    return [read_header(data, position) for position in run.positions]
-
-
-def append_run(log: LocalLog, data: memoryview, run: BatchScan) -> bool:
-    """Append batches that `scan_batches` found sound, as `LocalLog.append_fetched` says; whether a segment
-    was begun for it.
-
-    Mostly they are plain: then they are written at once, and what has to be known of each is found by the
-    kernels.
-    """
-    _check_next(log, run)
-    if len(run.positions) == 1 or not _is_plain(log, run):
-        return append_batches(log, data, headers_of(data, run))
-    ahead = RunAhead(log, data, run)
-    ahead.write()
-    end_run(log, ahead)
-    ahead.check()
-    return False
-
-
-def begin_run(log: LocalLog, data: memoryview, run: BatchScan) -> RunAhead | None:
-    """As `LocalLog.begin_run` says."""
-    _check_next(log, run)
-    return RunAhead(log, data, run) if _is_plain(log, run) else None
-
-
-def end_run(log: LocalLog, ahead: RunAhead) -> None:
-    """Take in what was written, or take back what an error has left of it."""
-    ahead.end()
-    if ahead.is_written:
-        if log.state.failure is None:
-            ahead.is_taken = True
-            _is_written(log, ahead.data, ahead.run)
-    elif ahead.is_begun:
-        ahead.segment.take_back()
-        log.write_failed(ahead.segment, ahead.error)
-
-
-def _check_next(log: LocalLog, run: BatchScan) -> None:
-    first, end = run.base_offsets[0], log.state.end_offset
-    if first < end:
-        raise CorruptionError(f"batch at offset {first}, the log of {log.tip} is at {end}")
-
-
-def _is_written(log: LocalLog, data: memoryview, run: BatchScan) -> None:
-    """The bytes of a plain run are in the active segment's file: what has to be known of them is noted."""
-    state, producers = log.state, log.state.producers
-    size = run.end - run.positions[0]
-    state.segments.active.has_run(size, run)
-    producers.end_offset = run.last_offsets[-1] + 1
-    state.reached(producers.end_offset)
-    state.segments.size += size
-    now_ms = state.world.clock.now_ms()
-    for header in producers_of(data, run.positions):
-        producers.update(header, header.base_offset, header.last_offset, now_ms)
-
-
-def _is_plain(log: LocalLog, run: BatchScan) -> bool:
-    """Whether all are of the log's epoch, none is a control batch, no offset is missing, and all fit the
-    active segment."""
-    bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
-    return (
-        epochs[0] == log.state.epochs.latest == log.state.epochs.newest
-        and epochs.count(epochs[0]) == len(epochs)
-        and max(run.attributes) < CONTROL_FLAG
-        and bases[0] == log.state.end_offset
-        and sum(lasts) - sum(bases) + len(bases) == lasts[-1] + 1 - bases[0]
-        and _fits(log, run)
-    )
-
-
-def _fits(log: LocalLog, run: BatchScan) -> bool:
-    """Whether all belong into the active segment, which has some before."""
-    active = log.state.segments.active
-    size, now_ms = run.end - run.positions[0], log.state.world.clock.now_ms()
-    newest, last = max(run.max_timestamps), run.last_offsets[-1]
-    try:
-        if not active.size or active.must_roll(size, newest, last, now_ms, log.limits):
-            return False
-    except CorruptionError as e:
-        raise log.state.corrupt(e) from e
-    entries = len(run.positions)
-    offsets, times = active.offset_index, active.time_index
-    return offsets.entries + entries < offsets.max_entries and times.entries + entries < times.max_entries - 1
-
-
-def append_batches(log: LocalLog, data: memoryview, headers: Sequence[BatchHeader]) -> bool:
-    """Append what was found sound, batch by batch, as `append_run` does."""
-    state = log.state
-    producers = state.producers
-    markers = [marker_of(data, header) for header in headers]
-    rolled = False
-    now_ms = state.world.clock.now_ms()
-    for header, marker in zip(headers, markers, strict=True):
-        base, last = header.base_offset, header.last_offset
-        rolled |= log.make_room(header.size, base, last, header.max_timestamp, now_ms)
-        if header.partition_leader_epoch > state.epochs.latest:
-            log.assign_epoch(header.partition_leader_epoch, base)
-        active = state.segments.active
-        try:
-            active.append(data[header.position : header.end], last, header.max_timestamp)
-        except DiskError as e:
-            log.write_failed(active, e)
-            raise
-        if base > state.end_offset and state.cleaned_offset >= 0:
-            state.gaps_below = base  # its leader's log was compacted
-        state.reached(last + 1)
-        state.segments.size += header.size
-        if marker is not None:
-            producers.end_transaction(header, marker)
-        elif header.producer_id >= 0 and not header.is_control:
-            producers.update(header, base, last, now_ms)
-        producers.end_offset = last + 1
-    return rolled
-
-
-def marker_of(data: memoryview, header: BatchHeader) -> EndMarker | None:
-    """The transaction marker in a control batch of a producer, None in any other."""
-    if header.producer_id < 0 or not header.is_control:
-        return None
-    return read_marker(lambda size, position: data[position : position + size], header)
-
-
-def read_marker(read: Read, header: BatchHeader) -> EndMarker | None:
-    """The transaction marker in a control batch, None if it is empty.
-
-    Its value is i16 version, i32 coordinator epoch.
-    """
-    if header.size > _MAX_MARKER_BYTES:
-        raise CorruptionError(f"control batch of {header.size} bytes at {header.position}")
-    data = read(header.size, header.position)
-    for record in iter_records(data, include_control=True):
-        if record.value is None or len(record.value) < 6:
-            raise CorruptionError(f"transaction marker without a value at {header.position}")
-        return EndMarker(int.from_bytes(record.value[2:6], "big", signed=True), record.timestamp)
-    return None

@@ -24,7 +24,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
@@ -46,10 +46,8 @@ from service.base.world import World
 from service.hot import names
 from service.hot.durability import Latch
 from service.hot.kept_ends import KeptEnd, KeptEnds
+from service.hot.state import LogState
 from service.records.checkpoint_lines import decode_offsets, encode_offsets
-
-if TYPE_CHECKING:
-    from service.hot.log import LocalLog
 
 _log = logging.getLogger(__name__)
 
@@ -224,19 +222,18 @@ class LogDir:
             return f"partition {partition} of topic id {encode_uuid(topic_id)} is not there"
         return ""
 
-    def keep(self, log: LocalLog) -> None:
-        """The log is in use from now on: its end is kept."""
+    def keep(self, state: LogState) -> None:
+        """Keep the log's end from now on: it is in use."""
         if self.kept is not None:
-            state = log.state
             active = state.segments.active
             end = KeptEnd(state.end_offset, active.base_offset, active.size)
-            state.at_end = self.kept.keep(log.tip, end)
+            state.at_end = self.kept.keep(state.tip, end)
 
-    def forget(self, log: LocalLog) -> None:
-        """The log is not in use any more."""
-        log.state.at_end = None
+    def forget(self, state: LogState) -> None:
+        """Keep the log's end no longer: it is not in use any more."""
+        state.at_end = None
         if self.kept is not None:
-            self.kept.forget(log.tip)
+            self.kept.forget(state.tip)
 
     def _leave_word(self) -> None:
         """Tell the next process that an fsync failed: what it reads here may be in memory alone, where the

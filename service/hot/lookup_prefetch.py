@@ -1,7 +1,7 @@
-"""What a look for an offset would read from the device: it is brought before, by a thread.
+"""Prefetch of the index and log pages that an offset lookup would otherwise read from disk on the event loop.
 
-A reader that is far behind begins where nobody has read for long. The index says where that is; neither its
-pages nor the headers that it leads to may be in the page cache.
+A lagging consumer starts at an offset that nobody has read for long. Neither the pages of the index nor the
+batch headers that its entries point to may be in the page cache.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from service.hot.files import FileHandle, FileSlice
 from service.hot.segment import Segment
 from service.records.walk import BatchPlace
 
-_AROUND_BYTES: Final = 1 << 16
-MOST_STEPS: Final = 3
-"""Until all is here: the index, the header that it leads to, and the one behind a large batch."""
+_READ_BYTES: Final = 1 << 16
+MOST_PREFETCHES: Final = 3
+"""Prefetches until a lookup finds all pages: the index, the header that it points to, and the header behind a
+large batch."""
 
 
-class _NotHere(Exception):
+class _NotResident(Exception):
     def __init__(self, position: int) -> None:
         super().__init__()
         self.position = position
 
 
-def find_near(segment: Segment, offset: int) -> tuple[BatchPlace | None, Sequence[FileSlice]]:
-    """As `Segment.find`, where it need not wait for the device; else what it would have to wait for next.
-    Asked again once that was brought, what comes after it. `CorruptionError`, `DiskError`."""
+def find_if_resident(segment: Segment, offset: int) -> tuple[BatchPlace | None, Sequence[FileSlice]]:
+    """Look up `offset` as `Segment.find` does, if that needs no disk read; else return the pages to prefetch.
+
+    Call it again after the prefetch: other pages may be missing then. `CorruptionError`, `DiskError`.
+    """
     index, size = segment.offset_index, segment.size
-    looked = [] if index.is_kept(offset) else [_missing(index.handle, 0, index.size)]
+    missing = [] if index.is_kept(offset) else [_missing(index.handle, 0, index.size)]
     if not segment.is_checked:
         times = segment.time_index
-        looked += _missing(times.handle, 0, times.size), _missing(segment.log, size - _AROUND_BYTES, size)
-    found = [one for one in looked if one is not None]
+        missing += _missing(times.handle, 0, times.size), _missing(segment.log, size - _READ_BYTES, size)
+    found = [one for one in missing if one is not None]
     if found:
         return None, found
     file = segment.log.get()
@@ -42,17 +45,17 @@ def find_near(segment: Segment, offset: int) -> tuple[BatchPlace | None, Sequenc
     def read(count: int, position: int) -> Buffer:
         data = file.pread_now(count, position)
         if data is None:
-            raise _NotHere(position)
+            raise _NotResident(position)
         return data
 
     try:
         return segment.find(offset, read), ()
-    except _NotHere as e:
-        return None, (FileSlice(file, e.position, min(_AROUND_BYTES, size - e.position)),)
+    except _NotResident as e:
+        return None, (FileSlice(file, e.position, min(_READ_BYTES, size - e.position)),)
 
 
 def _missing(handle: FileHandle, begin: int, end: int) -> FileSlice | None:
-    """These bytes of a file, if the page cache lacks some. What is wrong with it, who reads it finds out."""
+    """Return these bytes of a file if they are not all in the page cache. Errors are left to the read."""
     begin = max(begin, 0)
     if begin >= end:
         return None
@@ -63,7 +66,7 @@ def _missing(handle: FileHandle, begin: int, end: int) -> FileSlice | None:
         return None
 
 
-def bring(slices: Sequence[FileSlice]) -> None:
-    """Read them into the page cache. `DiskError`; blocks, and may run on any thread."""
+def prefetch(slices: Sequence[FileSlice]) -> None:
+    """Read `slices` into the page cache. `DiskError`; blocks, and may run on any thread."""
     for one in slices:
         one.file.bring(one.size, one.position)

@@ -16,11 +16,11 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile, Space
@@ -30,21 +30,29 @@ from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names, producer_expiry
-from service.hot.background_append import append_beside
-from service.hot.checkpoints import AllOffsets, Checkpoints, Cuts, Name, OffsetTable, Rounds
+from service.hot.checkpoints import AllOffsets, Name
 from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
 from service.hot.directories import LogDirs
-from service.hot.file_deletion import MayGo, Removals, Retired, remove, rename_all
+from service.hot.file_deletion import FileDeletion, Permission, RetiredLog, delete, rename_all
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
-from service.hot.high_watermark_checkpoint import Marks
+from service.hot.high_watermark_checkpoint import HighWatermarkCheckpoint
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
+from service.hot.log_checkpoints import LogCheckpoints
 from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
 from service.hot.offline_replicas import OfflineReplicas
-from service.hot.opening import Found, NewLog, OfflineReplica, Opener, close_all, look_into
+from service.hot.opening import (
+    LogDirContents,
+    LogOpener,
+    NewLog,
+    OfflineReplica,
+    close_logs,
+    read_log_dir,
+)
 from service.hot.state import LogOffline
+from service.records.scan import BatchScan
 
 _log = logging.getLogger(__name__)
 
@@ -74,48 +82,50 @@ class LogManager:
         *,
         essential: Path | None = None,
         checkpoint_interval_ms: int = 60_000,
-        mark_interval_ms: int = 5_000,
+        high_watermark_interval_ms: int = 5_000,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
         io_threads: int = 2,
         max_open_files: int = 256,
         on_directory_failed: Callable[[Path, StorageError], None] | None = None,
     ) -> None:
-        """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``; `mark_interval_ms`:
-        ``replica.high.watermark.checkpoint.interval.ms``. `on_directory_failed`: told on the loop of each log
-        directory that has failed, once. `essential`, and what is raised: as `LogDirs`.
+        """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``.
+        `high_watermark_interval_ms`: ``replica.high.watermark.checkpoint.interval.ms``.
+        `on_directory_failed`: called once on the loop for each log directory that fails. `essential`, and the
+        errors raised: see `LogDirs`.
         """
         self.files = FileCache(world.disk, max_open_files)
         self.metrics = HotMetrics()
         self._world = world
         self._clock, self._disk = world.clock, world.disk
-        self._checkpoint_interval_ms = checkpoint_interval_ms
-        self._opener = Opener(world, self.files, producer_expiration_ms)
+        self._opener = LogOpener(world, self.files, producer_expiration_ms)
         self._on_directory_failed = on_directory_failed
         self._logs: dict[LogKey, LocalLog] = {}
         self._homes: dict[LocalLog, LogDir] = {}
         self._by_name: dict[Name, LocalLog] = {}
         self._offline = OfflineReplicas()
-        self._checkpoints = Checkpoints(world.threads)
-        self._rounds = Rounds(self._checkpoint_now)
-        self._checkpoint_soon = False
         self._wake: asyncio.Event | None = None
-        self._removing: asyncio.Task[None] | None = None
         self._dirs = LogDirs(log_dirs, world, essential)
         self.is_online, self.registered = self._dirs.is_online, self._dirs.registered
         self.previous_epoch = self._dirs.previous_epoch
         self._io = LogIo(world.threads, io_threads)
         self.on_thread = self._io.run  # for others: a read that is not small
         self._append_io = LogIo(world.threads, io_threads, "log-append")
-        self.append_beside = partial(append_beside, self._append_io)
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
-        self._removals = Removals(self._io, world.disk)
+        self._deletion = FileDeletion(self._io, world.disk)
         self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
         self.cleaner = Cleaner(self._io, self._cleaner_io, world, self, self.metrics)
-        self._offsets = OffsetTable()
-        self.cutting = Cuts(self._offsets, self._checkpoints, self._rounds, self._homes.get).cutting
+        self._checkpoints = LogCheckpoints(
+            self._io, world.clock, world.threads, checkpoint_interval_ms, self._homes.get,
+            self._take_directories_offline,
+        )  # fmt: skip
+        self._offsets = self._checkpoints.table
+        self.lower_recovery_point = self._checkpoints.lower_recovery_point
         self._counts: Counter[LogDir] = Counter()
-        self._marks = Marks(self._io, world.clock, mark_interval_ms, self._home_of)
-        self.high_watermark, self.keep_marks = self._marks.get, self._marks.keep
+        self._high_watermarks = HighWatermarkCheckpoint(
+            self._io, world.clock, high_watermark_interval_ms, self._home_of
+        )
+        self.high_watermark = self._high_watermarks.get
+        self.checkpoint_high_watermarks = self._high_watermarks.follow
 
     def _home_of(self, tip: TopicIdPartition) -> LogDir | None:
         log = self._logs.get((tip.topic_id, tip.partition))
@@ -158,15 +168,15 @@ class LogManager:
         """
         for home in tuple(self._dirs.in_use):
             try:
-                found = await self._io.run(look_into, home)
+                found = await self._io.run(read_log_dir, home)
             except DiskError as e:
                 self._dirs.leave_out(home, e)
                 continue
             self._offsets.add(home)
-            self._checkpoints.found(home, found.recovery_points, found.log_starts, found.cleaned)
-            self._marks.found(home, found.marks, (named for _, named in found.replicas))
-            for path in found.doomed:
-                self._io.run(remove, self._disk, [path])
+            self._checkpoints.files.loaded(home, found.recovery_points, found.log_starts, found.cleaned)
+            self._high_watermarks.loaded(home, found.high_watermarks, (named for _, named in found.replicas))
+            for path in found.deleted:
+                self._io.run(delete, self._disk, [path])
             stop = f"after a {'clean' if found.clean else 'hard'} stop"
             stop = stop if found.replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(found.replicas), home.path, stop)
@@ -185,7 +195,7 @@ class LogManager:
         self._dirs.check_kept({(one.tip.topic_id, one.tip.partition) for one in self._offline})
 
     def _open_group(
-        self, found: Found, home: LogDir, wanted: Sequence[tuple[Path, str, int, LogConfig]]
+        self, found: LogDirContents, home: LogDir, wanted: Sequence[tuple[Path, str, int, LogConfig]]
     ) -> list[LocalLog | OfflineReplica | None]:
         return [self._opener.open_replica(*one, found, home) for one in wanted]
 
@@ -228,11 +238,11 @@ class LogManager:
         self._homes[log] = home
         self._by_name[tip.topic, tip.partition] = log
         self._counts[home] += 1
-        home.keep(log)
-        log.watch(self)
+        home.keep(log.state)
+        log.listen(self)
         self.configured(log)
-        if log.has_unsynced_files:
-            self.wants_flush(log)
+        if log.durability.has_unsynced_files:
+            self.needs_flush(log)
 
     def offline(self) -> list[tuple[TopicIdPartition, str]]:
         """Replicas that could not be opened, and why; with topic id 0 where that is not known."""
@@ -243,7 +253,7 @@ class LogManager:
         name = one.tip.topic, one.tip.partition
         if name not in self._by_name:
             self._offsets.forget(name, one.home)
-            self._marks.forget(name, one.home)
+            self._high_watermarks.forget(name, one.home)
 
     async def _open_again(self) -> None:
         """Try those again that the disk did not let us open; damage does not pass."""
@@ -259,6 +269,10 @@ class LogManager:
                 self._not_offline(one)
                 self._take_in(opened, one.home)
                 _log.info("%s is open now", one.path)
+
+    def append_on_thread(self, log: LocalLog, data: memoryview, run: BatchScan) -> Coroutine[Any, Any, bool]:
+        """Append a run as `LogAppender.append_on_thread` does, on a `log-append` thread."""
+        return log.appender.append_on_thread(self._append_io, data, run)
 
     def get(self, topic_id: UUID, partition: int) -> LocalLog | None:
         return self._logs.get((topic_id, partition))
@@ -298,9 +312,10 @@ class LogManager:
             except (StorageError, CorruptionError) as e:
                 found.append((tip, e))
         named = [(one.tip.topic, one.tip.partition) for one in new]
-        if any(name in self._checkpoints.names or self._marks.knows(name) for name in named):
-            # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
-            failed = {**await self._rounds.next(), **await self._marks.write()}
+        written = self._checkpoints.files.names
+        if any(name in written or self._high_watermarks.may_contain(name) for name in named):
+            # They contain a predecessor, whose offsets would make this log a damaged one after a crash.
+            failed = {**await self._checkpoints.write(), **await self._high_watermarks.write()}
             for one in new:
                 if one.home in failed:
                     self._counts[one.home] -= 1
@@ -364,16 +379,16 @@ class LogManager:
                 continue
             for one in [one for one in self._offline.named(tip) if one.tip == tip]:
                 self._not_offline(one)
-                self._removals.doom(one.path, now_ms + one.config.file_delete_delay_ms)
+                self._deletion.schedule(one.path, now_ms + one.config.file_delete_delay_ms)
         for log, path in zip(doomed, await self._retire_all(doomed, names.DELETE_DIR), strict=True):
             due_ms = now_ms + log.config.file_delete_delay_ms
             if isinstance(path, MissingFile):
                 _log.warning("%s was gone before it was deleted", log.dir)
             elif isinstance(path, DiskError):
                 _log.error("%s of a deleted topic keeps its name until it is removed: %s", log.dir, path)
-                self._removals.doom(log.dir, due_ms)
+                self._deletion.schedule(log.dir, due_ms)
             else:
-                self._removals.doom(path, due_ms)
+                self._deletion.schedule(path, due_ms)
 
     async def _retire_all(self, logs: Sequence[LocalLog], suffix: str) -> list[Path | DiskError]:
         """Take logs out of use and rename their directories; where those are now, or why they are not."""
@@ -383,8 +398,8 @@ class LogManager:
             if piece.charge(_ADOPT_US):
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
-        await self._removals.let_be(set(logs))
-        await self.cleaner.let_be(logs)
+        await self._deletion.wait_for(set(logs))
+        await self.cleaner.wait_for(logs)
         found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
             if piece.charge(_ADOPT_US):
@@ -394,39 +409,39 @@ class LogManager:
             log.close(clean=False)
         return found
 
-    def _retire(self, log: LocalLog, suffix: str) -> Retired:
+    def _retire(self, log: LocalLog, suffix: str) -> RetiredLog:
         tip = log.tip
         del self._logs[tip.topic_id, tip.partition]
         home = self._homes.pop(log)
         self._by_name.pop((tip.topic, tip.partition), None)
         self._counts[home] -= 1
-        home.forget(log)
+        home.forget(log.state)
         self._flusher.forget(log)
         self.cleaner.forget(log)
         self._offsets.forget((tip.topic, tip.partition), home, log)
-        self._marks.forget((tip.topic, tip.partition), home)
-        self._checkpoint_soon = True
-        log.retire()
+        self._high_watermarks.forget((tip.topic, tip.partition), home)
+        self._checkpoints.request()
+        log.durability.close()
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
-        return Retired(log, home.path / name)
+        return RetiredLog(log, home.path / name)
 
     # What logs tell
 
-    def wants_flush(self, log: LocalLog) -> None:
+    def needs_flush(self, log: LocalLog) -> None:
         """A segment was sealed, say."""
-        self._flusher.wants(log)
+        self._flusher.enqueue(log)
         self._hurry()
 
     def start_moved(self, log: LocalLog) -> None:
         """A checkpoint should tell soon where it begins now."""
         self.flushed(log)
-        self._checkpoint_soon = True
+        self._checkpoints.request()
         self._hurry()
 
-    def has_removals(self, log: LocalLog, due_ms: int) -> None:
+    def files_queued(self, log: LocalLog, due_ms: int) -> None:
         """Files of it may go then."""
         self.flushed(log)
-        self._removals.doom(log, due_ms)
+        self._deletion.schedule(log, due_ms)
 
     def configured(self, log: LocalLog) -> None:
         """It is new here, or its settings are."""
@@ -454,15 +469,15 @@ class LogManager:
 
     def cleaned(self, log: LocalLog) -> None:
         self.flushed(log)
-        self._checkpoint_soon = True
+        self._checkpoints.request()
         self._hurry()
 
     async def note_compacted(self, log: LocalLog) -> bool:
-        durable = self._checkpoints.cleaned
+        durable = self._checkpoints.files.cleaned
         name, home = (log.tip.topic, log.tip.partition), self._homes[log]
         if name not in durable[home]:
             self.flushed(log)
-            await self._rounds.next()
+            await self._checkpoints.write()
         return name in durable[home]
 
     async def flush(self, log: LocalLog) -> None:
@@ -472,8 +487,9 @@ class LogManager:
         """
         await self._flusher.flush(log)
 
-    def _take_directories_offline(self) -> None:
-        """Let go of what lies in directories that have failed since we looked last."""
+    def _take_directories_offline(self) -> Collection[LogDir]:
+        """Take the logs of directories that have failed since the last call offline; returns all directories
+        that have failed."""
         for home, failure in self._dirs.newly_failed():
             _log.critical("log directory %s failed and is offline with all its logs: %s", home.path, failure)
             for log, at in tuple(self._homes.items()):
@@ -481,6 +497,7 @@ class LogManager:
                     log.fail(failure)
             if self._on_directory_failed is not None:
                 self._on_directory_failed(home.path, failure)
+        return self._dirs.failed
 
     # In the background
 
@@ -492,24 +509,21 @@ class LogManager:
         try:
             await self._keep_up()
         finally:
-            if self._removing is not None:
-                self._removing.cancel()
+            self._deletion.cancel()
 
     async def _keep_up(self) -> None:
         self._wake = wake = asyncio.Event()
-        checkpoint_at = self._clock.monotonic_ms() + self._checkpoint_interval_ms
+        self._checkpoints.begin_interval()
         expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
         open_at = 0
         while True:
             again = await self._flusher.flush_waiting()
             await self._flusher.flush_due()
             now_ms = self._clock.monotonic_ms()
-            if self._checkpoint_soon or (now_ms >= checkpoint_at and self._offsets.is_changed):
-                checkpoint_at = now_ms + self._checkpoint_interval_ms
-                await self._rounds.next()
-            await self._marks.write_due()
+            await self._checkpoints.write_due()
+            await self._high_watermarks.write_due()
             self._take_directories_offline()
-            self._remove_due()
+            self._delete_due()
             if now_ms >= open_at:
                 open_at = now_ms + _OPEN_AGAIN_MS
                 await self._open_again()
@@ -517,75 +531,58 @@ class LogManager:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
                 expiration_ms = self._opener.producer_expiration_ms
                 await producer_expiry.expire(self._logs.values(), expiration_ms, self._clock.now_ms())
-            if not self._flusher.is_waited_for:
+            if not self._flusher.has_waiting:
                 wake.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_TICK_S):
                         await wake.wait()
             for log in again:
-                self._flusher.wants(log)
+                self._flusher.enqueue(log)
 
     def durable_start(self, log: LocalLog) -> int:
         """Where the log begins at the latest after a crash; -1 where it is not here any more."""
         home, name = self._homes.get(log), (log.tip.topic, log.tip.partition)
-        return NO_OFFSET if home is None else self._checkpoints.durable_start(name, home)
+        return NO_OFFSET if home is None else self._checkpoints.files.durable_start(name, home)
 
     async def checkpoint_starts(self) -> None:
         """Have checkpoints tell where all logs begin now; `durable_start` says what came of it."""
-        await self._rounds.next()
+        await self._checkpoints.write()
 
-    async def _checkpoint_now(self) -> Mapping[LogDir, Exception]:
-        self._checkpoint_soon = False
-        failed = await self._io.run(self._checkpoints.write, self._offsets.take())
-        self._take_directories_offline()
-        if any(home not in self._dirs.failed for home in failed):
-            self._checkpoint_soon = True  # at the next tick
-            self._offsets.is_changed = True
-        return failed
-
-    def _remove_due(self) -> None:
-        """Beside everything else: a topic of a thousand partitions takes its time to go."""
-        now_ms = self._clock.now_ms()
-        if self._removing is not None and self._removing.done():
-            self._removing.result()
-            self._removing = None
-        if self._removing is None and self._removals.is_due(now_ms):
-            self._removing = asyncio.get_running_loop().create_task(self._remove(now_ms), name="log-removal")
-
-    async def _remove(self, now_ms: int) -> None:
+    def _delete_due(self) -> None:
         failed: Mapping[LogDir, Exception] = {}
 
         async def checkpoint() -> None:
             nonlocal failed
-            failed = await self._rounds.next()
+            failed = await self._checkpoints.write()
 
-        def may_go(log: LocalLog) -> MayGo:
+        def permission(log: LocalLog) -> Permission:
             home = self._homes.get(log)
-            # A full disk takes no checkpoint: an older one will do that says the same, or nothing would go.
-            is_told = home not in failed or self.durable_start(log) >= log.log_start_offset
-            is_late = not is_told or home in self._dirs.failed
-            return MayGo.NEVER if home is None else MayGo.LATER if is_late else MayGo.NOW
+            # On a full disk checkpoints fail; an older one with the same start permits the deletion, too.
+            is_durable = home not in failed or self.durable_start(log) >= log.log_start_offset
+            if home is None:
+                return Permission.NEVER
+            return Permission.NOW if is_durable and home not in self._dirs.failed else Permission.LATER
 
-        await self._removals.remove_due(now_ms, checkpoint, may_go)
+        self._deletion.start_due(self._clock.now_ms(), checkpoint, permission)
 
     async def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
         """Close all logs and give up the directories. With `clean` the next start needs no recovery.
 
         End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
         """
-        for under_way in self._append_io, self._rounds, self._marks:
+        for under_way in self._append_io, self._checkpoints, self._high_watermarks:
             await under_way.finish()
         try:
             if clean:
-                await self._marks.write_changed()
-                failed = await self._rounds.next()
+                await self._high_watermarks.write_changed()
+                failed = await self._checkpoints.write()
                 safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
-                await self._removals.remove_rest(safe)
-            closed = await self._io.run_all(partial(close_all, clean), list(self._logs.values()))
+                await self._deletion.delete_rest(safe)
+            closed = await self._io.run_all(partial(close_logs, clean), list(self._logs.values()))
             unclean = {*(self._homes.get(log) for log in closed if log), *self._offline.homes()}
             self._take_directories_offline()
             if clean:
-                offsets = self._offsets.take_all(self._homes)
+                offsets = self._offsets.snapshot_all(self._homes)
                 await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
         finally:
             await self._cleaner_io.finish()
@@ -593,4 +590,4 @@ class LogManager:
             self._dirs.close()
 
     def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
-        self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())
+        self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.files.write(offsets).keys())

@@ -1,6 +1,6 @@
-"""The directories of a node taken together: whose they say they are, and whether they agree.
+"""The ``meta.properties`` of all directories of a node, and whether they agree.
 
-Apache Kafka ``MetaPropertiesEnsemble``. Blocking; before anything in them is opened.
+Apache Kafka `MetaPropertiesEnsemble`. Blocking; runs before anything in the directories is opened.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from service.hot.log_dir import META, MetaProperties, encode_uuid, is_reserved, 
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble:
-    """What the directories' ``meta.properties`` say. A directory is in one of the three."""
+class MetaPropertiesEnsemble:
+    """The ``meta.properties`` of each directory. A directory is in one of the three collections."""
 
     formatted: Mapping[Path, MetaProperties]
     empty: tuple[Path, ...]
-    """without the file, or not there"""
+    """directories that do not exist, or have no such file"""
     failed: Mapping[Path, StorageError]
-    """cannot be read, or is not what it must be"""
+    """directories whose file cannot be read, or is invalid"""
 
     @property
     def cluster_id(self) -> str | None:
         return next((meta.cluster_id for meta in self.formatted.values()), None)
 
     def verify(self, cluster_id: str | None, node_id: int | None) -> None:
-        """`ConfigError` where one belongs to another cluster or node (None: than the others), or has another
-        one's id, as a copy has."""
+        """Raise `ConfigError` if a directory belongs to another cluster or node (None: to another than the
+        first one does), or has the id of another directory, as a copy has."""
         for path, meta in self.formatted.items():
             file = path / META
             cluster_id = cluster_id if cluster_id is not None else meta.cluster_id
@@ -49,7 +49,7 @@ class Ensemble:
         check_directory_ids(self.formatted)
 
 
-def load_ensemble(disk: Disk, paths: Iterable[Path]) -> Ensemble:
+def load_ensemble(disk: Disk, paths: Iterable[Path]) -> MetaPropertiesEnsemble:
     """Read the ``meta.properties`` of each directory, in the order given."""
     formatted: dict[Path, MetaProperties] = {}
     empty: list[Path] = []
@@ -64,11 +64,11 @@ def load_ensemble(disk: Disk, paths: Iterable[Path]) -> Ensemble:
             empty.append(path)
         else:
             formatted[path] = meta
-    return Ensemble(formatted, tuple(empty), failed)
+    return MetaPropertiesEnsemble(formatted, tuple(empty), failed)
 
 
 def check_directory_ids(formatted: Mapping[Path, MetaProperties]) -> None:
-    """`ConfigError` where two directories have one id, or one has an id that stands for something else."""
+    """Raise `ConfigError` if two directories have the same id, or one has a reserved id."""
     seen: dict[UUID, Path] = {}
     for path, meta in formatted.items():
         shown = encode_uuid(meta.directory_id)

@@ -1,4 +1,4 @@
-"""Replicas that could not be opened: their names are taken, and why is known."""
+"""Replicas that could not be opened, and why; no log is made under their names."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from service.hot.state import LogOffline
 
 
 class OfflineReplicas:
-    """By topic and partition; several may bear the same name, of other topic ids or in other directories."""
+    """By topic and partition; a name may occur with several topic ids, or in several directories."""
 
     def __init__(self) -> None:
         self._by_name: dict[Name, list[OfflineReplica]] = {}
 
     def __iter__(self) -> Iterator[OfflineReplica]:
-        """All of them, as they are now."""
+        """Iterate over a copy."""
         return iter([one for found in self._by_name.values() for one in found])
 
     def named(self, tip: TopicIdPartition) -> list[OfflineReplica]:
-        """Those that bear its name, whatever their topic id."""
+        """Return the replicas with this name, whatever their topic id."""
         return list(self._by_name.get((tip.topic, tip.partition), ()))
 
     def holds(self, one: OfflineReplica) -> bool:
@@ -33,7 +33,7 @@ class OfflineReplicas:
         self._by_name.setdefault((one.tip.topic, one.tip.partition), []).append(one)
 
     def discard(self, one: OfflineReplica) -> None:
-        """It is opened, set aside or deleted."""
+        """Remove a replica that was opened, set aside or deleted."""
         left = [other for other in self.named(one.tip) if other is not one]
         if left:
             self._by_name[one.tip.topic, one.tip.partition] = left
@@ -44,7 +44,7 @@ class OfflineReplicas:
         return {one.home for one in self}
 
     def check(self, tip: TopicIdPartition) -> None:
-        """Raises what keeps the partition's own files from being opened; nothing is made in their place."""
+        """Raise why the partition's own files could not be opened, if that is so: no log may replace them."""
         for one in self.named(tip):
             if one.tip.topic_id in (tip.topic_id, NO_TOPIC_ID):
                 kind = CorruptionError if one.is_damaged else LogOffline

@@ -1,4 +1,4 @@
-"""Finding, opening and closing the logs of log directories. Blocking, for `log-io` threads."""
+"""Finding, opening, making and closing the logs of log directories. Blocking, for `log-io` threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
-from service.hot.file_deletion import remove
+from service.hot.file_deletion import delete
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
 from service.hot.log_dir import (
@@ -36,10 +36,10 @@ _log = logging.getLogger(__name__)
 NO_TOPIC_ID: Final = UUID(int=0)
 
 
-class Found(NamedTuple):
-    """What a log directory says of its logs before they are opened.
+class LogDirContents(NamedTuple):
+    """Checkpoints, markers and subdirectories of a log directory, read before its logs are opened.
 
-    ``replicas``: directories, each with topic and partition. ``doomed``: those on their way to deletion.
+    ``replicas``: directories, each with topic and partition. ``deleted``: directories to be deleted.
     """
 
     clean: bool
@@ -47,15 +47,14 @@ class Found(NamedTuple):
     log_starts: Offsets
     cleaned: Offsets
     replicas: list[tuple[Path, tuple[str, int]]]
-    doomed: list[Path]
+    deleted: list[Path]
     doubtful: bool = False
-    """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
+    """an fsync failed in an earlier process: what was not known to be durable is written again"""
     lost_power: bool = False
-    """the machine was started anew: of what was not known to be durable, anything may be missing"""
+    """the machine was restarted: anything that was not known to be durable may be missing"""
     damaged: frozenset[str] = frozenset()
     """directories whose replicas were damaged before"""
-    marks: Mapping[tuple[str, int], int] = MappingProxyType({})
-    """high watermarks"""
+    high_watermarks: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class NewLog(NamedTuple):
@@ -68,30 +67,32 @@ class NewLog(NamedTuple):
 
 
 class OfflineReplica(NamedTuple):
-    """A replica that could not be opened. ``tip``: with topic id 0 where its file does not tell it."""
+    """A replica that could not be opened. ``tip``: with topic id 0 if its file does not contain it."""
 
     path: Path
     tip: TopicIdPartition
     config: LogConfig
-    known: Found
+    known: LogDirContents
     home: LogDir
     why: StorageError | CorruptionError
 
     @property
     def is_damaged(self) -> bool:
-        """Whether opening it again would say the same."""
+        """Whether opening it again would fail in the same way."""
         return isinstance(self.why, CorruptionError)
 
 
-def look_into(home: LogDir) -> Found:
-    """The directory's marker (which is gone then), checkpoints and subdirectories."""
+def read_log_dir(home: LogDir) -> LogDirContents:
+    """Read the directory's clean-shutdown marker, and unlink it; read its checkpoints and subdirectories."""
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     cleaned = home.read_offsets(CLEANER_OFFSETS)
     boot = home.read_boot()
     doubtful, lost_power = home.is_doubtful(), home.lost_power(boot)
-    marks = home.read_offsets(HIGH_WATERMARKS)
-    found = Found(clean, points, starts, cleaned, [], [], doubtful, lost_power, boot.damaged, marks)
+    high_watermarks = home.read_offsets(HIGH_WATERMARKS)
+    found = LogDirContents(
+        clean, points, starts, cleaned, [], [], doubtful, lost_power, boot.damaged, high_watermarks
+    )
     for path in [home.path / entry.name for entry in home.disk.list(home.path) if entry.is_dir]:
         named = names.parse_partition_dir(path.name)
         if path.name == names.CLUSTER_METADATA_DIR:
@@ -99,14 +100,14 @@ def look_into(home: LogDir) -> Found:
         if named is not None:
             found.replicas.append((path, named))
         elif path.name.endswith(names.DELETE_DIR):
-            found.doomed.append(path)
+            found.deleted.append(path)
         elif path.name.endswith((names.STRAY_DIR, names.FUTURE_DIR)):
-            _log.warning("%s is left alone: not a replica in use", path)
+            _log.warning("ignoring %s: not a replica in use", path)
     return found
 
 
-class Opener:
-    """Opens logs with what they all share."""
+class LogOpener:
+    """Opens and makes logs, with the dependencies that they share."""
 
     def __init__(self, world: World, files: FileCache, producer_expiration_ms: int) -> None:
         self._world = world
@@ -115,9 +116,9 @@ class Opener:
         self.producer_expiration_ms = producer_expiration_ms
 
     def open(
-        self, path: Path, tip: TopicIdPartition, config: LogConfig, known: Found, home: LogDir
+        self, path: Path, tip: TopicIdPartition, config: LogConfig, known: LogDirContents, home: LogDir
     ) -> LocalLog:
-        """As `LocalLog.open`."""
+        """Open a log as `LocalLog.open` does."""
         recovery_point = known.recovery_points.get(tip[1:], 0)
         log = LocalLog.open(
             path,
@@ -135,15 +136,15 @@ class Opener:
             producer_expiration_ms=self.producer_expiration_ms,
         )
         if not known.clean and recovery_point == 0:
-            # The process that made it may have been killed before it flushed anything, its names among it.
-            log.note_made(path / names.PARTITION_METADATA)
+            # The process that made it may have been killed before it flushed the directory's names.
+            log.durability.note_created(path / names.PARTITION_METADATA)
         return log
 
     def make_all(self, wanted: Sequence[NewLog]) -> list[LocalLog | StorageError | CorruptionError]:
-        """Make new logs, or say why there is none: nothing is left of it then.
+        """Make new logs; returns each log, or its error, and then leaves no files of it.
 
-        Their topic ids are on the device, and all names, of the directories they lie in once for all: so
-        nothing that is ever in them can be taken for another topic's.
+        Topic ids and names are durable before the first record, with one fsync for each log directory: so no
+        record can be taken for another topic's.
         """
         made = [self._make(one) for one in wanted]
         for home in {
@@ -156,7 +157,9 @@ class Opener:
                 for slot, (one, log) in enumerate(zip(wanted, made, strict=True)):
                     if one.home is home and isinstance(log, LocalLog):
                         log.close(clean=False)
-                        remove(self._disk, [one.path])  # or it is there beside the one that is made elsewhere
+                        delete(
+                            self._disk, [one.path]
+                        )  # else it is here beside the one that is made elsewhere
                         made[slot] = e
         return made
 
@@ -178,7 +181,7 @@ class Opener:
         except (StorageError, CorruptionError) as e:
             new.home.latch.note(e)
             if is_made:
-                remove(self._disk, [new.path])
+                delete(self._disk, [new.path])
             return e
         return log
 
@@ -188,14 +191,15 @@ class Opener:
         except DiskError as e:
             if e.errno != EEXIST or self._holds_records(new.path):
                 raise
-            # What an attempt before this one could not remove after it had failed.
+            # An earlier attempt failed, and could not remove the directory either.
             self.set_aside(new.path, new.tip, new.home, "it was never finished being made")
             self._disk.mkdir(new.path)
 
     def open_replica(
-        self, path: Path, topic: str, partition: int, config: LogConfig, known: Found, home: LogDir
+        self, path: Path, topic: str, partition: int, config: LogConfig, known: LogDirContents, home: LogDir
     ) -> LocalLog | OfflineReplica | None:
-        """The log in `path`, or why there is none; None for one that was never finished being made."""
+        """Open the log in `path`; returns it, or why it cannot be opened, or None if it was never fully
+        made."""
         tip = TopicIdPartition(NO_TOPIC_ID, topic, partition)
         try:
             topic_id = read_topic_id(self._disk, path)
@@ -214,14 +218,14 @@ class Opener:
         return any(entry.size and entry.name.endswith(names.LOG) for entry in self._disk.list(path))
 
     def set_aside(self, path: Path, tip: TopicIdPartition, home: LogDir, why: str) -> None:
-        """Rename a directory that serves nobody and is not lost."""
+        """Rename a directory that is not in use, so that its files are kept."""
         stray = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), names.STRAY_DIR)
         self._disk.rename(path, home.path / stray)
         _log.warning("%s is set aside as %s: %s", path, stray, why)
 
 
-def close_all(clean: bool, logs: Sequence[LocalLog]) -> list[LocalLog | None]:
-    """Close logs; for each None, or itself, where its directory must not be marked clean."""
+def close_logs(clean: bool, logs: Sequence[LocalLog]) -> list[LocalLog | None]:
+    """Close logs; returns for each None, or the log if its directory must not be marked clean."""
     return [None if _close(log, clean) else log for log in logs]
 
 

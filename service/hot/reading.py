@@ -1,4 +1,4 @@
-"""Which bytes of which segment answer a read (Kafka `LocalLog.read`, `LogSegment.read`)."""
+"""Reads of one log: the segment and the bytes for an offset (Kafka `LocalLog.read`, `LogSegment.read`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError
 from service.hot.files import FileSlice
-from service.hot.lookup_prefetch import find_near
+from service.hot.lookup_prefetch import find_if_resident
 from service.hot.segment import Segment
 from service.hot.segments import Segments
 from service.hot.state import LogState
@@ -16,14 +16,14 @@ from service.records.batch import LOG_OVERHEAD, size_at
 
 _MAX_PLACES: Final = 64
 _MOST_MORE: Final = 15
-"""Segments that one read goes on to; each holds a descriptor until its bytes are out."""
+"""Further segments of one read; each holds a descriptor until its bytes are sent."""
 
 
 class ReadResult(NamedTuple):
     """``slice``: bytes of one segment that begin with a whole batch and may end within one; None for none.
 
-    ``start_offset``: base offset of the first batch if it was looked up, else the offset asked for.
-    ``more``: slices of the segments behind it, where it reaches to the end of its own.
+    ``start_offset``: base offset of the first batch if it was looked up, else the requested offset. ``more``:
+    slices of the following segments, if ``slice`` reaches to the end of its own.
     """
 
     slice: FileSlice | None
@@ -32,10 +32,7 @@ class ReadResult(NamedTuple):
 
 
 class LogReader:
-    """Finds slices, and remembers where the last ones ended:
-
-    the next reads of those consumers begin there.
-    """
+    """Finds slices, and caches where the last ones ended: the next reads of those consumers begin there."""
 
     __slots__ = ("_places", "_segments", "_state")
 
@@ -45,17 +42,17 @@ class LogReader:
         self._places: dict[int, tuple[Segment, int]] = {}
 
     def forget(self) -> None:
-        """Segments were cut or removed."""
+        """Clear the cache: segments were truncated or deleted."""
         self._places.clear()
 
-    def far(self, offset: int) -> Sequence[FileSlice]:
-        """What the page cache lacks of what `read` looks at to find `offset`, or the part of it that comes
-        first; nothing where `read` finds out what is wrong."""
+    def missing_pages(self, offset: int) -> Sequence[FileSlice]:
+        """Return the pages that `read` needs to look up `offset` and that are not in the page cache, or the
+        first of them. Nothing on an error, which `read` will raise."""
         if offset in self._places:
             return ()
         segment = self._segments.all[self._segments.slot_of(offset)]
         try:
-            place, missing = find_near(segment, offset)
+            place, missing = find_if_resident(segment, offset)
         except (CorruptionError, DiskError):
             return ()
         if place is not None and place.base_offset == offset:
@@ -65,7 +62,7 @@ class LogReader:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, log_end_offset: int, min_one: bool
     ) -> ReadResult:
-        """As `LocalLog.read`, for an `offset` that is in the log and an `end_offset` not beyond its end."""
+        """Read as `LocalLog.read` does, for an `offset` in the log and an `end_offset` not beyond its end."""
         segments = self._segments
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
@@ -101,7 +98,7 @@ class LogReader:
     def _go_on(
         self, slot: int, max_bytes: int, end_offset: int, log_end_offset: int
     ) -> tuple[FileSlice, ...]:
-        """Up to `max_bytes` from the beginning of a segment on, and of those behind it."""
+        """Return slices of `max_bytes` at most, of a segment from its beginning and of those behind it."""
         found = []
         for at in range(slot, min(slot + _MOST_MORE, len(self._segments.all))):
             segment = self._segments.all[at]
@@ -112,7 +109,7 @@ class LogReader:
             if size < segment.size:
                 head = file.pread_now(LOG_OVERHEAD, 0)
                 if head is None or size_at(head) > size:
-                    break  # not here, or not even its first batch: a later read brings that whole
+                    break  # not resident, or less than the first batch: a later read returns that whole
             _ = file.fd
             found.append(FileSlice(file, 0, size))
             max_bytes -= size
@@ -121,8 +118,8 @@ class LogReader:
         return tuple(found)
 
     def _locate(self, segment: Segment, offset: int) -> tuple[int, int, int]:
-        """(base offset, position, size) of the first batch that ends at or after `offset`, 0 for a size that
-        was not looked at; the segment's end if there is none.
+        """Return (base offset, position, size) of the first batch that ends at or after `offset`; the
+        segment's end if there is none. The size is 0 if it was not read.
         """
         known = self._places.get(offset)
         if known is not None and known[0] is segment:
@@ -137,12 +134,12 @@ class LogReader:
         return place.base_offset, place.position, place.size
 
     def _missing(self, offset: int, why: str) -> None:
-        """`CorruptionError`, but where compaction may have taken `offset`."""
+        """Raise `CorruptionError`, unless compaction may have removed `offset`."""
         if offset >= self._state.gaps_below:
             raise CorruptionError(f"offset {offset} is nowhere: {why}")
 
     def _limit(self, slot: int, segment: Segment, end_offset: int, log_end_offset: int) -> int:
-        """Position up to which a segment may be read, remembered as the place of `end_offset`."""
+        """Return the position up to which a segment may be read; cached as the position of `end_offset`."""
         bases = self._segments.bases
         if slot + 1 < len(bases) and bases[slot + 1] <= end_offset:
             return segment.size

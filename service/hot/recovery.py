@@ -31,13 +31,13 @@ from service.hot import names
 from service.hot.cleaning.interrupted import tidy
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
-from service.hot.log_appender import read_marker
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.recovery_walk import Problem, Run, has_unwritten_page, recover_segment
 from service.hot.segment import Segment, SegmentSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
+from service.hot.transaction_markers import read_marker
 from service.records.batch import BatchHeader
 from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches
 

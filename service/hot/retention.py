@@ -1,6 +1,6 @@
 """Which local segments may go. [P]
 
-Decides from facts alone; `LocalLog.apply_retention` acts.
+Decides from facts alone; `SegmentDeletion.apply_retention` acts.
 
 Kafka `UnifiedLog.deleteOldSegments`: from the oldest segment on, as long as one of these holds:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from service.base.errors import StorageError
 from service.base.files import read_file
 from service.hot import names
 from service.hot.files import FileHandle, SegmentFile
+from service.hot.index_proof import prove_indexes
 from service.hot.state import LogState
 from service.records.segment_indexes import ProveIndexes
 
@@ -20,8 +22,8 @@ class SealedSegment(NamedTuple):
     """A segment that will not change any more. Offsets inclusive, size in bytes, times in ms.
 
     ``producer_snapshot_path``: the state after it, that is before the next segment. ``txn_index_path``: where
-    one would be. ``log``: where its file is; what waits for its copy holds no descriptor. ``prove_indexes``:
-    as `Segment`'s.
+    one would be. ``log``: its file; a segment that waits to be copied holds no descriptor. ``prove_indexes``:
+    see `index_proof`.
     """
 
     base_offset: int
@@ -84,9 +86,9 @@ class SealedSegments:
         if self._news is not None:
             self._news()
 
-    # What the log tells, as to every `Watcher`
+    # `LogListener`
 
-    def wants_flush(self, _: object) -> None:
+    def needs_flush(self, _: object) -> None:
         """A segment was sealed."""
         self._tell()
 
@@ -94,7 +96,7 @@ class SealedSegments:
         """The log as a whole begins later."""
         self._tell()
 
-    def has_removals(self, _: object, due_ms: int) -> None:
+    def files_queued(self, _: object, due_ms: int) -> None:
         """Files will go: whoever copies a segment holds its file open."""
 
     def configured(self, _: object) -> None:
@@ -156,7 +158,7 @@ class SealedSegments:
             txn_index_path=self._state.dir / names.offset_file(base_offset, names.TXN_INDEX),
             producer_snapshot_path=self._state.snapshots.path(end_offset),
             log=segment.log,
-            prove_indexes=segment.prove_indexes,
+            prove_indexes=partial(prove_indexes, segment),
         )
 
     def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:

@@ -1,8 +1,8 @@
-"""Finding local records by time: segments on the loop, by their indexes; batches and records on any thread.
+"""Search of local records by timestamp: segments by their indexes on the loop, batches on any thread.
 
-Records with equal timestamps have one index entry, so a look may go through a whole segment. It reads headers
-by the kernel and inflates one batch at a time, and holds nothing but the open file: the segment may go
-meanwhile.
+Records with equal timestamps have one index entry, so a search may scan a whole segment. It reads headers by
+the kernel and decompresses one batch at a time, and holds nothing but the open file: the segment may be
+deleted meanwhile.
 
 Source: Kafka `UnifiedLog.fetchOffsetByTimestamp`, `LogSegment.findOffsetByTimestamp`.
 """
@@ -25,8 +25,8 @@ from service.records.walk import LOOKUP_BYTES
 READ_BYTES: Final = 1 << 20
 
 
-class Look(NamedTuple):
-    """A part of one segment in which the first record at or after `timestamp` and `offset` is looked for."""
+class SegmentSearch(NamedTuple):
+    """Search of a part of one segment for the first record at or after both `timestamp` and `offset`."""
 
     file: SegmentFile
     position: int
@@ -35,9 +35,9 @@ class Look(NamedTuple):
     offset: int
 
     def run(self) -> TimestampedOffset | None:
-        """The record; None where there is none. Blocks, and may run on any thread.
+        """Find the record; None if there is none. Blocks, and may run on any thread.
 
-        `CorruptionError` for what is no batch, `StorageError` for what cannot be read.
+        `CorruptionError` for bytes that are no batch, `StorageError` for bytes that cannot be read.
         """
         position, size = self.position, LOOKUP_BYTES
         while position < self.end:
@@ -48,7 +48,7 @@ class Look(NamedTuple):
                 raise CorruptionError(f"{self.file.path}, from position {position} on: {e}") from e
             if at == 0 and not found:
                 raise CorruptionError(f"{self.file.path}: no whole batch at position {position}")
-            # Large batches are stepped over with small reads, small ones are walked with large reads.
+            # Large batches are skipped with small reads, small ones are scanned with large reads.
             size = READ_BYTES if at <= len(data) else LOOKUP_BYTES
             position += at
             if found:
@@ -58,7 +58,7 @@ class Look(NamedTuple):
         return None
 
     def _in_batch(self, position: int) -> tuple[TimestampedOffset | None, int]:
-        """The record in the batch at `position`, if there is one, and the position behind the batch."""
+        """Find the record in the batch at `position`; also returns the position behind the batch."""
         header = read_header(self.file.pread(HEADER_SIZE, position))
         size = header.size
         data = self.file.pread(size, position) if position + size <= self.end else b""
@@ -70,81 +70,85 @@ class Look(NamedTuple):
             raise CorruptionError(f"{self.file.path}, position {position}: {e}") from e
 
 
-class TimeSearch:
-    """The searches of one log. Owned by the loop, but for the looks."""
+class TimestampSearch:
+    """Finds segments to search in one log. Owned by the loop; each `SegmentSearch` runs on any thread."""
 
     __slots__ = ("_state",)
 
     def __init__(self, state: LogState) -> None:
         self._state = state
 
-    def looks(self, timestamp: int, start_offset: int | None = None) -> Iterator[Look | None]:
-        """Where the first record at or after both `timestamp` and `start_offset` can be, in that order.
+    def by_timestamp(self, timestamp: int, start_offset: int | None = None) -> Iterator[SegmentSearch | None]:
+        """Yield the searches that can find the first record at or after both `timestamp` and `start_offset`,
+        in order.
 
-        Also None for each segment that is passed over, so that whoever walks a long log can pause: what is
-        removed or compacted meanwhile is taken as it is then. `StorageError`; a `CorruptionError` of a look
-        belongs to `corrupt`.
+        Also yields None for each segment that is skipped, so that a caller can pause in a long log; segments
+        may be deleted or compacted in the pause. `StorageError`; pass the `CorruptionError` of a search to
+        `corrupt`.
         """
         start = self._state.local_start if start_offset is None else start_offset
-        return self._judged(_looks_by_time(self._state.segments, timestamp, start))
+        return self._checked(_searches_by_timestamp(self._state.segments, timestamp, start))
 
-    def looks_for_newest(self) -> Iterator[Look | None]:
-        """Where the first record with the greatest timestamp is, if one has a timestamp; as `looks`."""
-        return self._judged(_looks_for_newest(self._state.segments))
+    def by_max_timestamp(self) -> Iterator[SegmentSearch | None]:
+        """Yield the search for the first record with the greatest timestamp, as `by_timestamp` does; none if
+        no record has a timestamp."""
+        return self._checked(_search_for_max_timestamp(self._state.segments))
 
-    def _judged(self, looks: Iterator[Look | None]) -> Iterator[Look | None]:
+    def _checked(self, searches: Iterator[SegmentSearch | None]) -> Iterator[SegmentSearch | None]:
         try:
             self._state.check()
-            for look in looks:
-                yield look
+            for search in searches:
+                yield search
                 self._state.check()
         except CorruptionError as e:
             raise self.corrupt(e) from e
 
     def corrupt(self, error: CorruptionError) -> LogOffline:
-        """Take the replica offline for what a look has found; the error to raise."""
+        """Take the replica offline because of damage that a search found; returns the error to raise."""
         return self._state.corrupt(error)
 
-    def find(self, looks: Iterator[Look | None]) -> TimestampedOffset | None:
-        """What the first look finds that finds anything, at once on this thread."""
+    def run(self, searches: Iterator[SegmentSearch | None]) -> TimestampedOffset | None:
+        """Run the searches on this thread until one finds a record."""
         try:
-            for look in looks:
-                if look is not None and (found := look.run()) is not None:
+            for search in searches:
+                if search is not None and (found := search.run()) is not None:
                     return found
         except CorruptionError as e:
             raise self.corrupt(e) from e
         return None
 
 
-def _looks_by_time(segments: Segments, timestamp: int, start_offset: int) -> Iterator[Look | None]:
+def _searches_by_timestamp(
+    segments: Segments, timestamp: int, start_offset: int
+) -> Iterator[SegmentSearch | None]:
     following: int | None = 0
     while following is not None:
-        # Whatever is there now: segments may have gone, or become one, since the one before.
+        # Segments may have been deleted or merged since the previous step.
         slot = max(segments.slot_of(following), 0)
         following = segments.bases[slot + 1] if slot + 1 < len(segments) else None
-        look = None
+        search = None
         if following is None or following > start_offset:
-            look = _look(segments.all[slot], timestamp, start_offset)
-        yield look
+            search = _search_in(segments.all[slot], timestamp, start_offset)
+        yield search
 
 
-def _look(segment: Segment, timestamp: int, start_offset: int) -> Look | None:
+def _search_in(segment: Segment, timestamp: int, start_offset: int) -> SegmentSearch | None:
     if not segment.size or segment.max_timestamp < timestamp:
         return None
     place = segment.find(max(segment.least_offset_for(timestamp), start_offset, segment.base_offset))
-    return None if place is None else _held(segment, place.position, timestamp, start_offset)
+    return None if place is None else _opened(segment, place.position, timestamp, start_offset)
 
 
-def _held(segment: Segment, position: int, timestamp: int, offset: int) -> Look:
+def _opened(segment: Segment, position: int, timestamp: int, offset: int) -> SegmentSearch:
     file = segment.log.get()
-    _ = file.fd  # opened now: the look can be made even if the segment is deleted
-    return Look(file, position, segment.size, timestamp, offset)
+    _ = file.fd  # opened now: the search can run even if the segment is deleted
+    return SegmentSearch(file, position, segment.size, timestamp, offset)
 
 
-def _looks_for_newest(segments: Segments) -> Iterator[Look | None]:
+def _search_for_max_timestamp(segments: Segments) -> Iterator[SegmentSearch | None]:
     best: Segment | None = None
-    is_there = False
-    while not is_there:  # else it was compacted or removed meanwhile, so another may be the one
+    is_in_log = False
+    while not is_in_log:  # else it was compacted or deleted meanwhile: another segment may be the newest
         best = None
         following: int | None = 0
         while following is not None:
@@ -154,9 +158,9 @@ def _looks_for_newest(segments: Segments) -> Iterator[Look | None]:
             if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
                 best = segment
             yield None
-        is_there = best is None or segments.all[segments.slot_of(best.base_offset)] is best
+        is_in_log = best is None or segments.all[segments.slot_of(best.base_offset)] is best
     if best is None or best.max_timestamp < 0:
         return
     place = best.find(best.max_timestamp_offset)
     if place is not None:
-        yield _held(best, place.position, best.max_timestamp, place.base_offset)
+        yield _opened(best, place.position, best.max_timestamp, place.base_offset)

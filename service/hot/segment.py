@@ -6,7 +6,7 @@ nothing that follows can refuse it.
 
 The active segment's log is opened by its first append and stays open until it is sealed and flushed: a
 process without descriptors refuses a batch before it is written, and the error of a write-back is not lost
-with the last descriptor. Owned by the loop; `flush` and `prove_indexes` may run on other threads.
+with the last descriptor. Owned by the loop; `flush` and `distrust_indexes` may run on other threads.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
 from service.hot.index_check import Looked, index_problem, of_the_index
-from service.hot.index_proof import proved_indexes
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import BatchHeader
 from service.records.scan import BatchScan
 from service.records.segment_indexes import (
     MAX_RELATIVE_OFFSET,
     IndexBuilder,
-    IndexBytes,
-    Walk,
     due_entries,
 )
 from service.records.walk import LOOKUP_BYTES, BatchPlace, Read, find_offset, iter_batches, last_place
@@ -420,15 +417,6 @@ class Segment:
         """Have the next lookup make the indexes anew. Safe from any thread."""
         self._index_failed = True
         self.is_checked = False
-
-    def prove_indexes(self, walk: Walk | None = None) -> IndexBytes:
-        """The indexes of a sealed segment, each entry held against the log; right ones where they are not.
-
-        `walk` is somebody's who reads the whole log anyway: once if the indexes are true, and again to make
-        them anew. What was wrong in the files is made anew by the next lookup. Safe from any thread,
-        blocking. Raises `CorruptionError` where the log itself is damaged, `DiskError`, and what `walk` does.
-        """
-        return proved_indexes(self, walk)
 
     def _check_indexes(self) -> None:
         """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""

@@ -1,11 +1,11 @@
-"""What the parts of one log share: its files in order, its offsets, and whether it still works."""
+"""State that the parts of one log share: its files in order, its offsets, and whether it is offline."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, StorageError
@@ -18,23 +18,19 @@ from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.segments import Segments
 
-if TYPE_CHECKING:
-    from service.hot.background_append import RunAhead
-    from service.hot.cleaning.swap import Swap
-
 _log = logging.getLogger(__name__)
 
 L = TypeVar("L", contravariant=True)
 
 
 class LogOffline(StorageError):
-    """The replica's files are damaged, or cannot be relied on. It serves nothing until the next start."""
+    """The replica's files are damaged, or cannot be relied on. It serves no request until the next start."""
 
 
 class AppendInfo(NamedTuple):
-    """Where a batch went; offsets inclusive. ``log_append_time``: ms, -1 under CreateTime.
+    """Offsets that a batch was given; inclusive. ``log_append_time``: ms, -1 under CreateTime.
 
-    Of a duplicate: where it went the first time, with its timestamp then (as Kafka answers).
+    For a duplicate: the offsets and the timestamp of the first append (as in Kafka).
     """
 
     first_offset: int
@@ -45,35 +41,35 @@ class AppendInfo(NamedTuple):
     rolled: bool
 
 
-class Watcher(Protocol[L]):
-    """Who looks after logs: what each tells him, on the loop."""
+class LogListener(Protocol[L]):
+    """Called by logs on the loop when something has changed."""
 
-    def wants_flush(self, log: L) -> None:
+    def needs_flush(self, log: L) -> None:
         """A segment was sealed: it waits for a flush."""
 
     def start_moved(self, log: L) -> None:
-        """A checkpoint should tell where it begins now."""
+        """The log's start has moved: a checkpoint should contain it soon."""
 
-    def has_removals(self, log: L, due_ms: int) -> None:
-        """`take_removals` gives something then."""
+    def files_queued(self, log: L, due_ms: int) -> None:
+        """Files were queued for deletion: `DeletionQueue.take_due` returns them at `due_ms`."""
 
     def configured(self, log: L) -> None:
-        """Its settings are others than they were."""
+        """The log's settings have changed."""
 
 
 class LogState:
-    """One log: offsets, segments and side files. Owned by the loop.
+    """Offsets, segments and side files of one log. Owned by the loop.
 
-    ``lock`` guards what a flush on another thread looks at: segments, ends and ``truncations``. ``failure``:
-    why the replica is offline, None while it is not. ``cleaned_offset``: up to there the log was cleaned, -1
-    where it never was to be compacted. ``gaps_below``: where offsets may be missing, as compaction takes
-    them. ``swap``: a replacement of segments that is under way; ``ahead``: a run that a thread writes.
+    ``lock`` guards what a flush on another thread reads: segments, ends and ``truncations``. ``failure``: why
+    the replica is offline, None if it is not. ``cleaned_offset``: end of the compacted part, -1 if the log
+    was never to be compacted. ``gaps_below``: end of the part in which offsets may be missing, as compaction
+    removes them.
     """
 
     __slots__ = (
-        "ahead", "at_end", "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure",
+        "at_end", "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure",
         "files", "gaps_below", "local_start", "lock", "on_failure", "producers", "recovery_point", "segments",
-        "snapshots", "start", "swap", "tip", "truncations", "world",
+        "snapshots", "start", "tip", "truncations", "world",
     )  # fmt: skip
 
     def __init__(
@@ -97,29 +93,28 @@ class LogState:
         self.local_start = 0
         self.end_offset = 0
         self.at_end: Callable[[int, int, int], None] | None = None
-        """told of the end, and of the active segment's base and bytes, before anybody hears of a record"""
+        """called with the log end and the active segment's base and bytes, before a record becomes visible"""
         self.recovery_point = 0
         self.cleaned_offset = -1
         self.gaps_below = 0
-        self.swap: Swap | None = None
-        self.ahead: RunAhead | None = None
 
     def reached(self, offset: int) -> None:
-        """The log ends there now, and its active segment is what it is then."""
+        """Move the log end to `offset`; the active segment is up to date already."""
         self.end_offset = offset
         if self.at_end is not None:
             active = self.segments.active
             self.at_end(offset, active.base_offset, active.size)
 
     def configure(self, config: LogConfig) -> None:
-        """Where it is to be compacted, offsets may be missing from now on, whatever the policy is later."""
+        """Apply new settings. Once a log is to be compacted, offsets may be missing, whatever the policy is
+        later."""
         self.config = config
         if config.is_compacted and self.cleaned_offset < 0:
             self.cleaned_offset = self.start
 
     def fail(self, why: Exception | str) -> LogOffline:
-        """Take the replica offline, for good; the error to raise. `on_failure` is called at once, by the
-        thread that found out."""
+        """Take the replica offline, for good; returns the error to raise. Calls `on_failure` on this
+        thread."""
         if self.failure is None:
             self.failure = LogOffline(f"{self.tip} is offline: {why}")
             _log.error("%s", self.failure)
@@ -128,10 +123,10 @@ class LogState:
         return LogOffline(str(self.failure))
 
     def corrupt(self, error: CorruptionError) -> LogOffline:
-        """As `fail`, for bytes that are not what was written: they stay as they are."""
+        """Take the replica offline because of damaged bytes, which stay as they are."""
         return self.fail(f"damaged, and left as it is: {error}")
 
     def check(self) -> None:
-        """`LogOffline` where the replica is."""
+        """Raise `LogOffline` if the replica is offline."""
         if self.failure is not None:
             raise LogOffline(str(self.failure))

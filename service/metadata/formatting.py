@@ -22,7 +22,7 @@ from service.base.world import World
 from service.config.cluster import ClusterConfig
 from service.hot import names
 from service.hot.log_dir import LogDir, MetaProperties, random_id, write_meta
-from service.hot.meta_properties_ensemble import Ensemble, load_ensemble
+from service.hot.meta_properties_ensemble import MetaPropertiesEnsemble, load_ensemble
 from service.metadata.bootstrap import (
     KRAFT_VERSION,
     MAX_KRAFT_VERSION,
@@ -75,7 +75,7 @@ def self_formatting(cluster: ClusterConfig) -> SelfFormatting:
     return SelfFormatting.NEVER
 
 
-def check_formatted(cluster: ClusterConfig, found: Ensemble) -> None:
+def check_formatted(cluster: ClusterConfig, found: MetaPropertiesEnsemble) -> None:
     """Whether the node may start on what was `found` in its directories. Raises `ConfigError`, or the
     `StorageError` of the metadata log's directory.
 

@@ -196,7 +196,7 @@ class Node:
             max_open_files=budget.cached_files if budget else fd_budget.FEW_FILES,
             on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-            mark_interval_ms=config.replication.high_watermark_checkpoint_interval_ms,
+            high_watermark_interval_ms=config.replication.high_watermark_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
 
@@ -347,7 +347,7 @@ class Node:
             self._supervisor.fail,
             self._world.random.random,
         )
-        logs.keep_marks(replication.marks)
+        logs.checkpoint_high_watermarks(replication.marks)
         stack.push_async_callback(replication.close)
         return replication
 

@@ -35,10 +35,10 @@ class Following(Protocol):
 class Logs(Protocol):
     """`LogManager`."""
 
-    def cutting(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
+    def lower_recovery_point(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
     def on_thread(self, job: Callable[..., T], *args: object) -> Awaitable[T]: ...
 
-    async def append_beside(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool: ...
+    async def append_on_thread(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool: ...
     async def flush(self, log: LocalLog) -> None: ...
 
 
@@ -82,10 +82,10 @@ class FollowedLog:
         return self._log.epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
     def append(self, data: memoryview, run: BatchScan) -> None:
-        self._log.append_fetched(data, run)
+        self._log.appender.append_fetched(data, run)
 
-    async def append_beside(self, data: memoryview, run: BatchScan) -> bool:
-        return await self._logs.append_beside(self._log, data, run)
+    async def append_on_thread(self, data: memoryview, run: BatchScan) -> bool:
+        return await self._logs.append_on_thread(self._log, data, run)
 
     @property
     def needs_flush(self) -> bool:
@@ -98,18 +98,18 @@ class FollowedLog:
             await self._logs.flush(self._log)
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
-        log, least = self._log, self._log.end_after(offset)
-        async with self._logs.cutting(log, least) as is_told:
+        log, least = self._log, self._log.truncation.end_after(offset)
+        async with self._logs.lower_recovery_point(log, least) as is_told:
             if not is_told or not is_wanted():
                 return False
             producers = None
             if least < log.log_end_offset and len(log.producers):
                 with suppress(StorageError, CorruptionError):  # found out in the cut, or by it
-                    producers = await self._logs.on_thread(log.producers_at, least)
+                    producers = await self._logs.on_thread(log.truncation.producers_at, least)
                 if not is_wanted():
                     return False
             before = log.log_end_offset
-            end = log.truncate_to(offset, producers)
+            end = log.truncation.truncate_to(offset, producers)
         self._partition.follower_mark(min(self._partition.high_watermark, end))
         if end < before:
             await self._logs.flush(log)  # before another segment begins where this one ends now
@@ -117,14 +117,14 @@ class FollowedLog:
 
     async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         log = self._log
-        async with self._logs.cutting(log, offset) as is_told:
+        async with self._logs.lower_recovery_point(log, offset) as is_told:
             if not is_told or not is_wanted():
                 return False
-            log.restart_at(offset, max(offset, log.log_start_offset))
+            log.truncation.restart_at(offset, max(offset, log.log_start_offset))
         self._partition.follower_mark(offset)
         return True
 
     def follow(self, high_watermark: int, start_offset: int) -> None:
         self._partition.follower_mark(high_watermark)
         if start_offset > self._log.log_start_offset:
-            self._log.move_log_start(start_offset)
+            self._log.deletion.move_log_start(start_offset)

@@ -111,7 +111,7 @@ class Partition:
     @leader_epoch.setter
     def leader_epoch(self, leader_epoch: int) -> None:
         try:
-            self.log.note_leader_epoch(leader_epoch)
+            self.log.appender.note_leader_epoch(leader_epoch)
         except StorageError as e:
             _log.warning("leader epoch %d of %s is not noted yet: %s", leader_epoch, self.tip, e)
         self._leader_epoch = leader_epoch
@@ -282,7 +282,7 @@ class Partition:
         it lies in the bucket (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
         self.published_offset = 0
         try:
-            self.log.move_log_start(self.log.local_log_start_offset)
+            self.log.deletion.move_log_start(self.log.local_log_start_offset)
         except StorageError as e:
             _log.warning("%s still begins in its archive, which is given up: %s", self.tip, e)
 
@@ -314,7 +314,7 @@ class Partition:
     def delete_records(self, offset: int) -> int:
         """Have the log begin at `offset` at the earliest (`HIGH_WATERMARK`: there); where it begins now.
 
-        Nothing is durable by this, and segments go with `LocalLog.delete_below_start`. `RequestError`
+        Nothing is durable by this, and segments go with `SegmentDeletion.delete_below_start`. `RequestError`
         NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION where records are compacted and never deleted,
         OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR while it is not known what of the
         log the bucket holds (Kafka `Partition.deleteRecordsOnLeader`).
@@ -335,23 +335,22 @@ class Partition:
             )
         self._check_held("loses no records")
         if wanted > self.start_offset:
-            self.log.move_log_start(wanted)
+            self.log.deletion.move_log_start(wanted)
             self._changed()
         return self.start_offset
 
     def apply_retention(self, now_ms: int, *, may_let_go: bool = True) -> int:
-        """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
-        it, unless the bucket does not take it and it is beyond the retention of both tiers. Without
-        `may_let_go` the bucket counts as having nothing.
+        """Delete local segments that retention permits; returns how many. A segment goes only once the bucket
+        has it, unless the bucket does not take it and it is beyond the retention of both tiers. Without
+        `may_let_go` the bucket counts as empty.
 
-        Where the log begins is its leader's to say: of a follower's only that goes which lies below, or in
-        the bucket.
+        A follower deletes only segments below the log's start, which its leader sets, or in the bucket.
         """
         remote = self.unified.remote
         is_archive_empty = remote is None or not remote.segments
         if not self.is_leader and self.replica_count > 1 and (is_archive_empty or not may_let_go):
-            return self.log.delete_below_start()
-        gone = self.log.apply_local_retention(
+            return self.log.deletion.delete_below_start()
+        gone = self.log.deletion.apply_retention(
             now_ms,
             self._is_safe_below if may_let_go else 0,
             self.high_watermark,
@@ -386,14 +385,15 @@ class Partition:
         end_offset, size = segments.bases[1], segments.all[0].size
         if end_offset > min(self._is_safe_below, self.high_watermark):
             return 0
-        if not self.log.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
+        if not self.log.deletion.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
             return 0
         self._changed()
         return size
 
     def seal_early(self, least_bytes: int) -> bool:
         """Seal the active segment if it has so many bytes, so that it may be copied; whether it was."""
-        return self.is_copied and self.log.state.segments.active.size >= least_bytes and self.log.roll()
+        size = self.log.state.segments.active.size
+        return self.is_copied and size >= least_bytes and self.log.appender.roll()
 
     @property
     def end_offset(self) -> int:

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
 from service.hot.log import LocalLog
-from service.hot.search import Look
+from service.hot.search import SegmentSearch
 from service.hot.segment import FileSlice
 from service.hot.state import AppendInfo
 from service.records.validation import ValidatedBatch
@@ -82,7 +82,7 @@ class UnifiedLog:
         if entry is None or entry.start_offset <= self.local.log_start_offset:
             return
         if entry.start_offset <= self.local.log_end_offset:  # else it is a follower's, which begins anew
-            self.local.advance_log_start(entry.start_offset)
+            self.local.deletion.advance_log_start(entry.start_offset)
 
     def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
         return self.local.append(batch, leader_epoch, now_ms)
@@ -114,12 +114,11 @@ class UnifiedLog:
             return NOTHING
         return self._read_remote(offset, min(max_bytes, cold_bytes))
 
-    def far(self, offset: int) -> Sequence[FileSlice]:
-        """What a read of the local tier from `offset` on would wait for the device for, before it knows its
-        bytes; see `hot.lookup_prefetch`."""
+    def missing_pages(self, offset: int) -> Sequence[FileSlice]:
+        """Return pages that the offset lookup of a local read would wait for; see `hot.lookup_prefetch`."""
         if not self.local_start_offset <= offset < self.end_offset or self.local.failure is not None:
             return ()
-        return self.local.reader.far(offset)
+        return self.local.reader.missing_pages(offset)
 
     def _read_remote(self, offset: int, max_bytes: int) -> LogRead:
         if self._reader is None or self.remote is None or offset >= self.remote.end_offset:
@@ -150,13 +149,13 @@ class UnifiedLog:
             self.local.tip, self.remote.manifest_key, timestamp, self.start_offset
         )
 
-    def looks_by_time(self, timestamp: int) -> Iterator[Look | None]:
-        """Where the first local record at or after `timestamp` (ms) can be; see `TimeSearch.looks`."""
-        return self.local.by_time.looks(timestamp)
+    def looks_by_time(self, timestamp: int) -> Iterator[SegmentSearch | None]:
+        """Searches for the first local record at or after `timestamp` (ms); see `TimestampSearch`."""
+        return self.local.timestamp_search.by_timestamp(timestamp)
 
-    def looks_for_newest(self) -> Iterator[Look | None]:
+    def looks_for_newest(self) -> Iterator[SegmentSearch | None]:
         """Where the local record with the greatest timestamp is."""
-        return self.local.by_time.looks_for_newest()
+        return self.local.timestamp_search.by_max_timestamp()
 
     def remote_max_timestamp(self) -> Future[TimestampedOffset | None] | None:
         """Start the search for the remote record with the greatest timestamp, where part of the log is only

@@ -40,7 +40,9 @@ def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> No
         given_up,
     )
     producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
-    local.restart_at(remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers)
+    local.truncation.restart_at(
+        remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers
+    )
 
 
 def holds_last_block(local: LocalLog, end: ArchiveEnd) -> bool:

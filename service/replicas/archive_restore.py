@@ -165,7 +165,7 @@ class ArchiveRestore:
             )  # fmt: skip
             # Deleted records stay deleted, though the archive had not let go of them yet.
             start = min(max(remote.start_offset, local.log_start_offset), remote.end_offset)
-            local.restart_at(remote.end_offset, start, epochs=end.epochs, producers=producers)
+            local.truncation.restart_at(remote.end_offset, start, epochs=end.epochs, producers=producers)
         else:
             log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
             local.epochs.learn_earlier(end.epochs, local.log_start_offset)

@@ -265,7 +265,7 @@ class Applier:
         """Raises `StorageError`."""
         if self._replication is None:
             if self._leads(replica):
-                partition.log.note_leader_epoch(replica.leader_epoch)
+                partition.log.appender.note_leader_epoch(replica.leader_epoch)
                 partition.lead(replica.leader_epoch, None)
             else:
                 partition.follow(replica.leader_epoch)
@@ -342,7 +342,7 @@ class Applier:
         remote = self._entry(tip)
         if remote is None or remote.is_given_up:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
-            local.advance_log_start(local.local_log_start_offset)
+            local.deletion.advance_log_start(local.local_log_start_offset)
         elif self._leads(replica) or len(replica.replicas) == 1:
             reason = self.archives.why_behind(tip, local, remote)
             if reason is not None:

@@ -211,7 +211,7 @@ class Replication:
         if leading is None or leading.shape.leader_epoch != replica.leader_epoch:
             # The epoch begins with leadership, not with its first record: who asks where the one before ended
             # is answered also while nothing is written.
-            partition.log.note_leader_epoch(replica.leader_epoch)
+            partition.log.appender.note_leader_epoch(replica.leader_epoch)
         if len(replica.replicas) == 1:
             self._unlead(tip)
             partition.marks = None

@@ -106,7 +106,7 @@ class ArchiveOfLeader:
             end,
             local.log_end_offset,
         )
-        local.restart_at(end, start, epochs=epochs, producers=producers)
+        local.truncation.restart_at(end, start, epochs=epochs, producers=producers)
         partition.follower_mark(end)
         return True
 

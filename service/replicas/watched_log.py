@@ -50,9 +50,9 @@ class WatchedLog(FollowedLog):
             raise
         self._room.followed(sum(run.sizes))
 
-    async def append_beside(self, data: memoryview, run: BatchScan) -> bool:
+    async def append_on_thread(self, data: memoryview, run: BatchScan) -> bool:
         try:
-            is_appended = await super().append_beside(data, run)
+            is_appended = await super().append_on_thread(data, run)
         except DiskError as e:
             self._failed(e)
             raise

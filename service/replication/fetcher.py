@@ -93,7 +93,7 @@ class Replica(FollowerLog, Protocol):
         """Append neighbouring batches that were found sound and follow on the log, unchanged: `run`, with
         positions in `data`."""
 
-    async def append_beside(self, data: memoryview, run: BatchScan) -> bool:
+    async def append_on_thread(self, data: memoryview, run: BatchScan) -> bool:
         """As `append`, but the loop does not wait for the disk. False where the log was changed by somebody
         else before that began: nothing is appended then."""
 
@@ -526,7 +526,7 @@ class Fetcher:
             taken = run if found.taken == run.batches else first_of(run, found.taken)
             if not self._is_behind:
                 replica.append(view, taken)
-            elif not await replica.append_beside(view, taken):
+            elif not await replica.append_on_thread(view, taken):
                 return None
             self.metrics.received_bytes += sum(taken.sizes)
         return found

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, DataAsleep, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.hot.files import FileSlice
-from service.hot.lookup_prefetch import MOST_STEPS
+from service.hot.lookup_prefetch import MOST_PREFETCHES
 from service.network.exchange import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
@@ -373,9 +373,9 @@ class Pass:
                 self.awaited[key] = before
                 return True
             number = before.number + 1
-            if number > MOST_STEPS:
+            if number > MOST_PREFETCHES:
                 return False
-        if missing := partition.unified.far(asked.fetch_offset):
+        if missing := partition.unified.missing_pages(asked.fetch_offset):
             self.awaited[key] = Seek(self._broker.seek(missing), number)
         return bool(missing)
 

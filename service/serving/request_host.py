@@ -24,7 +24,7 @@ from service.base.timers import Timers
 from service.config.settings import BrokerConfig
 from service.hot.files import FileSlice
 from service.hot.log import LocalLog
-from service.hot.lookup_prefetch import bring
+from service.hot.lookup_prefetch import prefetch
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
@@ -197,7 +197,7 @@ class Broker:
 
     def seek(self, slices: Sequence[FileSlice]) -> Future[None]:
         """Have these bytes in the page cache, or the error that whoever reads them meets as well."""
-        return self._seek_pool.submit(bring, slices)
+        return self._seek_pool.submit(prefetch, slices)
 
     async def load(self, module: str) -> ModuleType:
         """Code that is needed from now on: it is loaded on a thread, as that takes long."""

@@ -269,7 +269,9 @@ def cut_to_the_high_watermark() -> None:
             is_new = partition.is_leader or partition.leader_epoch != replica.leader_epoch
             follow(self, partition, replica, **options)
             if is_new and partition.high_watermark < partition.log.log_end_offset:
-                partition.log.truncate_to(max(partition.high_watermark, partition.log.log_start_offset))
+                partition.log.truncation.truncate_to(
+                    max(partition.high_watermark, partition.log.log_start_offset)
+                )
 
         return eager
 

@@ -21,7 +21,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.hot.log import LocalLog
+from service.base.types import TopicIdPartition
+from service.hot.log_appender import LogAppender
+from service.hot.log_truncation import LogTruncation
+from service.hot.segment_deletion import SegmentDeletion
 from service.metadata.records import PartitionChangeRecord, PartitionRecord
 from service.partition.partition import Partition
 from service.records.batch import complete_headers
@@ -140,10 +143,10 @@ class Replicas:
             self._live[key] = partition
             self._dirty[key] = None
 
-    def heard_log(self, log: LocalLog, *, is_cut: bool) -> None:
+    def heard_log(self, tip: TopicIdPartition, *, is_cut: bool) -> None:
         process = CURRENT.get(None)
         if process is not None:
-            key = process.name, (log.tip.topic_id, log.tip.partition)
+            key = process.name, (tip.topic_id, tip.partition)
             self._dirty[key] = None
             if is_cut:
                 self._cut.add(key)
@@ -381,20 +384,20 @@ def _watch() -> None:
         return
     _done = True
     Partition.high_watermark = _Mark()  # type: ignore[assignment]
-    for name, is_cut in (
-        ("append", False),
-        ("append_fetched", False),
-        ("settle", False),
-        ("truncate_to", True),
-        ("restart_at", True),
-        ("apply_local_retention", False),
-        ("delete_segments", False),
-        ("advance_local_start", False),
-        ("advance_log_start", False),
-        ("move_log_start", False),
-        ("delete_below_start", False),
+    for part, name, is_cut in (
+        (LogAppender, "append", False),
+        (LogAppender, "append_fetched", False),
+        (LogAppender, "finish", False),
+        (LogTruncation, "truncate_to", True),
+        (LogTruncation, "restart_at", True),
+        (SegmentDeletion, "apply_retention", False),
+        (SegmentDeletion, "delete_segments", False),
+        (SegmentDeletion, "advance_local_start", False),
+        (SegmentDeletion, "advance_log_start", False),
+        (SegmentDeletion, "move_log_start", False),
+        (SegmentDeletion, "delete_below_start", False),
     ):
-        setattr(LocalLog, name, _telling(getattr(LocalLog, name), is_cut))
+        setattr(part, name, _telling(getattr(part, name), is_cut))
     lead, close = Partition.lead, Partition.close
 
     def leads(self: Partition, *args: Any, **options: Any) -> None:
@@ -419,11 +422,11 @@ def _watch() -> None:
 
 
 def _telling(method: Callable[..., Any], is_cut: bool) -> Callable[..., Any]:
-    def told(self: LocalLog, *args: Any, **options: Any) -> Any:
+    def told(self: LogAppender | LogTruncation | SegmentDeletion, *args: Any, **options: Any) -> Any:
         try:
             return method(self, *args, **options)
         finally:
             if _watching is not None:
-                _watching.heard_log(self, is_cut=is_cut)
+                _watching.heard_log(self.state.tip, is_cut=is_cut)
 
     return told

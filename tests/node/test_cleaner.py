@@ -64,7 +64,7 @@ async def make(logs: LogManager, number: int, config: LogConfig = CONFIG) -> Loc
 def fill(log: LocalLog, batches: int = 200) -> None:
     for n in range(batches):
         put(log, [Pair(b"k%d" % (n % 9), b"value %d" % n), Pair(b"k%d" % (n % 5), b"x" * 30)])
-    log.roll()
+    log.appender.roll()
 
 
 async def until(condition: object, seconds: float = 30) -> None:

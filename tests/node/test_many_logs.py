@@ -104,8 +104,8 @@ def test_nothing_is_done_while_nothing_changes(tmp_path: Path) -> None:
     made(logs, "many", 30)
 
     async def scenario() -> None:
-        await until(lambda: (not logs._flusher.is_waited_for and not logs._offsets.is_changed) or wrote())
-        await logs._rounds.finish()
+        await until(lambda: (not logs._flusher.has_waiting and not logs._offsets.is_changed) or wrote())
+        await logs._checkpoints.finish()
         disk.calls.clear()
         for _ in range(3):
             clock.advance(70_000)
@@ -139,7 +139,7 @@ def test_only_logs_with_a_time_to_flush_are_looked_at(tmp_path: Path) -> None:
     assert (plain.recovery_point, timed.recovery_point) == (0, 1)
     timed.config = CONFIG
     assert not logs._flusher._timed
-    assert flusher._LOOK_MS >= 1000
+    assert flusher._CHECK_MS >= 1000
     close(logs)
 
 
@@ -196,7 +196,7 @@ def test_files_of_a_deleted_log_are_not_looked_for_under_its_successors_name(tmp
     (log,) = made(logs, "a", 1)
     for n in range(30):
         log.append(batch(2, timestamp=START_MS + n), 0, START_MS)
-    log.advance_log_start(30)
+    log.deletion.advance_log_start(30)
     at_once(logs.delete(tips("a", 1)))
     successor = TopicIdPartition(UUID(int=99), "a", 0)
     (again,) = at_once(logs.create([(successor, CONFIG)]))

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_and_nothing_is_unlin
     fill(logs, A, 40)
     log = get_or_create(logs, A, CONFIG)
     fault = disk.fail("open", errno.ENOSPC, path="log-start-offset-checkpoint")
-    log.advance_log_start(25)
+    log.deletion.advance_log_start(25)
 
     async def refused() -> None:
         await until(lambda: fault.hits > 1)
@@ -179,7 +179,7 @@ def test_a_start_that_moved_is_told_while_the_files_before_it_are_still_there(tm
     log = get_or_create(logs, A, CONFIG)
     log.config = replace(CONFIG, file_delete_delay_ms=60_000)
     segment = log.sealed.describe_all()[0]
-    assert log.delete_segments(segment.last_offset + 1, "test") == 1
+    assert log.deletion.delete_segments(segment.last_offset + 1, "test") == 1
     assert log.log_start_offset == segment.last_offset + 1
     checkpoint(logs)
     close(logs, clean=False)
@@ -211,7 +211,7 @@ def test_a_replica_made_again_elsewhere_is_the_one_that_is_used(tmp_path: Path) 
         log = get_or_create(again, A, CONFIG)
         assert (log.dir, log.log_end_offset) == (full / "a-0", 20)
         assert log.append(batch(1), 0, START_MS).first_offset == 20
-        log.truncate_to(20)
+        log.truncation.truncate_to(20)
         close(again)
         shutil.rmtree(empty / "a-0")
         shutil.move(full / "a-0", empty / "a-0")
@@ -234,12 +234,12 @@ def test_a_stop_in_the_middle_of_a_removal_leaves_no_hole(tmp_path: Path, stays:
             assert told.wait(20)
             return False
 
-        log.delete_segments(40, "test")
+        log.deletion.delete_segments(40, "test")
         disk.fail("unlink", only=is_first)
         running = asyncio.create_task(logs.run())
         await until(begun.is_set)
         log.config = replace(CONFIG, file_delete_delay_ms=60_000)
-        log.delete_segments(48, "test")
+        log.deletion.delete_segments(48, "test")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.sleep(0)
@@ -437,7 +437,7 @@ def test_what_a_killed_process_made_is_durable_with_its_first_records(tmp_path: 
     logs = manager(disk, tmp_path)
     log = get_or_create(logs, A, CONFIG)
     log.append(batch(1), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     assert ("fsync_dir", tmp_path) in disk.log
     close(logs)
 
@@ -458,7 +458,7 @@ def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
     fault = disk.fail("unlink", errno.EIO, times=1, path=f"{bases[1]:020d}.log")
 
     async def scenario() -> None:
-        log.apply_local_retention(START_MS, bases[3], is_tiered=True)
+        log.deletion.apply_retention(START_MS, bases[3], is_tiered=True)
         await until(lambda: fault.hits == 1)
         if not ends:
             clock.advance(20_000)
@@ -569,7 +569,7 @@ def test_a_restart_that_fails_between_the_old_segments_and_the_new_one_ends_noth
     log = get_or_create(logs, A, CONFIG)
     disk.fail("rename", errno.EACCES, path=".log")
     with pytest.raises(StorageError):
-        log.restart_at(1000, 1000, epochs=(), producers=())
+        log.truncation.restart_at(1000, 1000, epochs=(), producers=())
     disk.heal()
     assert log.failure is not None
     assert (log.first_base_offset, log.active_base_offset) == (20, 20)

@@ -150,7 +150,7 @@ def test_a_log_goes_back_and_forth(tmp_path: Path) -> None:
         put(log, [Pair(b"key 1", b"ours"), Pair(b"key 2", None)])
         want[b"key 1"] = b"ours"
         want.pop(b"key 2", None)
-        log.roll()
+        log.appender.roll()
         assert clean(log)
         after = records_in(log)
         assert log.size < size

@@ -102,9 +102,9 @@ def test_a_segment_that_went_before_it_was_flushed_is_whole_when_a_crash_brings_
         log = await made(manager)
         await manager.flush(log)
         log.append(batch(3), 0, 0)
-        log.roll()
+        log.appender.roll()
         log.append(batch(2), 0, 0)
-        log.delete_segments(2, "retention")
+        log.deletion.delete_segments(2, "retention")
         await manager.flush(log)
         assert log.recovery_point == 5
         checkpoint(manager)

@@ -32,18 +32,18 @@ async def sometimes(manager: LogManager, log: LocalLog, random: Random) -> None:
             await manager.flush(log)
         case 3:
             offset = random.randint(start, end)
-            async with manager.cutting(log, log.end_after(offset)) as may_cut:
+            async with manager.lower_recovery_point(log, log.truncation.end_after(offset)) as may_cut:
                 if may_cut:
-                    log.truncate_to(offset)
+                    log.truncation.truncate_to(offset)
                     await manager.flush(log)
         case 4:
-            log.advance_log_start(random.randint(start, end))
+            log.deletion.advance_log_start(random.randint(start, end))
         case 5:
-            async with manager.cutting(log, end) as may_cut:
+            async with manager.lower_recovery_point(log, end) as may_cut:
                 if may_cut:
-                    log.restart_at(end + random.randrange(3), end)
+                    log.truncation.restart_at(end + random.randrange(3), end)
         case 6:
-            log.roll()
+            log.appender.roll()
 
 
 def run(medium: Platter, boot: int, random: Random) -> str:

@@ -45,7 +45,7 @@ class Followed:
         assert found is not None
         self.node, self.number, self.partition, self.topic_id = node, number, found, topic_id
         self.brokers = {one: Registered(10 * one, is_active=True) for one in replicas}
-        found.log.note_leader_epoch(EPOCH)
+        found.log.appender.note_leader_epoch(EPOCH)
         self.leading = LeaderState(
             ME, LeaderSettings(), self.brokers, found.log, Leadership(EPOCH, 9, replicas, isr),
             high_watermark=found.high_watermark if high_watermark is None else high_watermark,

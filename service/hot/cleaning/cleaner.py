@@ -34,32 +34,34 @@ _AGAIN_MS: Final = 60_000
 _NEVER_MS: Final = 2**63 - 1
 
 
-class Owner(Protocol):
-    """Whose logs they are."""
+class CleanerListener(Protocol):
+    """The log manager, as the cleaner needs it."""
 
     def is_here(self, log: LocalLog) -> bool:
-        """Whether it is open and its directory works."""
+        """Whether the log is in use and its directory works."""
 
     def flush_failed(self) -> None:
-        """An fsync may have failed: look at the latches."""
+        """An fsync may have failed: check the latches."""
 
     def cleaned(self, log: LocalLog) -> None:
-        """A checkpoint should tell soon up to where it is cleaned."""
+        """The log was cleaned: a checkpoint should contain its cleaned offset soon."""
 
     def note_compacted(self, log: LocalLog) -> Awaitable[bool]:
-        """Make durable that the log is one that was compacted; False where that is not to be had now."""
+        """Make durable that the log is compacted; False if the disk refuses now."""
 
 
 class Cleaner:
     """Compacts the logs of a node."""
 
-    def __init__(self, io: LogIo, cleaner_io: LogIo, world: World, owner: Owner, metrics: HotMetrics) -> None:
+    def __init__(
+        self, io: LogIo, cleaner_io: LogIo, world: World, listener: CleanerListener, metrics: HotMetrics
+    ) -> None:
         """`cleaner_io`: threads for what takes long; `io` for what others may have to wait for."""
         self._io = io
         self._cleaner_io = cleaner_io
         self._world = world
         self._clock = world.clock
-        self._owner = owner
+        self._listener = listener
         self._metrics = metrics
         self._compacted: dict[LocalLog, None] = {}
         self._set_aside: dict[LocalLog, int] = {}
@@ -89,7 +91,7 @@ class Cleaner:
         if run is not None:
             run.aborted.set()
 
-    async def let_be(self, logs: Collection[LocalLog]) -> None:
+    async def wait_for(self, logs: Collection[LocalLog]) -> None:
         """Wait until none of `logs`, which were forgotten, is being cleaned."""
         for log in logs:
             run = self._runs.get(log)
@@ -128,7 +130,13 @@ class Cleaner:
 
     def _cleaning_of(self, log: LocalLog) -> Cleaning:
         return Cleaning(
-            log, self._io, self._cleaner_io, self._world, self._settings, self._throttle, self._owner.is_here
+            log,
+            self._io,
+            self._cleaner_io,
+            self._world,
+            self._settings,
+            self._throttle,
+            self._listener.is_here,
         )
 
     async def _back_off(self) -> None:
@@ -187,7 +195,7 @@ class Cleaner:
             and log not in self._runs
             and log.failure is None
             and self._set_aside.get(log, 0) <= now_ms
-            and self._owner.is_here(log)
+            and self._listener.is_here(log)
         )
 
     def _look_at(self, log: LocalLog, now_ms: int) -> plan.Dirt | None:
@@ -215,9 +223,9 @@ class Cleaner:
     async def _clean(self, run: Cleaning) -> None:
         log = run.log
         try:
-            if not self._owner.is_here(log):
+            if not self._listener.is_here(log):
                 raise Aborted
-            if not await self._owner.note_compacted(log):
+            if not await self._listener.note_compacted(log):
                 if log in self._compacted:
                     self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
             elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:
@@ -227,11 +235,11 @@ class Cleaner:
         except (StorageError, CorruptionError) as e:
             log.latch.note(e)
             if log.latch.failure is not None:
-                self._owner.flush_failed()
+                self._listener.flush_failed()
             if log in self._compacted and log.failure is None and not run.is_outdated:
                 self._fail(log, e)
         except Exception as e:
-            if log.state.swap is not None:
+            if log.swapping.current is not None:
                 raise  # nobody knows what its files are now
             _log.critical("a defect: %s cannot be cleaned", log.tip, exc_info=e)
             if log in self._compacted:
@@ -246,7 +254,7 @@ class Cleaner:
         began_ms = self._clock.monotonic_ms()
         end_offset, utilization = await run.run(dirt)
         self._set_aside.pop(log, None)
-        self._owner.cleaned(log)
+        self._listener.cleaned(log)
         self._metrics.cleanings += 1
         self._metrics.cleaned_bytes_read += counts.bytes_read
         self._metrics.cleaned_bytes_written += counts.bytes_written

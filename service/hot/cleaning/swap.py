@@ -28,9 +28,9 @@ from service.base.errors import StorageError
 from service.base.files import fsync_dir
 from service.hot import names
 from service.hot.cleaning.interrupted import SIDE_FILES, clear, marked, rename, take_names
+from service.hot.deletion_queue import DeletionQueue
 from service.hot.reading import LogReader
 from service.hot.segment import Segment
-from service.hot.segment_deletion import Trimming
 from service.hot.state import LogState
 
 _log = logging.getLogger(__name__)
@@ -92,20 +92,26 @@ def discard(disk: Disk, log: Path) -> None:
 
 
 class Swapping:
-    """The replacement of segments of one log in memory. Owned by the loop."""
+    """Replaces segments of one log in memory. Owned by the loop.
 
-    def __init__(self, state: LogState, trimming: Trimming, reader: LogReader) -> None:
+    ``current``: the replacement that is under way, None if there is none.
+    """
+
+    __slots__ = ("_queue", "_reader", "_state", "current")
+
+    def __init__(self, state: LogState, reader: LogReader, queue: DeletionQueue) -> None:
+        self.current: Swap | None = None
         self._state = state
-        self._trimming = trimming
         self._reader = reader
+        self._queue = queue
 
     def begin(self, old: Sequence[Segment], new: Segment) -> Swap | None:
-        """`new` is read from now on; its files are open. None where the log is not what it was any more."""
+        """Let reads use `new`, whose files are open. Returns None if the log has changed meanwhile."""
         state = self._state
         first = state.segments.slot_of(old[0].base_offset)
         there = state.segments.all[first : first + len(old)]
         same = len(there) == len(old) and all(one is other for one, other in zip(there, old, strict=True))
-        if state.failure is not None or state.swap is not None or not same or first < 0:
+        if state.failure is not None or self.current is not None or not same or first < 0:
             return None
         if old[-1] is state.segments.active:
             return None
@@ -113,20 +119,21 @@ class Swapping:
             state.segments.replace(old, [new])
         self._reader.forget()
         state.gaps_below = max(state.gaps_below, state.segments.bases[first + 1])
-        state.swap = Swap(state, old, new)
-        return state.swap
+        self.current = Swap(state, old, new)
+        return self.current
 
     def end(self, swap: Swap) -> None:
-        """Take over how `swap` went. `StorageError` where it failed: of the log, if it was committed."""
+        """Apply the outcome of `swap` in memory. `StorageError` if it failed; the replica is offline then if
+        the swap was committed."""
         state = self._state
-        if state.swap is not swap:
+        if self.current is not swap:
             return
-        state.swap = None
+        self.current = None
         try:
             swap.run()
         except StorageError as e:
             if swap.is_committed:
-                raise state.fail(f"what was cleaned could not take its place: {e}") from e
+                raise state.fail(f"a compacted segment could not replace the old ones: {e}") from e
             with state.lock:
                 state.segments.replace([swap.new], list(swap.old))
             self._reader.forget()
@@ -135,9 +142,9 @@ class Swapping:
         for handle in swap.new.handles:
             handle.moved(handle.path.with_suffix(""))
             handle.unpin()
-        self._trimming.replaced(swap.old)
+        self._queue.add_replaced(swap.old)
 
     def finish(self) -> None:
-        """Whoever changes the log's segments otherwise has to wait for what is under way. Blocks."""
-        if self._state.swap is not None:
-            self.end(self._state.swap)
+        """Finish the swap that is under way, before the log's segments change in another way. Blocks."""
+        if self.current is not None:
+            self.end(self.current)

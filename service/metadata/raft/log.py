@@ -124,7 +124,7 @@ class MetadataLog:
         try:
             if local.log_end_offset != end.offset:
                 raise CorruptionError(f"{directory}: ends at {local.log_end_offset}, it was {end.offset}")
-            local.flush()
+            local.durability.flush()
             anew = snapshot is not None and _is_apart(snapshot, end)
             voters = _history(static_voters or VoterSet(), snapshot, said, [] if anew else control)
             point = DurableOffset(world.disk, directory, local.log_end_offset)
@@ -189,7 +189,7 @@ class MetadataLog:
         for header in iter_headers(data):
             if header.is_control:
                 control += decode_batches(memoryview(data)[header.position : header.end])
-        self._log.append_raw(memoryview(data))
+        self._log.appender.append_raw(memoryview(data))
         for header in iter_headers(data):
             self.epochs.note(header.partition_leader_epoch, header.base_offset)
         for batch in control:
@@ -217,13 +217,13 @@ class MetadataLog:
 
     def flush(self, end_offset: int) -> None:
         """Make everything below `end_offset` durable, and note that it is. Blocks; for a `log-io` thread."""
-        self._log.flush(end_offset)
+        self._log.durability.flush(end_offset)
         self._durable.write(end_offset)
 
     def flush_up_to(self, end_offset: int) -> None:
         """As `flush`, where it is not done yet. The file of the offset never falls."""
         if self._log.recovery_point < end_offset:
-            self._log.flush(end_offset)
+            self._log.durability.flush(end_offset)
 
     def write_state(self, state: QuorumState) -> None:
         """Replace ``quorum-state``, durably. Blocks; for a `log-io` thread."""
@@ -231,13 +231,13 @@ class MetadataLog:
 
     def seal(self) -> None:
         """Begin a new segment, so that the ones before it can go once nobody needs them."""
-        self._log.roll()
+        self._log.appender.roll()
 
     def truncate_to(self, end_offset: int) -> None:
         """Drop what is at or beyond `end_offset`: another leader's log goes on differently. Blocks."""
         self._durable.write(end_offset)
         self._durable.sync()
-        self._log.truncate_to(end_offset)
+        self._log.truncation.truncate_to(end_offset)
         self.epochs.truncate(end_offset)
         self.voters.truncate(end_offset)
 
@@ -245,7 +245,7 @@ class MetadataLog:
         """Begin anew at the end of a snapshot that is on disk and holds these voters. Blocks."""
         self._durable.write(min(snapshot.end_offset, self._log.recovery_point))
         self._durable.sync()
-        self._log.restart_at(snapshot.end_offset)
+        self._log.truncation.restart_at(snapshot.end_offset)
         self._durable.write(snapshot.end_offset)
         self._durable.sync()
         for old in list_snapshots(self._disk, self.directory):
@@ -260,10 +260,10 @@ class MetadataLog:
 
         Returns the files that are no part of the log any more, for a `log-io` thread to remove.
         """
-        self._log.advance_log_start(offset)
+        self._log.deletion.advance_log_start(offset)
         self.epochs.forget_before(offset)
         self.voters.forget_before(offset)
-        return self._log.take_removals(now_ms)
+        return self._log.deletion_queue.take_due(now_ms)
 
     def note_durable(self) -> None:
         """Let a crash of the machine remember, too, how far the log was flushed. Blocks."""

@@ -114,7 +114,7 @@ async def _delete(
             outcomes[topic, partition] = _Deleted(found, found.delete_records(offset), wanted)
             while (
                 broker.replicas.get_by(topic, partition) is found
-                and found.log.delete_below_start() == MOST_AT_ONCE
+                and found.log.deletion.delete_below_start() == MOST_AT_ONCE
             ):
                 if piece.charge(SEGMENTS_US):
                     await piece.next_turn()

@@ -30,7 +30,7 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import Slice, each_in_slices, in_slices
 from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
-from service.hot.search import Look
+from service.hot.search import SegmentSearch
 from service.network.exchange import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
@@ -260,7 +260,7 @@ class _Offsets:
                 newest, low = found, found.timestamp + 1
         return newest
 
-    async def _look(self, partition: Partition, looks: Iterator[Look | None]) -> TimestampedOffset:
+    async def _look(self, partition: Partition, looks: Iterator[SegmentSearch | None]) -> TimestampedOffset:
         """Segment by segment, until one has the record; the request's other searches wait."""
         async with self._local:
             for look in looks:
@@ -270,7 +270,7 @@ class _Offsets:
                     try:
                         found = await self._broker.search_thread(look.run)
                     except CorruptionError as e:
-                        raise partition.log.by_time.corrupt(e) from e
+                        raise partition.log.timestamp_search.corrupt(e) from e
                     if found is not None:
                         return found
                 if self._piece.charge(SEGMENT_US):

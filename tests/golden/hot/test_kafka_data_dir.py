@@ -97,7 +97,7 @@ def test_what_we_write_is_what_kafka_wrote(data: Path, tmp_path: Path) -> None:
     )
     for name in sorted(name for name in kafka if name.endswith(".log")):
         for header in iter_headers(kafka[name]):
-            log.append_raw(memoryview(kafka[name])[header.position : header.end])
+            log.appender.append_raw(memoryview(kafka[name])[header.position : header.end])
     log.close()
     made = files(ours, ".log", ".index", ".timeindex", ".snapshot")
     made["00000000000000000524.snapshot"] = kafka["00000000000000000524.snapshot"]  # the log was begun at 524

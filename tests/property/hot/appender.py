@@ -34,7 +34,7 @@ async def append_for_ever(directory: Path, seed: int) -> None:
     while not background.done():
         _append(log, rng, epoch, clock.now_ms())
         if rng.random() < 0.05:
-            log.apply_local_retention(clock.now_ms())
+            log.deletion.apply_retention(clock.now_ms())
         if rng.random() < 0.05:
             await logs.flush(log)
         if rng.random() < 0.1:

@@ -101,12 +101,12 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.appender.roll()
 
     @rule(ms=st.integers(1, 6000))
     def time_passes(self, ms: int) -> None:
         self.clock.advance(ms)
-        for path in self.log.take_removals(self.clock.now_ms()):
+        for path in self.log.deletion_queue.take_due(self.clock.now_ms()):
             path.unlink(missing_ok=True)
 
     @rule(most_keys=st.sampled_from((3, 1000)))
@@ -120,7 +120,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(calls=st.integers(0, 150), for_ever=st.booleans(), code=st.sampled_from((errno.EIO, errno.ENOSPC)))
     def cleaning_fails(self, calls: int, for_ever: bool, code: int) -> None:
-        self.log.flush()
+        self.log.durability.flush()
         self.disk.fail("*", code, after=calls, times=None if for_ever else 1)
         with contextlib.suppress(StorageError):
             clean(self.log)
@@ -132,7 +132,7 @@ class CompactedLog(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.start, self.end))
-        end = self.log.truncate_to(offset)
+        end = self.log.truncation.truncate_to(offset)
         # A batch that lost its last records to compaction reaches as far as ever.
         assert end <= offset
         assert all(one.batch < offset for one in self.written if one.offset < end)
@@ -150,7 +150,7 @@ class CompactedLog(RuleBasedStateMachine):
     @rule(data=st.data())
     def start_moves(self, data: st.DataObject) -> None:
         self.start = data.draw(st.integers(self.start, self.end))
-        self.log.advance_log_start(self.start)
+        self.log.deletion.advance_log_start(self.start)
 
     @rule(lose=st.sampled_from(["", ".index", ".timeindex", ".snapshot"]))
     def crash(self, lose: str) -> None:

@@ -48,7 +48,7 @@ def test_searches_by_time_find_what_is_there_whatever_prefix_of_the_index_is_lef
     log = open_log(tmp_path / "whole", world=make_world(), index_interval_bytes=200)
     for at in times:
         log.append(batch(1, timestamp=at), 0, START_MS)
-    log.roll()
+    log.appender.roll()
     log.append(batch(1, timestamp=START_MS + 100_000), 0, START_MS)
     log.close()
     [index] = sorted((tmp_path / "whole").rglob(f"{0:020d}.timeindex"))

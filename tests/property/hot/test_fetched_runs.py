@@ -79,15 +79,15 @@ def test_a_run_leaves_what_its_batches_do(first: int, tmp_path: Path) -> None:
             count = chance.choice((1, 2, 5, 30, 100))
             data = b"".join(made[:count])
             del made[:count]
-            one.append_raw(memoryview(data))
+            one.appender.append_raw(memoryview(data))
             padded = memoryview(bytes(7) + data)
-            other.append_fetched(padded, scan_batches(padded, 7))
+            other.appender.append_fetched(padded, scan_batches(padded, 7))
             if chance.random() < 0.1:
                 end = chance.randrange(max(one.log_end_offset - 30, 0), one.log_end_offset + 1)
-                assert one.end_after(end) == other.end_after(end)
-                if one.end_after(end) == one.log_end_offset:
+                assert one.truncation.end_after(end) == other.truncation.end_after(end)
+                if one.truncation.end_after(end) == one.log_end_offset:
                     continue
-                assert one.truncate_to(end) == other.truncate_to(end)
+                assert one.truncation.truncate_to(end) == other.truncation.truncate_to(end)
                 break
         assert left_by(one) == left_by(other), f"seed {seed}: {options}"
 
@@ -108,9 +108,9 @@ def test_a_run_that_a_thread_writes_leaves_what_its_batches_do(first: int, tmp_p
             count = chance.choice((1, 2, 5, 30, 100))
             data = memoryview(b"".join(made[:count]))
             run, end = scan_batches(data), other.log_end_offset
-            ahead = other.begin_run(data, run)
+            ahead = other.appender.begin(data, run)
             if ahead is None:
-                other.append_fetched(data, run)
+                other.appender.append_fetched(data, run)
             else:
                 is_written = chance.random() < 0.7
                 if is_written:
@@ -118,10 +118,10 @@ def test_a_run_that_a_thread_writes_leaves_what_its_batches_do(first: int, tmp_p
                     assert (other.log_end_offset, other.read(end, 1 << 30).slice) == (end, None)
                 change(chance, one if not is_written else None, other)
                 ahead.write()  # a thread that comes too late
-                assert ahead.is_taken is is_written
+                assert ahead.is_appended is is_written
                 if not is_written:
                     continue
-            one.append_raw(data)
+            one.appender.append_raw(data)
             del made[:count]
         assert content(one) == content(other), f"seed {seed}: {options}"
         one.close()
@@ -143,15 +143,15 @@ def change(chance: random.Random, one: LocalLog | None, other: LocalLog) -> None
     """Do something to the log while a run is on its way to it, and to `one` where nothing comes of that."""
     match chance.randrange(4):
         case 0:
-            other.settle()
+            other.appender.finish()
         case 1:
-            assert other.truncate_to(1 << 40) == other.log_end_offset
+            assert other.truncation.truncate_to(1 << 40) == other.log_end_offset
         case 2:
-            other.note_leader_epoch(0)
+            other.appender.note_leader_epoch(0)
         case _:
-            other.roll()
+            other.appender.roll()
             if one is not None:
-                one.roll()
+                one.appender.roll()
 
 
 def content(log: LocalLog) -> tuple[object, bytes]:

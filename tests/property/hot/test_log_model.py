@@ -106,7 +106,7 @@ class LogMachine(RuleBasedStateMachine):
         for count in counts:
             parts.append((end, count, self.epoch))
             end += count
-        self.log.append_raw(raw(*parts, timestamp=self.clock.now_ms()))
+        self.log.appender.append_raw(raw(*parts, timestamp=self.clock.now_ms()))
         for part in parts:
             self.note(part[0], raw(part, timestamp=self.clock.now_ms()))
 
@@ -133,7 +133,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(ms=st.integers(1, 10_000))
     def time_passes(self, ms: int) -> None:
         self.clock.advance(ms)
-        for path in self.log.take_removals(self.clock.now_ms()):
+        for path in self.log.deletion_queue.take_due(self.clock.now_ms()):
             path.unlink(missing_ok=True)
 
     @rule()
@@ -142,17 +142,17 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.appender.roll()
 
     @rule()
     def flush(self) -> None:
-        assert self.log.flush() == self.end
+        assert self.log.durability.flush() == self.end
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.start, self.end))
         kept = [w for w in self.written if w.last < offset]
-        end = self.log.truncate_to(offset)
+        end = self.log.truncation.truncate_to(offset)
         expected = (
             self.end
             if offset == self.end
@@ -176,7 +176,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def start_moves(self, data: st.DataObject) -> None:
         self.start = max(self.start, data.draw(st.integers(self.start, self.end)))
-        self.log.advance_log_start(self.start)
+        self.log.deletion.advance_log_start(self.start)
 
     @rule(clean=st.booleans(), lose=st.sampled_from(["", ".index", ".timeindex", ".snapshot", "epochs"]))
     def restart(self, clean: bool, lose: str) -> None:

@@ -183,39 +183,39 @@ class ProducersOfALog(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.appender.roll()
 
     @rule()
     def flush(self) -> None:
-        self.log.flush()
+        self.log.durability.flush()
 
     @rule(all_of_it=st.booleans(), then_crash=st.booleans())
     def clean(self, all_of_it: bool, then_crash: bool) -> None:
         if all_of_it:
-            self.log.roll()
+            self.log.appender.roll()
         clean(self.log)
         self.remove()
         if then_crash:
             self.restart(stopped=False, lose=True)
 
     def remove(self) -> None:
-        for path in self.log.take_removals(self.clock.now_ms()):
+        for path in self.log.deletion_queue.take_due(self.clock.now_ms()):
             path.unlink(missing_ok=True)
 
     @rule(data=st.data())
     def start_moves(self, data: st.DataObject) -> None:
         start = data.draw(st.integers(self.log.log_start_offset, self.log.log_end_offset))
-        self.log.advance_log_start(start)
-        self.log.delete_below_start()
+        self.log.deletion.advance_log_start(start)
+        self.log.deletion.delete_below_start()
         self.remove()
 
     @rule(all_files_go=st.booleans())
     def everything_is_deleted(self, all_files_go: bool) -> None:
         """Records expire, their producers do not."""
         if all_files_go:
-            self.log.roll()
-        self.log.advance_log_start(self.log.log_end_offset)
-        self.log.delete_below_start()
+            self.log.appender.roll()
+        self.log.deletion.advance_log_start(self.log.log_end_offset)
+        self.log.deletion.delete_below_start()
         self.remove()
 
     @rule(stopped=st.booleans(), lose=st.booleans())
@@ -254,12 +254,12 @@ class ProducersOfALog(RuleBasedStateMachine):
         """Above what was compacted: what a producer sent before its last batch may be gone below."""
         least = max(self.log.local_log_start_offset, self.log.state.cleaned_offset)
         offset = data.draw(st.integers(least, self.log.log_end_offset))
-        self.cut(self.log.truncate_to(offset))
+        self.cut(self.log.truncation.truncate_to(offset))
 
     @rule(data=st.data())
     def disk_is_lost(self, data: st.DataObject) -> None:
         """The archive has sealed segments, each with the producers at its end."""
-        self.log.flush()
+        self.log.durability.flush()
         sealed = [one for one in self.log.sealed.describe_all() if one.producer_snapshot_path is not None]
         if not sealed:
             return
@@ -267,7 +267,7 @@ class ProducersOfALog(RuleBasedStateMachine):
         assert last.producer_snapshot_path is not None
         producers = decode_snapshot(last.producer_snapshot_path.read_bytes())
         start = min(self.log.log_start_offset, last.last_offset + 1)
-        self.log.restart_at(last.last_offset + 1, start, producers=producers)
+        self.log.truncation.restart_at(last.last_offset + 1, start, producers=producers)
         self.cut(last.last_offset + 1)
 
     def cut(self, end: int) -> None:

@@ -58,7 +58,7 @@ def test_a_thousand_kills_within_the_swap(tmp_path: Path) -> None:
     for number in range(MODELS):
         folder, size = tmp_path / f"model-{number}", 600 + 300 * number
         log = filled(folder, batches=chance.randrange(8, 40), segment_bytes=size)
-        log.flush()
+        log.durability.flush()
         models.append((folder, log.log_end_offset, size, last_of_each(records_in(log))))
         log.close(clean=False)
     kills = 0

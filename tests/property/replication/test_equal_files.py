@@ -54,7 +54,7 @@ class Node:
         assert isinstance(log, LocalLog)
         mark = self.logs.high_watermark(TIP) or 0
         self.standing = Standing(log, min(mark, log.log_end_offset))
-        self.logs.keep_marks(lambda: [(TIP, self.standing.high_watermark)])
+        self.logs.checkpoint_high_watermarks(lambda: [(TIP, self.standing.high_watermark)])
 
     @property
     def log(self) -> LocalLog:
@@ -239,9 +239,9 @@ class History:
         self.nodes.reverse()
         log = self.leading.log
         end = self.chance.randrange(log.log_start_offset, log.log_end_offset + 1)
-        async with self.leading.logs.cutting(log, log.end_after(end)) as is_told:
+        async with self.leading.logs.lower_recovery_point(log, log.truncation.end_after(end)) as is_told:
             assert is_told
-            end = log.truncate_to(end)
+            end = log.truncation.truncate_to(end)
         self.leading.standing.follower_mark(min(self.leading.standing.high_watermark, end))
         self.committed = {offset: data for offset, data in self.committed.items() if offset < end}
         self.is_clean = self.is_backed = False
@@ -259,9 +259,9 @@ class History:
         log = self.leading.log
         mark = self.leading.standing.high_watermark
         if log.failure is None and mark > log.log_start_offset:
-            log.move_log_start(self.chance.randrange(log.log_start_offset, mark + 1))
+            log.deletion.move_log_start(self.chance.randrange(log.log_start_offset, mark + 1))
             if self.chance.random() < 0.5:
-                log.delete_below_start()
+                log.deletion.delete_below_start()
 
     async def flush(self) -> None:
         node = self.chance.choice(self.nodes)

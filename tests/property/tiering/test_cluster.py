@@ -182,7 +182,7 @@ class Simulation:
                 replica = member.replicas[partition]
                 start_offset = replica.log.log_start_offset
                 offset = self.rng.randrange(start_offset, max(start_offset, replica.high_watermark) + 1)
-                replica.log.advance_log_start(offset)
+                replica.log.deletion.advance_log_start(offset)
 
     def switch_tiering(self, on: bool | None = None) -> None:
         self.is_on = not self.is_on if on is None else on
@@ -192,7 +192,7 @@ class Simulation:
             starts = [one.log.local_log_start_offset for one in replicas]
             for replica in replicas:
                 if not self.is_on:
-                    replica.log.advance_log_start(max(starts))
+                    replica.log.deletion.advance_log_start(max(starts))
                 replica.switch(on=self.is_on)
 
     def sweep(self) -> None:

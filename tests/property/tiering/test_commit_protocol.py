@@ -213,7 +213,7 @@ class Simulation:
         partition = self.rng.randrange(len(self.leaders))
         replica = self.replicas(partition)[self.leaders[partition]]
         offset = self.rng.randrange(replica.log.log_start_offset, replica.high_watermark + 1)
-        replica.log.advance_log_start(offset)
+        replica.log.deletion.advance_log_start(offset)
 
     def switch_tiering(self, on: bool | None = None) -> None:
         """Off, and on again. Replicas that are to be as good as each other begin alike then."""
@@ -224,7 +224,7 @@ class Simulation:
             starts = [one.log.local_log_start_offset for one in replicas]
             for replica in replicas:
                 if not self.is_on:
-                    replica.log.advance_log_start(max(starts))
+                    replica.log.deletion.advance_log_start(max(starts))
                 replica.switch(on=self.is_on)
 
     def reboot(self) -> None:

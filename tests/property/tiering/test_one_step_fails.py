@@ -182,10 +182,10 @@ def do(world: World, operation: Operation, replica: Replica) -> Callable[[], boo
         world.fill(2, replica)
         return lambda: world.lag(replica) == 0
     if operation is Operation.DELETE_RECORDS:
-        replica.log.advance_log_start(beyond)
+        replica.log.deletion.advance_log_start(beyond)
         return lambda: world.entry(replica).start_offset == beyond
     if operation is Operation.DELETE_ALL:
-        replica.log.advance_log_start(before.end_offset)
+        replica.log.deletion.advance_log_start(before.end_offset)
         return lambda: world.entry(replica).segments == 0
     if operation is Operation.EXPIRE:
         newest = outer_page(world, replica).max_timestamp
@@ -239,7 +239,7 @@ def test_a_harmed_object_keeps_nothing_of_others_from_being_deleted_or_swept(
     orphan = segment_key(SegmentKey(other.tip.topic_id, 0, 500, 509, 0, uuid4()))
     world.bucket.put(orphan, b"?")
     dropped = world.live(other)[0].key
-    other.log.advance_log_start(world.live(other)[1].base_offset)
+    other.log.deletion.advance_log_start(world.live(other)[1].base_offset)
     world.delete_topic("gone")
     rounds(world)
     world.sweep()
@@ -257,7 +257,7 @@ def test_delete_records_into_a_page_that_cannot_be_read_goes_to_its_border_and_i
     second = world.manifest(replica).pages[1]
     world.bucket.delete([second.key])
     world.reboot()
-    replica.log.advance_log_start(second.last_offset)
+    replica.log.deletion.advance_log_start(second.last_offset)
     versions = world.entry(replica).version
     rounds(world)
     assert world.entry(replica).start_offset == second.base_offset
@@ -265,7 +265,7 @@ def test_delete_records_into_a_page_that_cannot_be_read_goes_to_its_border_and_i
     why = world.manager.metrics.why(replica.tip) or ""
     assert why.startswith(f"{Task.EXPIRE.value}: ")
     assert second.key in why
-    replica.log.advance_log_start(second.last_offset + 1)
+    replica.log.deletion.advance_log_start(second.last_offset + 1)
     rounds(world, 2)
     assert world.entry(replica).start_offset == second.last_offset + 1
     assert world.manager.metrics.why(replica.tip) is None
@@ -313,7 +313,7 @@ def test_a_partition_whose_committed_manifest_is_gone_tiers_again_once_its_archi
         assert world.entry(replica).is_given_up
         world.switch(on=True)
     else:
-        replica.log.advance_log_start(lost.end_offset)
+        replica.log.deletion.advance_log_start(lost.end_offset)
     world.fill(2)
     rounds(world, 3)
     assert world.lag(replica) == 0
@@ -367,7 +367,7 @@ def test_brokers_go_on_once_the_head_that_a_repair_has_published_is_deleted(tmp_
     world.reboot()
     rounds(world, 2)
     assert "the bucket is ahead" in (replica.problem or "")
-    replica.log.advance_log_start(world.entry(replica).end_offset)
+    replica.log.deletion.advance_log_start(world.entry(replica).end_offset)
     rounds(world, 2)
     assert world.entry(replica).segments, "nothing is given up while HEAD says that somebody is ahead"
     world.bucket.delete([key])
@@ -382,7 +382,7 @@ def test_a_manifest_without_segments_that_is_gone_holds_up_no_copy(tmp_path: Pat
     [replica] = world.replicas
     world.fill(2)
     world.run()
-    replica.log.advance_log_start(world.entry(replica).end_offset)
+    replica.log.deletion.advance_log_start(world.entry(replica).end_offset)
     rounds(world, 2)
     assert world.entry(replica).segments == 0
     roll_back(world, {})
@@ -433,7 +433,7 @@ def test_copies_and_delete_records_go_on_where_the_oldest_object_is_gone(
     assert world.lag(replica) == 0
     assert world.entry(replica).segments == 6
     second = world.live(replica)[1].base_offset
-    replica.log.advance_log_start(second)
+    replica.log.deletion.advance_log_start(second)
     rounds(world, 3)
     assert world.entry(replica).start_offset == second
     assert world.manager.metrics.why(replica.tip) is None
@@ -452,7 +452,7 @@ def test_an_object_that_cannot_be_deleted_delays_no_other(
     dead = [segment.key for one in replicas for segment in world.live(one)[:4]]
     world.store.decide = refused(dead[1], operation="delete")
     for one in replicas:
-        one.log.advance_log_start(world.live(one)[4].base_offset)
+        one.log.deletion.advance_log_start(world.live(one)[4].base_offset)
     world.run()
     world.clock.advance(GRACE_MS)
     world.run()

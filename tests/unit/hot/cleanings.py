@@ -44,7 +44,7 @@ def clean(log: LocalLog, settings: CleanerSettings | None = None) -> bool:
 
     Raises what a cleaning raises.
     """
-    log.flush()
+    log.durability.flush()
     dirt = dirt_of(log)
     if dirt is None:
         return False

@@ -94,7 +94,7 @@ def get_or_create(
 
 def checkpoint(logs: LogManager) -> None:
     """Write recovery points and log starts of all logs now; raises why one could not be written."""
-    for error in logs._checkpoints.write(logs._offsets.take_all(logs._homes)).values():
+    for error in logs._checkpoints.files.write(logs._offsets.snapshot_all(logs._homes)).values():
         raise error
 
 

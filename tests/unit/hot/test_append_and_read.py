@@ -92,7 +92,7 @@ def test_offsets_outside_of_the_log_are_out_of_range_and_its_end_is_empty(tmp_pa
     log = open_log(tmp_path, segment_bytes=300)
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
-    log.advance_local_start(7)
+    log.deletion.advance_local_start(7)
     assert log.read(20, 1000).slice is None
     for offset in (-1, 6, 21):
         with pytest.raises(RequestError) as refused:
@@ -123,8 +123,8 @@ def test_a_slice_outlives_the_deletion_of_its_segment(tmp_path: Path) -> None:
     found = log.read(0, 1 << 20).slice
     assert found is not None
     before = found.read()
-    log.advance_log_start(20)
-    for path in log.take_removals(clock.now_ms()):
+    log.deletion.advance_log_start(20)
+    for path in log.deletion_queue.take_due(clock.now_ms()):
         path.unlink(missing_ok=True)
     assert not (log.dir / "00000000000000000000.log").exists()
     assert found.read() == before
@@ -137,7 +137,7 @@ def test_sealed_segments_hold_no_descriptors_beyond_the_cache(tmp_path: Path) ->
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(200):
         log.append(batch(1), 0, START_MS)
-    log.flush()  # until then each is held: the error of a write-back must find somebody to tell
+    log.durability.flush()  # until then each is held: the error of a write-back must find somebody to tell
     for offset in range(200):
         assert log.read(offset, 1 << 20).slice is not None
     assert len(log.sealed.describe_all()) == 199
@@ -150,9 +150,9 @@ def test_who_reads_a_segment_that_went_leaves_no_descriptor_behind(tmp_path: Pat
     log = open_log(tmp_path, segment_bytes=120, files=files)
     for _ in range(5):
         log.append(batch(1), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     read = next(iter(log.state.segments))
-    log.advance_log_start(2)
+    log.deletion.advance_log_start(2)
     before = len(os.listdir("/proc/self/fd"))
     for handle in read.handles:
         assert handle.get().pread(1, 0) is not None
@@ -167,7 +167,7 @@ def test_segments_that_wait_for_their_copy_hold_no_descriptors_beyond_the_cache(
     for _ in range(100):
         log.append(batch(1), 0, START_MS)
         waiting = log.sealed.describe_all()
-    log.flush()
+    log.durability.flush()
     for offset in range(100):
         assert log.read(offset, 1 << 20).slice is not None
     assert len(waiting) == 99
@@ -182,9 +182,9 @@ def test_segments_that_were_flushed_before_they_were_sealed_hold_no_descriptors_
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(60):
         log.append(batch(1), 0, START_MS)
-        log.flush()
-    log.roll()
-    log.flush()
+        log.durability.flush()
+    log.appender.roll()
+    log.durability.flush()
     assert len(log.sealed.describe_all()) == 60
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
@@ -203,7 +203,7 @@ def test_a_segment_rolls_by_record_time_and_by_the_clock_where_there_is_none(tmp
     log.append(batch(timestamp=START_MS), 0, START_MS)
     assert not log.append(batch(timestamp=START_MS + 1000), 0, START_MS).rolled
     assert log.append(batch(timestamp=START_MS + 1001), 0, START_MS).rolled
-    log.roll()
+    log.appender.roll()
     log.append(batch(timestamp=-1), 0, clock.now_ms())
     assert not log.append(batch(timestamp=START_MS + 10_000), 0, clock.now_ms()).rolled
     clock.advance(1001)
@@ -226,9 +226,9 @@ def test_a_segment_rolls_when_an_index_is_full(tmp_path: Path) -> None:
 
 def test_a_segment_rolls_before_a_relative_offset_overflows(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.append_raw(raw((0, 1, 0)))
-    assert not log.append_raw(raw((2**31 - 1, 1, 0))).rolled
-    assert log.append_raw(raw((2**31, 1, 0))).rolled
+    log.appender.append_raw(raw((0, 1, 0)))
+    assert not log.appender.append_raw(raw((2**31 - 1, 1, 0))).rolled
+    assert log.appender.append_raw(raw((2**31, 1, 0))).rolled
     assert log.read(2**31, 1 << 20).start_offset == 2**31
 
 
@@ -242,7 +242,7 @@ def test_a_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
 
 def test_raw_batches_keep_their_offsets_and_epochs(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400)
-    info = log.append_raw(raw((0, 2, 1), (2, 3, 1), (5, 1, 4), (6, 2, 4), (8, 5, 9)))
+    info = log.appender.append_raw(raw((0, 2, 1), (2, 3, 1), (5, 1, 4), (6, 2, 4), (8, 5, 9)))
     assert (info.first_offset, info.last_offset, info.rolled) == (0, 12, True)
     assert log.epochs.entries == ((1, 0), (4, 5), (9, 8))
     assert [(h.base_offset, h.partition_leader_epoch) for h in headers_from(log, 0)] == [
@@ -256,13 +256,13 @@ def test_raw_batches_keep_their_offsets_and_epochs(tmp_path: Path) -> None:
 
 def test_raw_batches_that_are_wrong_are_refused_as_a_whole(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.append_raw(raw((0, 2, 1)))
+    log.appender.append_raw(raw((0, 2, 1)))
     good = raw((2, 2, 1), (4, 2, 1))
     bad_crc = bytearray(good)
     bad_crc[-1] ^= 1
     for data in (raw((1, 1, 1)), raw((2, 2, 1), (3, 1, 1)), good[:-1], memoryview(bad_crc), good[:0]):
         with pytest.raises(CorruptionError):
-            log.append_raw(data)
+            log.appender.append_raw(data)
     assert log.log_end_offset == 2
     assert len(list(headers_from(log, 0))) == 1
 
@@ -327,7 +327,7 @@ def test_sealed_segments_tell_tiering_what_it_needs(tmp_path: Path) -> None:
     log.append(batch(2, timestamp=START_MS + 7), 1, START_MS)
     log.append(batch(2, timestamp=START_MS), 4, START_MS)
     clock.advance(500)
-    log.roll()
+    log.appender.roll()
     log.append(batch(1), 4, START_MS)
     (sealed,) = log.sealed.describe_all()
     assert (sealed.base_offset, sealed.last_offset) == (0, 3)
@@ -342,13 +342,13 @@ def test_truncation_drops_whole_batches_and_the_log_goes_on_from_there(tmp_path:
     log = open_log(tmp_path, segment_bytes=400, index_interval_bytes=1)
     for n in range(20):
         log.append(batch(2, timestamp=START_MS + n), n // 5, START_MS)
-    assert log.truncate_to(100) == 40
-    assert log.truncate_to(21) == 20
+    assert log.truncation.truncate_to(100) == 40
+    assert log.truncation.truncate_to(21) == 20
     assert log.epochs.entries == ((0, 0), (1, 10))
     assert [h.base_offset for h in headers_from(log, 0)] == list(range(0, 20, 2))
     assert log.max_timestamp_offset() == (19, START_MS + 10, 1)
     assert log.append(batch(1), 7, START_MS).first_offset == 20
-    assert log.truncate_to(0) == 0
+    assert log.truncation.truncate_to(0) == 0
     assert (log.size, log.log_end_offset) == (0, 0)
 
 
@@ -356,7 +356,7 @@ def test_a_restart_leaves_an_empty_log_at_the_new_offset(tmp_path: Path) -> None
     log = open_log(tmp_path, segment_bytes=400)
     for _ in range(20):
         log.append(batch(2), 0, START_MS)
-    log.restart_at(1000)
+    log.truncation.restart_at(1000)
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset, log.size) == (
         1000,
         1000,

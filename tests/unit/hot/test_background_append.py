@@ -12,7 +12,7 @@ import pytest
 
 from service.base.disk import DiskError
 from service.base.types import Buffer
-from service.hot.background_append import RunAhead, append_beside
+from service.hot.background_append import BackgroundAppend
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.records.scan import scan_batches
@@ -36,19 +36,19 @@ def a_run(log: LocalLog, count: int = 5) -> memoryview:
     return raw(*((end + 2 * number, 2, EPOCH) for number in range(count)))
 
 
-def begun(log: LocalLog) -> RunAhead:
+def begun(log: LocalLog) -> BackgroundAppend:
     data = a_run(log)
-    ahead = log.begin_run(data, scan_batches(data))
+    ahead = log.appender.begin(data, scan_batches(data))
     assert ahead is not None
     return ahead
 
 
 CHANGES: dict[str, Callable[[LocalLog], object]] = {
     "a leader appends": lambda log: log.append(batch(1), EPOCH, START_MS),
-    "a run comes": lambda log: log.append_raw(raw((log.log_end_offset + 10, 1, EPOCH))),
-    "a segment ends": lambda log: log.roll(),
-    "a leader is elected": lambda log: log.note_leader_epoch(EPOCH + 1),
-    "nothing is cut": lambda log: log.truncate_to(1 << 40),
+    "a run comes": lambda log: log.appender.append_raw(raw((log.log_end_offset + 10, 1, EPOCH))),
+    "a segment ends": lambda log: log.appender.roll(),
+    "a leader is elected": lambda log: log.appender.note_leader_epoch(EPOCH + 1),
+    "nothing is cut": lambda log: log.truncation.truncate_to(1 << 40),
     "it is closed": lambda log: log.close(),
 }
 
@@ -60,7 +60,7 @@ def test_what_was_written_stands_before_what_others_do(change: str, tmp_path: Pa
     ahead.write()
     assert (log.log_end_offset, log.size) == (3, log.state.segments.active.size)
     CHANGES[change](log)
-    assert ahead.is_taken
+    assert ahead.is_appended
     assert log.log_end_offset == {"a leader appends": 14, "a run comes": 14}.get(change, 13)
     if change == "a leader is elected":
         assert log.epochs.entries[-1] == (EPOCH + 1, 13)
@@ -73,8 +73,8 @@ def test_what_no_thread_has_begun_is_given_up(change: str, tmp_path: Path) -> No
     CHANGES[change](log)
     end, size = log.log_end_offset, log.size
     ahead.write()
-    log.settle()
-    assert not ahead.is_taken
+    log.appender.finish()
+    assert not ahead.is_appended
     assert (log.log_end_offset, log.size) == (end, size)
     assert sum(path.stat().st_size for path in log.dir.glob("*.log")) == size
 
@@ -82,21 +82,21 @@ def test_what_no_thread_has_begun_is_given_up(change: str, tmp_path: Path) -> No
 def test_what_is_cut_and_begun_anew_takes_the_run_with_it(tmp_path: Path) -> None:
     log = a_log(tmp_path / "log")
     begun(log).write()
-    assert log.truncate_to(3) == 3
+    assert log.truncation.truncate_to(3) == 3
     ahead = begun(log)
     ahead.write()
-    assert log.restart_at(100) == 100
+    assert log.truncation.restart_at(100) == 100
     assert log.size == 0
-    assert ahead.is_taken
+    assert ahead.is_appended
 
 
 def test_an_epoch_or_a_segment_that_begins_is_for_the_loop(tmp_path: Path) -> None:
     log = a_log(tmp_path / "log")
     newer = raw((3, 1, EPOCH + 1))
-    assert log.begin_run(newer, scan_batches(newer)) is None
-    log.roll()
+    assert log.appender.begin(newer, scan_batches(newer)) is None
+    log.appender.roll()
     data = a_run(log)
-    assert log.begin_run(data, scan_batches(data)) is None
+    assert log.appender.begin(data, scan_batches(data)) is None
 
 
 class Gate(FaultDisk):
@@ -119,7 +119,7 @@ async def given_up(log: LocalLog, disk: Gate, io: LogIo) -> None:
     """A run is being written, and whoever wanted it waits no more; the disk takes its time."""
     data = a_run(log)
     disk.is_shut = True
-    appending = asyncio.create_task(append_beside(io, log, data, scan_batches(data)))
+    appending = asyncio.create_task(log.appender.append_on_thread(io, data, scan_batches(data)))
     while not disk.came.is_set():
         await asyncio.sleep(0.001)
     disk.is_shut = False
@@ -162,12 +162,12 @@ def test_a_process_without_descriptors_refuses_and_goes_on(is_beside: bool, tmp_
     log = open_log(tmp_path / "log", world=make_world(disk=disk), clean=True, recovery_point=3)
     data = a_run(log)
     disk.fail("open", errno.EMFILE, path=".log")
-    append = log.begin_run if is_beside else log.append_fetched
+    append = log.appender.begin if is_beside else log.appender.append_fetched
     with pytest.raises(DiskError):
         append(data, scan_batches(data))
     disk.heal()
     assert log.failure is None
-    assert log.append_fetched(data, scan_batches(data)).last_offset == 12
+    assert log.appender.append_fetched(data, scan_batches(data)).last_offset == 12
 
 
 def test_a_bug_in_the_thread_leaves_nothing(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_a_bug_in_the_thread_leaves_nothing(tmp_path: Path) -> None:
     ahead.data = memoryview(b"")
     ahead.segment.write(memoryview(b"torn"))
     ahead.is_begun = True
-    log.settle()
-    assert not ahead.is_taken
+    log.appender.finish()
+    assert not ahead.is_appended
     assert (log.dir / f"{0:020}.log").stat().st_size == size
     assert log.failure is None
 
@@ -194,12 +194,12 @@ def test_what_a_disk_refuses_is_taken_back(torn: float | None, is_taken_back: bo
         if not is_taken_back:
             disk.fail("truncate", errno.EIO)
         with pytest.raises(DiskError):
-            await append_beside(io, log, data, scan_batches(data))
+            await log.appender.append_on_thread(io, data, scan_batches(data))
         assert (log.log_end_offset, log.size) == (3, size)
         assert (log.failure is None) is is_taken_back
         if is_taken_back:
             assert (log.dir / f"{0:020}.log").stat().st_size == size
-            assert await append_beside(io, log, data, scan_batches(data))
+            assert await log.appender.append_on_thread(io, data, scan_batches(data))
             assert log.log_end_offset == 13
         await io.finish()
 

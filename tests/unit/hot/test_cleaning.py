@@ -36,7 +36,7 @@ def filled(tmp_path: Path, disk: FaultDisk | None = None, batches: int = 60, **o
         pairs = [Pair(b"k%d" % (n * 3 % 7), b"value %d" % n), Pair(b"k%d" % (n % 7), b"x" * (n % 40))]
         codec = Codec.GZIP if n % 5 == 0 else Codec.NONE
         put(log, pairs, codec=codec, timestamp=START_MS + 10 * n, producer=(n % 2, 0, n // 2 * 2))
-    log.roll()
+    log.appender.roll()
     log.config = replace(log.config, segment_bytes=2500)  # from now on two become one
     return log
 
@@ -81,7 +81,7 @@ def test_a_reader_keeps_what_it_was_promised(tmp_path: Path) -> None:
     parts = (found.slice, *found.more)
     promised = [part.read() for part in parts]
     clean(log)
-    for path in log.take_removals(1 << 60):
+    for path in log.deletion_queue.take_due(1 << 60):
         path.unlink(missing_ok=True)
     assert [part.read() for part in parts] == promised
 
@@ -89,8 +89,8 @@ def test_a_reader_keeps_what_it_was_promised(tmp_path: Path) -> None:
 def test_what_is_replaced_goes_after_its_delay(tmp_path: Path) -> None:
     log = filled(tmp_path, file_delete_delay_ms=1000)
     clean(log)
-    assert log.take_removals(START_MS + 999) == []
-    doomed = log.take_removals(START_MS + 1000)
+    assert log.deletion_queue.take_due(START_MS + 999) == []
+    doomed = log.deletion_queue.take_due(START_MS + 1000)
     assert {path.suffix for path in doomed} == {".deleted", ".snapshot"}
     for path in doomed:
         path.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def test_producers_are_known_after_a_restart_without_their_snapshots(tmp_path: P
     """Though nothing of what they wrote is left."""
     log = filled(tmp_path)
     put(log, [Pair(b"k%d" % n, b"nobody's") for n in range(7)])
-    log.roll()
+    log.appender.roll()
     clean(log)
     assert len(records_in(log)) == 7
     known = {pid: (entry.epoch, entry.last_sequence) for pid, entry in log.producers}
@@ -145,7 +145,7 @@ def test_more_keys_than_the_memory_holds_are_cleaned_in_parts(tmp_path: Path) ->
     log = open_log(tmp_path, segment_bytes=3000, **POLICY)
     for n in range(300):
         put(log, [Pair(b"key %d" % (n % 100), b"value %d" % n), Pair(b"other %d" % (n % 37), b"")])
-    log.roll()
+    log.appender.roll()
     before = records_in(log)
     clean(log, CleanerSettings(dedupe_bytes=24 * 50))
     assert records_in(log) == sorted(last_of_each(before).values())
@@ -156,13 +156,13 @@ def test_deleted_keys_go_once_their_time_is_over(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock, segment_bytes=900, delete_retention_ms=1000, **POLICY)
     put(log, [Pair(b"a", b"1"), Pair(b"b", b"1")])
     put(log, [Pair(b"a", None)])
-    log.roll()
+    log.appender.roll()
     clean(log)
     assert [(one.key, one.value) for one in records_in(log)] == [(b"b", b"1"), (b"a", None)]
     for wait_ms, left in ((999, 2), (1, 1)):
         clock.advance(wait_ms)
         put(log, [Pair(b"c", b"1")])
-        log.roll()
+        log.appender.roll()
         clean(log)
         assert len([one for one in records_in(log) if one.key != b"c"]) == left
 
@@ -172,8 +172,8 @@ def test_a_segment_with_its_transactions(tmp_path: Path) -> None:
     data = make_batch(0, [Pair(b"a", b"1")])
     data += make_batch(1, [Pair(b"a", b"2")], producer=(5, 0, 0), transactional=True)
     data += make_marker(2, 5, commit=False)
-    log.append_raw(memoryview(bytearray(data)))
-    log.roll()
+    log.appender.append_raw(memoryview(bytearray(data)))
+    log.appender.roll()
     row = AbortedEntry(5, 1, 2, 2)
     log.state.segments.all[0].log.path.with_suffix(".txnindex").write_bytes(encode_row(row))
     clean(log)
@@ -213,9 +213,9 @@ def test_retention_and_cutting_come_between(tmp_path: Path) -> None:
     clean(log)
     kept = records_in(log)
     start = kept[len(kept) // 2].offset
-    log.advance_log_start(start)
+    log.deletion.advance_log_start(start)
     assert records_in(log) == [one for one in kept if one.offset >= start]
-    end = log.truncate_to(kept[-1].offset)
+    end = log.truncation.truncate_to(kept[-1].offset)
     assert [one.offset for one in records_in(log)] == [
         one.offset for one in kept if start <= one.offset < end
     ]
@@ -258,7 +258,7 @@ def test_every_call_fails_once_and_the_log_is_whole(tmp_path: Path) -> None:
             place = tmp_path / f"{kill}-{number}"
             disk = FaultDisk()
             log = filled(place, disk, batches=25)
-            log.flush()
+            log.durability.flush()
             disk.fail("*", errno.EIO, after=number, times=None if kill else 1)
             with contextlib.suppress(StorageError, CorruptionError):
                 clean(log)
@@ -274,7 +274,7 @@ def test_every_call_fails_once_and_the_log_is_whole(tmp_path: Path) -> None:
                 key: want[key].value for key in want if key != b"k0"
             }, number
             assert not [one.name for one in again.dir.iterdir() if one.suffix in (".cleaned", ".swap")]
-            again.roll()
+            again.appender.roll()
             if clean(again):
                 assert [one.offset for one in records_in(again)] == sorted(
                     one.offset for one in last_of_each(records_in(again)).values()
@@ -292,7 +292,7 @@ def test_a_cut_where_offsets_are_missing_ends_where_the_disk_says(tmp_path: Path
     clean(log)
     before = [record.offset for record in records_in(log)]
     assert before[0] > 0, "offsets are missing"
-    end = log.truncate_to(offset)
+    end = log.truncation.truncate_to(offset)
     assert end <= offset
     assert [record.offset for record in records_in(log)] == [one for one in before if one < end]
     assert all(one >= offset for one in before if one >= end)

@@ -40,7 +40,7 @@ def test_deleted_keys_may_be_kept_for_ever(tmp_path: Path) -> None:
     put(log, [Pair(b"a", None)])
     for _ in range(3):
         put(log, [Pair(b"c", b"1")])
-        log.roll()
+        log.appender.roll()
         clean(log)
         clock.advance(10**12)
         found = {one.key: (one.value, one.timestamp) for one in records_in(log)}
@@ -52,9 +52,9 @@ def test_a_gap_that_no_batch_can_span_stays(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=10_000, **POLICY)
     far = 3 * 2**31
     data = make_batch(0, [Pair(b"a", b"1")]) + make_batch(1, [Pair(b"a", b"2"), Pair(b"b", b"1")])
-    log.append_raw(memoryview(bytearray(data)))
-    log.append_raw(memoryview(bytearray(make_batch(far, [Pair(b"b", b"2")]))))
-    log.roll()
+    log.appender.append_raw(memoryview(bytearray(data)))
+    log.appender.append_raw(memoryview(bytearray(make_batch(far, [Pair(b"b", b"2")]))))
+    log.appender.roll()
     assert clean(log)
     want = [(1, b"2"), (far, b"2")]
     assert [(one.offset, one.value) for one in records_in(log)] == want
@@ -63,7 +63,7 @@ def test_a_gap_that_no_batch_can_span_stays(tmp_path: Path) -> None:
     again = reopened(log, tmp_path)
     assert [(one.offset, one.value) for one in records_in(again)] == want
     put(again, [Pair(b"a", b"3")])
-    again.roll()
+    again.appender.roll()
     assert clean(again)
     assert [one.offset for one in records_in(again)] == [far, far + 1]
 
@@ -72,17 +72,17 @@ def test_a_search_by_time_goes_on_in_what_was_cleaned(tmp_path: Path) -> None:
     """It pauses between segments, and those that it has not come to may be replaced meanwhile."""
     log = filled(tmp_path, file_delete_delay_ms=0)
     last = records_in(log)[-1]
-    searches = [log.by_time.looks(last.timestamp) for _ in range(3)]
-    newest = [log.by_time.looks_for_newest() for _ in range(3)]
+    searches = [log.timestamp_search.by_timestamp(last.timestamp) for _ in range(3)]
+    newest = [log.timestamp_search.by_max_timestamp() for _ in range(3)]
     for steps, (search, other) in enumerate(zip(searches, newest, strict=True)):
         for _ in range(1 + 3 * steps):
             assert next(search) is None
             assert next(other) is None
     clean(log)
-    for path in log.take_removals(1 << 60):
+    for path in log.deletion_queue.take_due(1 << 60):
         path.unlink(missing_ok=True)
     for search in (*searches, *newest):
-        assert log.by_time.find(search) == (last.offset, last.timestamp, 0)
+        assert log.timestamp_search.run(search) == (last.offset, last.timestamp, 0)
     assert log.failure is None
 
 
@@ -105,10 +105,10 @@ def test_doubtful_indexes_are_left_alone_within_the_swap(tmp_path: Path, at: str
     disk = FaultDisk()
     log = filled(tmp_path, disk)
     want, end = last_of_each(records_in(log)), log.log_end_offset
-    log.flush()
+    log.durability.flush()
 
     def doubt() -> None:
-        swap = log.state.swap
+        swap = log.swapping.current
         assert swap is not None
         swap.new.distrust_indexes()
         assert log.read(swap.new.base_offset, 1 << 20).slice is not None
@@ -160,7 +160,7 @@ def test_the_memory_of_the_keys_is_given_back_on_a_thread_and_not_on_the_loop(
     tmp_path: Path, aborted: bool
 ) -> None:
     log = filled(tmp_path)
-    log.flush()
+    log.durability.flush()
 
     async def main() -> None:
         world = log.state.world
@@ -191,10 +191,10 @@ class Cutting(LogIo):
 
     async def _and_cut(self, done: asyncio.Future[Any]) -> Any:
         found = await done
-        swap = self.log.state.swap
+        swap = self.log.swapping.current
         assert swap is not None
         if swap.new is self.log.state.segments.all[-2]:
-            self.log.truncate_to(self.offset)
+            self.log.truncation.truncate_to(self.offset)
             for n in range(40):
                 put(self.log, [Pair(b"k%d" % (n % 7), b"again")])
         return found
@@ -202,7 +202,7 @@ class Cutting(LogIo):
 
 def test_a_log_that_is_cut_beneath_its_cleaning_is_dirty_from_there_on(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.flush()
+    log.durability.flush()
     end = log.log_end_offset - 20
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_log_that_is_cut_beneath_its_cleaning_is_dirty_from_there_on(tmp_path:
 
     asyncio.run(main())
     assert log.state.cleaned_offset <= end
-    log.roll()
+    log.appender.roll()
     clean(log)
     assert len(records_in(log)) == 7
 
@@ -243,7 +243,7 @@ def test_a_log_is_cut_within_a_gap(tmp_path: Path) -> None:
             cleaned_offset=cleaned,
         )  # fmt: skip
         below = [one for one in records_in(log) if one.offset < offset]
-        end = log.truncate_to(offset)
+        end = log.truncation.truncate_to(offset)
         assert end <= offset
         gaps += end < offset - 2
         assert put(log, [Pair(b"k0", b"new")]) == end
@@ -260,7 +260,7 @@ def test_a_checkpoint_beyond_the_end_of_a_log_says_nothing(tmp_path: Path) -> No
     log = filled(tmp_path)
     clean(log)
     cleaned = log.state.cleaned_offset
-    log.truncate_to(cleaned - 30)
+    log.truncation.truncate_to(cleaned - 30)
     point = log.recovery_point
     log.close(clean=False)
     log = LocalLog.open(
@@ -269,7 +269,7 @@ def test_a_checkpoint_beyond_the_end_of_a_log_says_nothing(tmp_path: Path) -> No
     )  # fmt: skip
     while log.log_end_offset <= cleaned:
         put(log, [Pair(b"k%d" % (log.log_end_offset % 7), b"again")])
-    log.roll()
+    log.appender.roll()
     assert clean(log)
     assert len(records_in(log)) == 7
 
@@ -331,7 +331,7 @@ class Forgetful:
 
 def looked_after(log: LocalLog, owner: Any, until: Callable[[Cleaner, HotMetrics], bool]) -> HotMetrics:
     """Run a cleaner over the log until it has come so far."""
-    log.flush()
+    log.durability.flush()
     metrics = HotMetrics()
 
     async def main() -> None:
@@ -403,8 +403,8 @@ def test_looking_at_many_segments_takes_many_turns(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=900, **POLICY)
     for n in range(300):
         put(log, [Pair(b"k%d" % (n % 5), b"v")], timestamp=START_MS + n)
-        log.roll()
-    log.flush()
+        log.appender.roll()
+    log.durability.flush()
     log.close()
     disk = FaultDisk()
     config = LogConfig(segment_bytes=900, min_compaction_lag_ms=1, max_compaction_lag_ms=10**9, **POLICY)
@@ -442,7 +442,7 @@ def test_a_tombstone_with_an_odd_timestamp_is_no_damage(tmp_path: Path) -> None:
     for timestamp in (-(2**62), 2**62 + 5, 2**63 - 10):
         put(log, [Pair(b"a", b"1"), Pair(b"a", None), Pair(b"b", b"2")], timestamp=timestamp)
         put(log, [Pair(b"b", b"3")])
-    log.roll()
+    log.appender.roll()
     for n in range(3):
         clean(log)
         assert {one.key for one in records_in(log)} >= {b"a", b"b"}
@@ -450,4 +450,4 @@ def test_a_tombstone_with_an_odd_timestamp_is_no_damage(tmp_path: Path) -> None:
         assert read_header(log.state.segments.all[0].log.get().pread(200, 0)).base_offset >= 0
         put(log, [Pair(b"c%d" % n, b"x")])
         log.config = replace(log.config, segment_bytes=10_000)
-        log.roll()
+        log.appender.roll()

@@ -74,13 +74,13 @@ def test_an_epoch_is_on_disk_before_its_first_batch(tmp_path: Path) -> None:
     assert partition.unified.end_offset_of_epoch(4) == (4, 0)
     assert partition.append(batch(1), START_MS).first_offset == 0
     disk.log.clear()
-    log.flush()
+    log.durability.flush()
     assert ("fsync", log.dir / "leader-epoch-checkpoint") in disk.log
 
 
 def test_an_emptied_log_goes_on_with_the_archives_epochs_and_producers(tmp_path: Path) -> None:
     log = open_log(tmp_path, remote_storage_enable=True)
-    log.restart_at(1000, 50, epochs=EPOCHS, producers=PRODUCERS)
+    log.truncation.restart_at(1000, 50, epochs=EPOCHS, producers=PRODUCERS)
     for again in (log, None):
         if again is None:
             log.close(clean=False)
@@ -100,12 +100,12 @@ def test_a_restart_that_ends_anywhere_is_finished_or_has_not_begun(tmp_path: Pat
         log = open_log(directory, world=make_world(disk=disk), segment_bytes=400, remote_storage_enable=True)
         for n in range(12):
             log.append(batch(2, timestamp=START_MS + n), n // 5, START_MS)
-        log.flush()
+        log.durability.flush()
         disk.calls.clear()
         for fault in disk.faults:
             fault.seen = fault.hits = 0
             fault.call = "*"
-        log.restart_at(1000, 50, epochs=EPOCHS, producers=PRODUCERS)
+        log.truncation.restart_at(1000, 50, epochs=EPOCHS, producers=PRODUCERS)
 
     disk = FaultDisk()
     restart(tmp_path / "plain", disk)

@@ -232,7 +232,7 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
     for _ in range(20):
         log.append(batch(2), 0, START_MS)
     before = len(log.sealed.describe_all())
-    gone = log.apply_local_retention(START_MS)
+    gone = log.deletion.apply_retention(START_MS)
     assert gone > 0
     assert len(log.sealed.describe_all()) == before - gone
     assert log.log_start_offset == log.local_log_start_offset == 2 * 2 * gone
@@ -252,7 +252,7 @@ class TestBeyondTotalRetention:
 
     @staticmethod
     def apply(log: LocalLog, clock: ManualClock, *, is_archive_empty: bool = True) -> int:
-        return log.apply_local_retention(
+        return log.deletion.apply_retention(
             clock.now_ms(), 0, log.log_end_offset, is_archive_empty=is_archive_empty
         )
 
@@ -301,14 +301,14 @@ def test_records_from_the_future_stay_and_those_without_a_time_age_with_their_fi
         os.utime(path, (START_MS / 1000, START_MS / 1000))
     log.close()
     log = open_log(tmp_path, clock, segment_bytes=400, retention_ms=1000)
-    assert log.apply_local_retention(START_MS + 900) == 0
-    gone = log.apply_local_retention(START_MS + 5000)
+    assert log.deletion.apply_retention(START_MS + 900) == 0
+    gone = log.deletion.apply_retention(START_MS + 5000)
     assert (gone > 3) is (timestamp < 0)
     # An empty log has nothing that could be too old.
-    log.advance_log_start(log.log_end_offset)
-    log.roll()
-    log.apply_local_retention(START_MS)
-    assert log.apply_local_retention(START_MS + 10**12) == 0
+    log.deletion.advance_log_start(log.log_end_offset)
+    log.appender.roll()
+    log.deletion.apply_retention(START_MS)
+    assert log.deletion.apply_retention(START_MS + 10**12) == 0
 
 
 def test_retention_asks_the_disk_nothing_about_an_empty_log(
@@ -317,7 +317,7 @@ def test_retention_asks_the_disk_nothing_about_an_empty_log(
     """There may be ten thousand of them, and each question gives the interpreter away."""
     log = open_log(tmp_path, retention_ms=1000, retention_bytes=1)
     monkeypatch.delattr(SystemDisk, "stat")
-    assert log.apply_local_retention(START_MS + 10**12) == 0
+    assert log.deletion.apply_retention(START_MS + 10**12) == 0
 
 
 def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:
@@ -328,8 +328,8 @@ def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Pa
         log.append(batch(2), 0, START_MS)
     assert len(news) == len(log.sealed.describe_all())
     for change in (
-        lambda: log.apply_local_retention(START_MS),
-        lambda: log.advance_log_start(log.log_start_offset + 1),
+        lambda: log.deletion.apply_retention(START_MS),
+        lambda: log.deletion.advance_log_start(log.log_start_offset + 1),
         lambda: setattr(log, "config", LogConfig()),
     ):
         del news[:]
@@ -337,7 +337,7 @@ def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Pa
         assert news
     del news[:]
     log.sealed.watch(None)
-    log.roll()
+    log.appender.roll()
     assert not news
 
 
@@ -345,18 +345,18 @@ def test_with_remote_storage_only_what_the_bucket_holds_goes_and_the_start_stays
     log = open_log(tmp_path, segment_bytes=400, local_retention_ms=0, remote_storage_enable=True)
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
-    assert log.apply_local_retention(START_MS + 10_000) == 0
-    assert log.apply_local_retention(START_MS + 10_000, remote_end_offset=9) == 2
+    assert log.deletion.apply_retention(START_MS + 10_000) == 0
+    assert log.deletion.apply_retention(START_MS + 10_000, remote_end_offset=9) == 2
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
-    assert log.apply_local_retention(START_MS + 10_000, remote_end_offset=100, high_watermark=13) == 1
+    assert log.deletion.apply_retention(START_MS + 10_000, remote_end_offset=100, high_watermark=13) == 1
     assert log.local_log_start_offset == 12
 
 
 def test_an_active_segment_that_is_too_old_is_sealed_so_that_it_can_go(tmp_path: Path) -> None:
     log = open_log(tmp_path, retention_ms=1000)
     log.append(batch(2), 0, START_MS)
-    assert log.apply_local_retention(START_MS + 1001) == 0
-    assert log.apply_local_retention(START_MS + 1002) == 1
+    assert log.deletion.apply_retention(START_MS + 1001) == 0
+    assert log.deletion.apply_retention(START_MS + 1002) == 1
     assert (log.log_start_offset, log.log_end_offset, log.size) == (2, 2, 0)
     assert log.append(batch(1), 0, START_MS).first_offset == 2
 
@@ -366,12 +366,12 @@ def test_files_of_deleted_segments_stay_for_the_delay(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock, segment_bytes=400, file_delete_delay_ms=1000)
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
-    assert log.delete_segments(7, "test") == 2
+    assert log.deletion.delete_segments(7, "test") == 2
     clock.advance(999)
-    assert log.take_removals(clock.now_ms()) == []
+    assert log.deletion_queue.take_due(clock.now_ms()) == []
     assert (log.dir / "00000000000000000000.log").exists()
     clock.advance(1)
-    gone = log.take_removals(clock.now_ms())
+    gone = log.deletion_queue.take_due(clock.now_ms())
     assert [p.name for p in gone if p.suffix == ".log"] == [
         "00000000000000000000.log",
         "00000000000000000004.log",
@@ -385,10 +385,10 @@ def test_a_log_that_closes_while_files_are_being_removed_unlinks_nothing_before_
     log = open_log(tmp_path, clock, segment_bytes=400, file_delete_delay_ms=1000)
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
-    assert log.delete_segments(7, "test") == 2
+    assert log.deletion.delete_segments(7, "test") == 2
     clock.advance(1000)
-    assert log.take_removals(clock.now_ms())  # by somebody who is ended before he has unlinked them
-    assert log.delete_segments(13, "test") == 1
+    assert log.deletion_queue.take_due(clock.now_ms())  # by somebody who is ended before he has unlinked them
+    assert log.deletion.delete_segments(13, "test") == 1
     log.close()
     assert (log.dir / "00000000000000000008.log").exists()
     again = open_log(tmp_path, clock, clean=True)
@@ -400,10 +400,10 @@ def test_what_is_committed_in_the_bucket_bounds_retention_whatever_the_settings_
     for _ in range(10):
         log.append(batch(2), 0, START_MS)
     later = START_MS + 10_000
-    assert log.apply_local_retention(later, 0, is_tiered=True) == 0
-    assert log.apply_local_retention(later, 9, is_tiered=True) == 2
+    assert log.deletion.apply_retention(later, 0, is_tiered=True) == 0
+    assert log.deletion.apply_retention(later, 9, is_tiered=True) == 2
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
-    assert log.apply_local_retention(later) > 0
+    assert log.deletion.apply_retention(later) > 0
 
 
 def test_an_epoch_that_began_before_the_start_moved_is_in_the_file_before_its_first_record(
@@ -412,8 +412,8 @@ def test_an_epoch_that_began_before_the_start_moved_is_in_the_file_before_its_fi
     log = open_log(tmp_path)
     for n in range(10):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-    log.note_leader_epoch(1)
-    log.advance_log_start(5)
+    log.appender.note_leader_epoch(1)
+    log.deletion.advance_log_start(5)
     log.append(batch(1), 1, START_MS)
     assert LeaderEpochs.load(SystemDisk(), log.dir).entries == ((0, 5), (1, 10))
 
@@ -421,9 +421,9 @@ def test_an_epoch_that_began_before_the_start_moved_is_in_the_file_before_its_fi
 def test_who_led_and_wrote_nothing_forgets_that_epoch_when_it_is_cut_at_its_end(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(batch(10), 3, START_MS)
-    log.note_leader_epoch(4)
+    log.appender.note_leader_epoch(4)
     assert (log.epochs.newest, log.end_offset_of_epoch(3)) == (4, (3, 10))
-    assert log.truncate_to(10) == 10
+    assert log.truncation.truncate_to(10) == 10
     assert (log.epochs.newest, log.end_offset_of_epoch(4)) == (3, (-1, -1))
-    log.append_raw(raw((10, 1, 3)))
+    log.appender.append_raw(raw((10, 1, 3)))
     assert log.end_offset_of_epoch(3) == (3, 11)

@@ -29,7 +29,7 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0, file_delete_delay_
 
 async def started(directory: Path, disk: OneFsyncFails) -> LogManager:
     logs = LogManager([directory], make_world(ManualClock(START_MS), disk))
-    logs.keep_marks(lambda: {A: 5}.items())
+    logs.checkpoint_high_watermarks(lambda: {A: 5}.items())
     logs.claim("cluster", 1)
     await logs.open_all(lambda _: CONFIG)
     return logs
@@ -48,10 +48,10 @@ async def use(logs: LogManager) -> None:
                 await logs.flush(log)
     with contextlib.suppress(StorageError):
         await logs.checkpoint_starts()
-        async with logs.cutting(log, 10) as may_be_cut:
+        async with logs.lower_recovery_point(log, 10) as may_be_cut:
             if may_be_cut:
-                log.truncate_to(10)
-        log.delete_segments(3, "test")
+                log.truncation.truncate_to(10)
+        log.deletion.delete_segments(3, "test")
         await logs.flush(log)
     with contextlib.suppress(StorageError):
         await logs.delete([B])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.base.clock import ManualClock
 from service.hot.durability import Latch
-from service.hot.file_deletion import MayGo, Removals, remove, remove_in_order
+from service.hot.file_deletion import FileDeletion, Permission, delete, delete_in_order
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from tests.support.fault_disk import FaultDisk
@@ -25,7 +25,7 @@ def made(directory: Path, *names: str) -> list[Path]:
 def test_each_segment_is_gone_for_good_before_the_next_one_goes(tmp_path: Path) -> None:
     disk = FaultDisk()
     paths = made(tmp_path, "0.snapshot", "0.log", "0.index", "5.log", "5.index")
-    assert remove_in_order(disk, paths, Latch()) == 5
+    assert delete_in_order(disk, paths, Latch()) == 5
     assert not list(tmp_path.iterdir())
     assert [(call, path.name) for call, path in disk.log if call != "stat"] == [
         ("unlink", "0.snapshot"),
@@ -36,15 +36,15 @@ def test_each_segment_is_gone_for_good_before_the_next_one_goes(tmp_path: Path) 
         ("fsync_dir", tmp_path.name),
         ("unlink", "5.index"),
     ]
-    assert remove_in_order(disk, paths, Latch()) == 5, "they may be gone already"
-    assert remove_in_order(disk, [tmp_path / "gone" / "0.log"], Latch()) == 1
+    assert delete_in_order(disk, paths, Latch()) == 5, "they may be gone already"
+    assert delete_in_order(disk, [tmp_path / "gone" / "0.log"], Latch()) == 1
 
 
 def test_nothing_goes_before_what_stays(tmp_path: Path) -> None:
     disk, latch = FaultDisk(), Latch()
     paths = made(tmp_path, "0.log", "5.log", "9.log")
     disk.fail("unlink", errno.EIO, path="5.log")
-    assert remove_in_order(disk, paths, latch) == 1
+    assert delete_in_order(disk, paths, latch) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["5.log", "9.log"]
     assert latch.failure is None, "what stays is no lost write"
 
@@ -53,7 +53,7 @@ def test_a_removal_of_which_nobody_knows_whether_it_is_durable_is_the_last(tmp_p
     disk, latch = FaultDisk(), Latch()
     paths = made(tmp_path, "0.log", "5.log")
     disk.fail("fsync_dir", errno.EIO, times=1)
-    assert remove_in_order(disk, paths, latch) == 0
+    assert delete_in_order(disk, paths, latch) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["5.log"]
     assert latch.failure is not None
 
@@ -66,7 +66,7 @@ def test_what_nobody_needs_goes_in_any_order(tmp_path: Path) -> None:
     stays = tmp_path / "c-0"
     stays.mkdir()
     disk.fail("rmdir", errno.EIO, path="c-0")
-    remove(disk, [stays, tmp_path / "gone", tmp_path / "a-0", file])
+    delete(disk, [stays, tmp_path / "gone", tmp_path / "a-0", file])
     assert list(tmp_path.iterdir()) == [stays]
 
 
@@ -80,16 +80,16 @@ class Waiting:
         for _ in range(100):
             self.log.append(batch(2), 0, START_MS)
         self.bases = [segment.base_offset for segment in self.log]
-        self.log.delete_segments(self.bases[12], "test")
-        self.removals = Removals(LogIo(world.threads, 1), self.disk)
+        self.log.deletion.delete_segments(self.bases[12], "test")
+        self.removals = FileDeletion(LogIo(world.threads, 1), self.disk)
         self.checkpoints = 0
-        self.may = MayGo.NOW
+        self.may = Permission.NOW
 
     async def checkpoint(self) -> None:
         self.checkpoints += 1
 
     def run(self, now_ms: int) -> None:
-        asyncio.run(self.removals.remove_due(now_ms, self.checkpoint, lambda _: self.may))
+        asyncio.run(self.removals.delete_due(now_ms, self.checkpoint, lambda _: self.may))
 
     @property
     def left(self) -> list[int]:
@@ -99,16 +99,16 @@ class Waiting:
 
 def test_files_go_at_their_time_once_the_start_is_durable(tmp_path: Path) -> None:
     waiting = Waiting(tmp_path)
-    waiting.removals.doom(waiting.log, START_MS + 5)
+    waiting.removals.schedule(waiting.log, START_MS + 5)
     assert not waiting.removals.is_due(START_MS + 4)
     waiting.run(START_MS + 4)
     assert (waiting.left, waiting.checkpoints) == (waiting.bases, 0)
     assert waiting.removals.is_due(START_MS + 5)
-    waiting.may = MayGo.LATER
+    waiting.may = Permission.LATER
     waiting.run(START_MS + 5)
     assert (waiting.left, waiting.checkpoints) == (waiting.bases, 1)
     assert waiting.removals.is_due(START_MS + 5), "it is asked for again"
-    waiting.may = MayGo.NOW
+    waiting.may = Permission.NOW
     waiting.run(START_MS + 5)
     assert (waiting.left, waiting.checkpoints) == (waiting.bases[12:], 2)
     assert not waiting.removals.is_due(1 << 62)
@@ -117,8 +117,8 @@ def test_files_go_at_their_time_once_the_start_is_durable(tmp_path: Path) -> Non
 
 def test_files_of_a_log_that_is_not_here_any_more_are_left_to_its_directory(tmp_path: Path) -> None:
     waiting = Waiting(tmp_path)
-    waiting.removals.doom(waiting.log, START_MS)
-    waiting.may = MayGo.NEVER
+    waiting.removals.schedule(waiting.log, START_MS)
+    waiting.may = Permission.NEVER
     waiting.run(START_MS)
     assert waiting.left == waiting.bases
     assert not waiting.removals.is_due(1 << 62)
@@ -126,7 +126,7 @@ def test_files_of_a_log_that_is_not_here_any_more_are_left_to_its_directory(tmp_
 
 def test_what_stays_is_tried_again_after_ten_seconds_and_those_behind_it_wait(tmp_path: Path) -> None:
     waiting = Waiting(tmp_path)
-    waiting.removals.doom(waiting.log, START_MS)
+    waiting.removals.schedule(waiting.log, START_MS)
     waiting.disk.fail("unlink", errno.EIO, times=1, path=f"{waiting.bases[3]:020d}.log")
     waiting.run(START_MS)
     assert waiting.left == waiting.bases[3:]
@@ -142,7 +142,7 @@ def test_directories_go_without_a_checkpoint(tmp_path: Path) -> None:
     doomed = [tmp_path / f"a-{n}" for n in range(40)]
     for path in doomed:
         path.mkdir()
-        waiting.removals.doom(path, START_MS)
+        waiting.removals.schedule(path, START_MS)
     waiting.run(START_MS)
     assert waiting.checkpoints == 0
     assert not any(path.exists() for path in doomed)

@@ -28,13 +28,13 @@ def test_a_flush_is_one_fsync_of_the_log(tmp_path: Path) -> None:
     log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=0)
     for n in range(3):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     assert synced(disk)[f"{0:020d}.log"] == 1
     for n in range(3, 6):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-        log.flush()
+        log.durability.flush()
     assert synced(disk) == {f"{0:020d}.log": 3}
-    log.flush()
+    log.durability.flush()
     assert not synced(disk)
 
 
@@ -44,14 +44,14 @@ def test_a_sealed_segment_is_made_durable_with_its_indexes_and_its_successors_na
     disk = FaultDisk()
     log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=0)
     log.append(batch(3), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     synced(disk)
-    log.roll()
-    log.flush(log.active_base_offset)
+    log.appender.roll()
+    log.durability.flush(log.active_base_offset)
     files = {f"{0:020d}{suffix}": 1 for suffix in (".log", ".index", ".timeindex")}
     assert synced(disk) == {**files, f"{3:020d}.snapshot": 1, "events-0": 1}
     log.append(batch(3), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     assert synced(disk) == {f"{3:020d}.log": 1}
 
 
@@ -61,7 +61,7 @@ def test_a_clean_close_makes_the_active_segments_indexes_durable_and_nothing_if_
     disk = FaultDisk()
     log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=0)
     log.append(batch(3), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     synced(disk)
     log.close()
     assert {f"{0:020d}.index", f"{0:020d}.timeindex"} <= synced(disk).keys()
@@ -90,33 +90,33 @@ def test_a_failed_fsync_is_final_through_whichever_door_it_came(tmp_path: Path, 
     disk = FaultDisk()
     log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=0)
     log.append(batch(3), 0, START_MS)
-    log.flush()
-    log.roll()
+    log.durability.flush()
+    log.appender.roll()
     log.append(batch(3), 0, START_MS)
     fault = disk.fail(call, errno.EIO, times=1, only=lambda path: path.name == name)
     with pytest.raises(FsyncFailed):
-        log.flush()
+        log.durability.flush()
     assert fault.hits == 1
     for _ in range(2):
         with pytest.raises(LogOffline):
-            log.flush()
+            log.durability.flush()
     assert log.recovery_point == 3
     assert log.latch.failure is not None
     asked = len(disk.log)
     with pytest.raises(LogOffline):
-        log.flush()
+        log.durability.flush()
     assert len(disk.log) == asked, "nothing is asked of the disk any more"
 
 
 def test_the_time_until_the_next_flush_begins_with_one_that_covers_all(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     log = open_log(tmp_path, clock)
-    opened_ms = log.last_flush_ms
+    opened_ms = log.durability.last_flush_ms
     for _ in range(2):
         log.append(batch(3), 0, START_MS)
     clock.advance(50)
-    assert log.flush(3) == 3
-    assert log.last_flush_ms == opened_ms
+    assert log.durability.flush(3) == 3
+    assert log.durability.last_flush_ms == opened_ms
     clock.advance(50)
-    assert log.flush() == 6
-    assert log.last_flush_ms == opened_ms + 100
+    assert log.durability.flush() == 6
+    assert log.durability.last_flush_ms == opened_ms + 100

@@ -40,9 +40,9 @@ class Node:
 
     def __init__(self, *directories: Path, disk: FaultDisk | None = None) -> None:
         self.clock = ManualClock(START_MS)
-        self.logs = LogManager(directories, make_world(self.clock, disk), mark_interval_ms=5_000)
+        self.logs = LogManager(directories, make_world(self.clock, disk), high_watermark_interval_ms=5_000)
         self.marks: dict[TopicIdPartition, int] = {}
-        self.logs.keep_marks(lambda: self.marks.items())
+        self.logs.checkpoint_high_watermarks(lambda: self.marks.items())
 
     async def open(self, *tips: TopicIdPartition) -> Node:
         await self.logs.open_all(lambda _: LogConfig())

@@ -24,9 +24,9 @@ def filled(tmp_path: Path, disk: FaultDisk) -> LocalLog:
     log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=100, files=FileCache(disk, 1))
     for n in range(BATCHES):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-    log.roll()
+    log.appender.roll()
     log.append(batch(1, timestamp=START_MS + BATCHES), 0, START_MS)
-    log.flush()
+    log.durability.flush()
     return log
 
 
@@ -165,7 +165,7 @@ def test_entries_that_were_cut_off_are_not_remembered(
     log = open_log(tmp_path, index_interval_bytes=100)
     for n in range(600):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-    log.truncate_to(200)
+    log.truncation.truncate_to(200)
     for n in range(500):
         log.append(batch(3, timestamp=START_MS + n), 0, START_MS)
     for offset in (251, 290, 1000):

@@ -120,7 +120,7 @@ def cut(machine: Machine) -> None:
     logs, _ = machine.opened()
     log = logs.get(TIP.topic_id, 0)
     assert log is not None
-    log.truncate_to(2)
+    log.truncation.truncate_to(2)
     machine.kill()
 
 
@@ -128,7 +128,7 @@ def begun_anew(machine: Machine) -> None:
     logs, _ = machine.opened()
     log = logs.get(TIP.topic_id, 0)
     assert log is not None
-    log.restart_at(100, 100)
+    log.truncation.restart_at(100, 100)
     machine.kill()
 
 
@@ -141,7 +141,7 @@ def deleted(machine: Machine) -> None:
 def rolled(machine: Machine) -> None:
     logs, _ = machine.opened()
     log = append(logs)
-    log.roll()
+    log.appender.roll()
     append(logs, count=1)
     machine.kill()
 
@@ -150,9 +150,9 @@ def expired(machine: Machine) -> None:
     """The segment that was active is sealed and goes; nothing was written since."""
     logs, _ = machine.opened()
     log = append(logs)
-    log.roll()
-    assert log.advance_log_start(log.log_end_offset) == 1
-    for path in log.take_removals(START_MS + 3_600_000):
+    log.appender.roll()
+    assert log.deletion.advance_log_start(log.log_end_offset) == 1
+    for path in log.deletion_queue.take_due(START_MS + 3_600_000):
         path.unlink(missing_ok=True)
     assert not active(machine).exists()
     machine.kill()

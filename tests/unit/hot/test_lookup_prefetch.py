@@ -11,7 +11,7 @@ import pytest
 from service.base.disk import Open, SystemDisk
 from service.base.types import Buffer
 from service.hot.log import LocalLog
-from service.hot.lookup_prefetch import MOST_STEPS, bring
+from service.hot.lookup_prefetch import MOST_PREFETCHES, prefetch
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch, open_log
@@ -63,7 +63,7 @@ def filled(tmp_path: Path, disk: SystemDisk | FaultDisk, source: random.Random) 
         value = source.randbytes(source.choice((10, 500, 20_000)))
         log.append(batch(source.randint(1, 5), timestamp=now_ms, value=value), 0, now_ms)
         if not source.randrange(40):
-            log.roll()
+            log.appender.roll()
     log.close()
     return open_log(tmp_path, **options)
 
@@ -77,11 +77,11 @@ def test_what_a_read_looks_at_is_brought_in_a_few_steps(
     asked = [source.randrange(log.log_end_offset) for _ in range(100)]
     steps = 0
     for offset in (0, *asked, log.log_end_offset - 1):
-        for _ in range(MOST_STEPS):
-            missing = log.reader.far(offset)
+        for _ in range(MOST_PREFETCHES):
+            missing = log.reader.missing_pages(offset)
             steps += bool(missing)
-            bring(missing)
-        assert not log.reader.far(offset), f"{offset}, seed {SEED}"
+            prefetch(missing)
+        assert not log.reader.missing_pages(offset), f"{offset}, seed {SEED}"
         found = log.read(offset, 1)
         assert found.start_offset <= offset, f"seed {SEED}"
         log.reader.forget()
@@ -94,9 +94,9 @@ def test_where_consumers_stand_nothing_is_looked_for(tmp_path: Path) -> None:
     log = open_log(tmp_path, world=make_world(disk=disk))
     for _ in range(3):
         log.append(batch(2), 0, START_MS)
-    assert log.reader.far(4)
+    assert log.reader.missing_pages(4)
     log.read(0, 1_000_000, 4)
-    assert not log.reader.far(4)
+    assert not log.reader.missing_pages(4)
 
 
 @pytest.mark.parametrize("call", ["open", "pread"])
@@ -104,7 +104,7 @@ def test_an_error_belongs_to_the_read(tmp_path: Path, call: str) -> None:
     disk = FaultDisk()
     log = filled(tmp_path, disk, random.Random(SEED))
     disk.fail(call)
-    assert not log.reader.far(0)
+    assert not log.reader.missing_pages(0)
     disk.heal()
     assert log.read(0, 1).start_offset == 0
 
@@ -115,5 +115,5 @@ def test_a_wrong_index_leads_nowhere(tmp_path: Path) -> None:
     index = log.dir / f"{0:020d}.index"
     index.write_bytes(b"\xff" * index.stat().st_size)
     for _ in range(2):
-        bring(log.reader.far(1))
+        prefetch(log.reader.missing_pages(1))
     assert log.read(1, 1).start_offset <= 1

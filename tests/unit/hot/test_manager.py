@@ -171,7 +171,7 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
     log = get_or_create(logs, A, CONFIG)
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
-    log.advance_log_start(33)
+    log.deletion.advance_log_start(33)
     checkpoint(logs)
     close(logs, clean=False)
     again = manager(tmp_path)
@@ -298,7 +298,7 @@ def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: 
     log = get_or_create(logs, A, CONFIG)
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
-    log.advance_log_start(33)
+    log.deletion.advance_log_start(33)
     checkpoint(logs)
     delete(logs, A)
     successor = A._replace(topic_id=UUID(int=99))
@@ -371,7 +371,7 @@ def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> No
     async def checkpointed() -> None:
         await asyncio.sleep(0.05)  # the interval begins with `run`
         clock.advance(1000)
-        log.roll()
+        log.appender.roll()
         await until((tmp_path / "recovery-point-offset-checkpoint").exists)
 
     while_running(logs, checkpointed)
@@ -413,7 +413,7 @@ def test_a_segment_whose_producers_are_still_to_be_written_is_told_of_after_its_
     log.sealed.watch(lambda: news.append(len(log.sealed.spans(0, 10))))
     for producer in range(600):
         log.append(batch(1, producer_id=producer, epoch=0, sequence=0), 0, START_MS)
-    log.roll()
+    log.appender.roll()
     assert news == [0], "sealed, and held back"
     while_running(logs, lambda: until(lambda: news[-1] == 1))
     (sealed,) = log.sealed.describe_all()
@@ -454,10 +454,10 @@ def test_a_start_that_falls_is_told_soon(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     log = get_or_create(logs, A, CONFIG)
     log.append(batch(10), 0, START_MS)
-    log.move_log_start(5)
+    log.deletion.move_log_start(5)
     path, name = tmp_path / "log-start-offset-checkpoint", (A.topic, A.partition)
     while_running(logs, lambda: until(lambda: path.exists() and checkpointed(path).get(name) == 5))
-    assert log.truncate_to(5) == 0, "its batch goes as a whole"
+    assert log.truncation.truncate_to(5) == 0, "its batch goes as a whole"
     while_running(logs, lambda: until(lambda: name not in checkpointed(path)))
     log.append(batch(3), 1, START_MS)
     close(logs, clean=False)
@@ -482,15 +482,15 @@ def test_a_log_may_be_cut_once_its_checkpoint_says_no_more_than_what_is_left(tmp
         await logs.checkpoint_starts()
         assert checkpointed(file) == {("a", 0): 20}
         disk.fail("rename", errno.EIO, path=file.name)
-        async with logs.cutting(log, 10) as may_be_cut:
+        async with logs.lower_recovery_point(log, 10) as may_be_cut:
             assert not may_be_cut
         disk.heal()
-        async with logs.cutting(log, 10) as may_be_cut:
+        async with logs.lower_recovery_point(log, 10) as may_be_cut:
             assert may_be_cut
             assert checkpointed(file) == {("a", 0): 10}
-            log.truncate_to(10)
+            log.truncation.truncate_to(10)
         written = disk.calls["rename"]
-        async with logs.cutting(log, 10) as may_be_cut:
+        async with logs.lower_recovery_point(log, 10) as may_be_cut:
             assert may_be_cut
         assert disk.calls["rename"] == written, "it said no more before"
         await logs.close()

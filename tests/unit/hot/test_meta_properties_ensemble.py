@@ -12,7 +12,7 @@ from service.base.disk import SystemDisk
 from service.base.errors import ConfigError
 from service.hot.directories import LogDirs
 from service.hot.log_dir import META, MetaProperties, is_reserved, write_meta
-from service.hot.meta_properties_ensemble import Ensemble, load_ensemble
+from service.hot.meta_properties_ensemble import MetaPropertiesEnsemble, load_ensemble
 from tests.support.world import make_world
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -25,7 +25,9 @@ def formatted(path: Path, number: int, cluster_id: str = CLUSTER_ID, node_id: in
     return path
 
 
-def refused(ensemble: Ensemble, cluster_id: str | None = None, node_id: int | None = None) -> str:
+def refused(
+    ensemble: MetaPropertiesEnsemble, cluster_id: str | None = None, node_id: int | None = None
+) -> str:
     with pytest.raises(ConfigError) as raised:
         ensemble.verify(cluster_id, node_id)
     return str(raised.value)

@@ -100,12 +100,12 @@ def test_a_write_that_cannot_be_taken_back_takes_the_replica_offline(tmp_path: P
     attempts: list[Callable[[], object]] = [
         lambda: log.append(batch(1), 0, START_MS),
         lambda: log.read(0, 1000),
-        lambda: log.flush(),
-        lambda: log.roll(),
+        lambda: log.durability.flush(),
+        lambda: log.appender.roll(),
         lambda: log.offset_for_timestamp(0),
     ]
     for attempt in attempts:
-        with pytest.raises(LogOffline, match="events-0 is offline: a failed write could not be taken back"):
+        with pytest.raises(LogOffline, match="events-0 is offline: a failed write could not be undone"):
             attempt()
     again = opened(tmp_path, disk)
     assert again.log_end_offset == 1
@@ -142,7 +142,7 @@ def test_retention_that_the_disk_refuses_makes_no_read_skip_anything(tmp_path: P
         log.append(batch(1, timestamp=START_MS + n), n // 10, START_MS)
     disk.fail(call, errno.EIO)
     with contextlib.suppress(StorageError):
-        log.apply_local_retention(START_MS)
+        log.deletion.apply_retention(START_MS)
     disk.heal()
     start = log.log_start_offset
     assert stamps(log) == [(n, START_MS + n) for n in range(start, 40)]
@@ -154,8 +154,8 @@ def test_no_file_goes_before_the_start_is_told(tmp_path: Path) -> None:
     log = opened(tmp_path, FaultDisk(), retention_bytes=1000)
     for n in range(40):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-    assert log.apply_local_retention(START_MS) > 2
-    # The process ends here, before anybody took `take_removals`: all of it is there as it was.
+    assert log.deletion.apply_retention(START_MS) > 2
+    # The process ends here, before anybody called `take_due`: all of it is there as it was.
     assert [base for base, _ in stamps(opened(tmp_path, FaultDisk()))] == list(range(40))
 
 
@@ -183,10 +183,10 @@ def workload(tmp_path: Path, disk: FaultDisk, outcome: Outcome) -> None:
             outcome.refused.append(timestamp)
         with contextlib.suppress(StorageError, RequestError):
             if n % 7 == 6:
-                log.flush()
+                log.durability.flush()
             if n == 15:
-                log.advance_log_start(5)
-                for path in log.take_removals(1 << 62):
+                log.deletion.advance_log_start(5)
+                for path in log.deletion_queue.take_due(1 << 62):
                     disk.unlink(path)
         outcome.start, outcome.recovery_point = log.log_start_offset, log.recovery_point
     log.close(clean=False)

@@ -129,7 +129,7 @@ def test_a_marker_ends_a_transaction_and_that_survives_a_restart(tmp_path: Path,
         base_offset=3, producer_id=9, producer_epoch=0, is_transactional=True, is_control=True
     )
     marker.add(START_MS + 70, bytes.fromhex("00000001"), bytes.fromhex("00000000002a"))
-    log.append_raw(memoryview(marker.build()))
+    log.appender.append_raw(memoryview(marker.build()))
     log.close(clean)
     entry = open_log(tmp_path, clean=clean).producers.get(9)
     assert entry is not None
@@ -164,7 +164,7 @@ def test_truncation_takes_producer_state_back(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=500)
     for sequence in range(20):
         send(log, sequence)
-    log.truncate_to(11)
+    log.truncation.truncate_to(11)
     assert refused(log, 12) is ErrorCode.out_of_order_sequence_number
     assert send(log, 11).first_offset == 11
 
@@ -243,12 +243,12 @@ def test_a_roll_leaves_the_snapshot_of_many_producers_to_its_flush(tmp_path: Pat
     for n in range(600):
         log.append(batch(1, producer_id=n, epoch=0, sequence=0), 0, START_MS)
     disk.log.clear()
-    log.roll()
+    log.appender.roll()
     assert not any(path.name.startswith(f"{600:020d}.snapshot") for _, path in disk.log)
     assert log.sealed.describe_all() == []
     for n in range(600):
         log.append(batch(1, producer_id=n, epoch=0, sequence=1), 0, START_MS)
-    log.flush(log.active_base_offset)
+    log.durability.flush(log.active_base_offset)
     (sealed,) = log.sealed.describe_all()
     assert sealed.producer_snapshot_path is not None
     entries = dict(decode_snapshot(sealed.producer_snapshot_path.read_bytes()))
@@ -263,7 +263,7 @@ def test_a_snapshot_that_was_not_written_is_made_up_for_by_the_log(tmp_path: Pat
     log = open_log(tmp_path)
     for n in range(600):
         log.append(batch(1, producer_id=n, epoch=0, sequence=0), 0, START_MS)
-    log.roll()
+    log.appender.roll()
     log.close(clean=False)
     again = open_log(tmp_path)
     assert len(again.producers) == 600

@@ -341,7 +341,7 @@ def test_a_lost_epoch_file_is_learnt_from_the_batches(tmp_path: Path) -> None:
 
 def test_epochs_below_a_start_that_no_crash_remembers_are_there_again(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.advance_log_start(45)
+    log.deletion.advance_log_start(45)
     assert log.epochs.entries == ((2, 45),)
     again = open_log(tmp_path, recovery_point=60, **SETTINGS)
     assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
@@ -350,7 +350,7 @@ def test_epochs_below_a_start_that_no_crash_remembers_are_there_again(tmp_path: 
 
 def test_epochs_that_were_written_without_the_first_ones_are_learnt_from_the_batches(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.advance_log_start(45)
+    log.deletion.advance_log_start(45)
     log.epochs.assign(7, 60)
     again = open_log(tmp_path, recovery_point=60, **SETTINGS)
     assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
@@ -395,7 +395,7 @@ def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> N
 
 def test_the_start_offset_survives(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    log.advance_log_start(25)
+    log.deletion.advance_log_start(25)
     log.close()
     again = open_log(tmp_path, clean=True, log_start_offset=25, **SETTINGS)
     assert (again.log_start_offset, again.local_log_start_offset) == (25, 25)
@@ -405,7 +405,7 @@ def test_the_start_offset_survives(tmp_path: Path) -> None:
 
 def test_with_remote_storage_the_log_begins_where_the_checkpoint_says(tmp_path: Path) -> None:
     log = filled(tmp_path, remote_storage_enable=True)
-    log.advance_local_start(30)
+    log.deletion.advance_local_start(30)
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 30)
     log.close()
     again = open_log(tmp_path, clean=True, log_start_offset=4, remote_storage_enable=True, **SETTINGS)
@@ -415,16 +415,16 @@ def test_with_remote_storage_the_log_begins_where_the_checkpoint_says(tmp_path: 
 
 def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    assert log.flush(25) == 25
+    assert log.durability.flush(25) == 25
     assert log.recovery_point == 25
-    assert log.flush() == 60
-    log.truncate_to(30)
+    assert log.durability.flush() == 60
+    log.truncation.truncate_to(30)
     assert log.recovery_point == 30
 
 
 def test_a_gap_in_raw_offsets_survives_a_crash_within_a_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, cleanup_policy="compact")
-    log.append_raw(raw((0, 2, 1), (10, 2, 1)))
+    log.appender.append_raw(raw((0, 2, 1), (10, 2, 1)))
     again = open_log(tmp_path, cleanup_policy="compact")
     assert again.log_end_offset == 12
     assert again.read(5, 1000).start_offset == 10
@@ -437,5 +437,5 @@ def test_greatest_timestamp_of_the_open_segment_is_right_after_a_restart(tmp_pat
     again = open_log(tmp_path, ManualClock(START_MS))
     assert again.max_timestamp_offset() == (0, START_MS + 99, 0)
     again.append(batch(timestamp=START_MS + 5), 0, START_MS)
-    again.roll()
+    again.appender.roll()
     assert again.max_timestamp_offset() == (0, START_MS + 99, 0)

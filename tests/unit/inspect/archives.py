@@ -156,7 +156,7 @@ def make_archive(tmp: Path) -> Archive:
     for one, count in ((long, 10), (masked, 8), (gone, 3), (again, 4)):
         world.fill(count, one)
     _run(world)
-    masked.log.advance_log_start(world.live(masked)[1].base_offset + 1)
+    masked.log.deletion.advance_log_start(world.live(masked)[1].base_offset + 1)
     _run(world)
     older_copy = copy_metadata(world)
     older = {

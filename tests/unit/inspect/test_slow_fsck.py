@@ -42,7 +42,7 @@ class SlowStore(MemoryStore):
         entry = node.entry(replica)
         if entry is not None and entry.segments > self._kept:
             live = node.live(replica)
-            replica.log.advance_log_start(live[len(live) - self._kept].base_offset)
+            replica.log.deletion.advance_log_start(live[len(live) - self._kept].base_offset)
         node.run()
         node.clock.advance(GRACE_MS)
         node.run()

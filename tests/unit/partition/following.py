@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from service.hot.background_append import append_beside
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.records.scan import BatchScan
@@ -35,17 +34,17 @@ class NoFiles:
         self.io: LogIo | None = None
         """whose threads write what is behind; nobody's where there is none"""
 
-    async def append_beside(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool:
+    async def append_on_thread(self, log: LocalLog, data: memoryview, run: BatchScan) -> bool:
         if self.io is not None:
-            return await append_beside(self.io, log, data, run)
-        log.append_fetched(data, run)
+            return await log.appender.append_on_thread(self.io, data, run)
+        log.appender.append_fetched(data, run)
         return True
 
     async def flush(self, log: LocalLog) -> None:
         self.flushed.append(log.log_end_offset)
 
     @asynccontextmanager
-    async def cutting(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
+    async def lower_recovery_point(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
         self.asked.append(offset)
         yield self.says_so
 

@@ -74,7 +74,7 @@ class Led:
         return self.log.state.world.clock.monotonic_ms()
 
     def made(self, shape: Leadership) -> LeaderState:
-        self.log.note_leader_epoch(shape.leader_epoch)
+        self.log.appender.note_leader_epoch(shape.leader_epoch)
         return LeaderState(
             1, LeaderSettings(LAG_MS), self.brokers, self.log, shape,
             high_watermark=self.partition.high_watermark, min_insync_replicas=self.min_isr,

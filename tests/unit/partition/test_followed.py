@@ -158,7 +158,7 @@ def test_producers_are_as_they_were_at_the_cut(tmp_path: Path) -> None:
 async def filled(logs: LogManager) -> LocalLog:
     log = await log_of(logs)
     for n in range(8):
-        log.append_raw(raw((4 * n, 4, n // 3)))
+        log.appender.append_raw(raw((4 * n, 4, n // 3)))
     return log
 
 
@@ -184,7 +184,7 @@ async def test_a_log_that_is_cut_below_what_was_durable_is_sound_after_a_crash(t
 async def test_what_a_flush_makes_durable_meanwhile_is_not_told(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
-    async with logs.cutting(log, 8) as is_told:
+    async with logs.lower_recovery_point(log, 8) as is_told:
         assert is_told
         await logs.flush(log)
         await logs.checkpoint_starts()
@@ -230,7 +230,7 @@ async def test_a_cut_for_one_leader_is_not_disturbed_by_that_for_the_leader_befo
     followed = FollowedLog(Standing(log, 32), logs)
     before = asyncio.create_task(followed.truncate(10, lambda: False))
     await asyncio.sleep(0)
-    async with logs.cutting(log, 4) as is_told:
+    async with logs.lower_recovery_point(log, 4) as is_told:
         assert is_told
         assert not await before
         await logs.checkpoint_starts()
@@ -246,7 +246,7 @@ async def test_a_log_that_goes_while_it_is_to_be_cut_leaves_no_word_to_its_succe
     logs = await open_logs(tmp_path)
     log = await filled(logs)
     await logs.flush(log)
-    async with logs.cutting(log, 8):
+    async with logs.lower_recovery_point(log, 8):
         await logs.delete([A])
     await logs.checkpoint_starts()
     assert checkpointed(tmp_path / POINTS) == {}
@@ -317,10 +317,10 @@ async def test_what_another_thread_finds_of_producers_is_what_the_loop_does(tmp_
     for n in range(40):
         one = batch(2, producer_id=n % 3, epoch=0, sequence=2 * (n // 3)).data
         stamp(one, 0, 2 * n, 1)
-        log.append_raw(one)
+        log.appender.append_raw(one)
     assert len(log.state.segments) > 3
     for end in (72, 50, 30, 4, 0):
-        found = {pid: entry.last_sequence for pid, entry in log.producers_at(end)}
+        found = {pid: entry.last_sequence for pid, entry in log.truncation.producers_at(end)}
         assert await FollowedLog(Standing(log), logs).truncate(end, always)
         assert {pid: entry.last_sequence for pid, entry in log.producers} == found
         assert found == {pid: 2 * len(range(pid, end // 2, 3)) - 1 for pid in range(min(end // 2, 3))}

@@ -105,7 +105,7 @@ def test_who_waits_waits_on_where_the_same_leader_is_elected_anew(tmp_path: Path
     told: list[ErrorCode] = []
     led.leading.wait(told.append, 2)
     led.told()
-    led.log.note_leader_epoch(EPOCH + 1)
+    led.log.appender.note_leader_epoch(EPOCH + 1)
     what = led.leading.image(Leadership(EPOCH + 1, 31, (1, 2, 3), (1, 2, 3)), led.now_ms)
     led.partition.lead(EPOCH + 1, led.leading)
     led.partition.happened(what)
@@ -200,7 +200,7 @@ def test_a_follower_takes_the_mark_that_its_leader_tells(tmp_path: Path) -> None
 
 def test_a_follower_lets_go_of_what_the_committed_entry_covers(tmp_path: Path) -> None:
     led = Led(tmp_path, records=5, high_watermark=5)
-    led.log.roll()
+    led.log.appender.roll()
     led.append(5)
     led.fetch(2, 10)
     led.fetch(3, 10)

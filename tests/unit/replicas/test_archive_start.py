@@ -179,7 +179,7 @@ def test_what_cannot_be_done_now_leaves_the_log_as_it_is(node: Node) -> None:
 
 
 def test_an_archive_that_ends_where_the_log_does_has_nothing_to_give(node: Node) -> None:
-    node.log.restart_at(500)
+    node.log.truncation.restart_at(500)
     assert not node.build()
     assert node.store.arrived() == 0
 

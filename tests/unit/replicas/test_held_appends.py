@@ -115,7 +115,7 @@ def test_a_log_whose_start_lies_within_the_last_block_is_compared_all_the_same(
 ) -> None:
     fill(local, 2, 0)
     fill(local, 5, 2)
-    local.advance_log_start(45)
+    local.deletion.advance_log_start(45)
     fit_to_archive(local, ENTRY, archived)
     assert local.log_end_offset == 70
 

@@ -60,7 +60,7 @@ class LeaderNode:
         self.leaders: dict[TopicIdPartition, LeaderState] = {}
         brokers = {one: Registered(100 + one, is_active=True) for one in (1, FOLLOWER)}
         for tip, log in logs.items():
-            log.note_leader_epoch(epoch)
+            log.appender.note_leader_epoch(epoch)
             self.leaders[tip] = LeaderState(
                 1,
                 LeaderSettings(),
@@ -188,7 +188,7 @@ class Bucket:
             self.refusals -= 1
             return False
         if is_wanted():
-            self.replicas[tip].log.restart_at(self.end, start_offset, epochs=self.epochs)
+            self.replicas[tip].log.truncation.restart_at(self.end, start_offset, epochs=self.epochs)
         return True
 
 
@@ -318,9 +318,9 @@ async def test_what_a_change_of_the_log_has_ended_is_asked_for_again(tmp_path: P
     busy = io.run(may_go.wait, 30)
     running = asyncio.create_task(pair.fetcher(io=io).run())
     async with asyncio.timeout(30):
-        while pair.replica.log.state.ahead is None:
+        while pair.replica.log.appender.background is None:
             await asyncio.sleep(0.001)
-        assert pair.replica.log.roll(), "whatever it was to be written to is sealed"
+        assert pair.replica.log.appender.roll(), "whatever it was to be written to is sealed"
         assert pair.replica.log.log_end_offset == 60
         may_go.set()
         while not pair.are_equal():
@@ -419,7 +419,7 @@ async def test_what_another_leader_wrote_here_is_cut_off(tmp_path: Path) -> None
     pair.write(4)
     for _ in range(9):
         pair.replica.log.append(batch(2), 2, START_MS)
-    pair.replica.log.note_leader_epoch(3)
+    pair.replica.log.appender.note_leader_epoch(3)
     await pair.become_equal(pair.fetcher())
     assert pair.replica.log.epochs.entries == ((1, 0), (EPOCH, 15))
 
@@ -429,7 +429,7 @@ async def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten(tmp_path:
     pair = Pair(tmp_path)
     pair.replica.log.append(batch(3), 1, START_MS)
     pair.log.append(batch(3), 1, START_MS)
-    pair.replica.log.note_leader_epoch(4)
+    pair.replica.log.appender.note_leader_epoch(4)
     pair.log.append(batch(3), 1, START_MS)
     pair.write(1)
     pair.log.epochs.replace([(1, 0), (EPOCH, 6)])
@@ -459,7 +459,7 @@ async def test_bytes_that_are_wrong_are_fetched_again_and_the_others_go_on(tmp_p
 async def test_a_leader_that_begins_later_has_it_begin_anew(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.replica.log.append(batch(3), EPOCH - 1, START_MS)
-    pair.log.restart_at(50)
+    pair.log.truncation.restart_at(50)
     pair.leader.leaders[pair.tip].end_offset = 50
     pair.write(5)
     await pair.become_equal(pair.fetcher())
@@ -486,7 +486,7 @@ async def test_a_log_that_goes_on_too_far_is_cut_to_its_leaders_end(tmp_path: Pa
 async def test_what_moved_to_the_archive_is_built_from_there(tmp_path: Path) -> None:
     pair = Pair(tmp_path, segment_bytes=400, remote_storage_enable=True)
     pair.write(20)
-    assert pair.log.advance_local_start(30)
+    assert pair.log.deletion.advance_local_start(30)
     pair.bucket.end, pair.bucket.epochs, pair.bucket.refusals = 33, [(EPOCH, 0)], 1
     await pair.become_equal(pair.fetcher())
     assert pair.replica.log.local_log_start_offset == 33

@@ -217,9 +217,9 @@ def test_what_is_in_the_bucket_alone_is_not_sent_to_replicas(tmp_path: Path) -> 
         await append(one, 4)
         one.has(4)
         log = one.partition.log
-        log.roll()
+        log.appender.roll()
         await append(one, 2)
-        log.delete_segments(3, "the test")
+        log.deletion.delete_segments(3, "the test")
         log.state.start = 1  # the rest is in the bucket
         answer = await one.fetch(OTHER, 2)
         assert ErrorCode(answer.error_code) is ErrorCode.offset_moved_to_tiered_storage

@@ -221,7 +221,9 @@ def test_the_lag_is_what_the_segments_say_also_after_some_have_gone(tmp_path: Pa
     sealed = replica.log.sealed
     for gone in (0, 3, 8):
         if gone:
-            replica.log.delete_segments(replica.log.sealed.describe_all()[gone - 1].last_offset, "a test")
+            replica.log.deletion.delete_segments(
+                replica.log.sealed.describe_all()[gone - 1].last_offset, "a test"
+            )
         ends = [(one.last_offset + 1, one.size) for one in replica.log.sealed.describe_all()]
         for offset in range(0, replica.log.log_end_offset + 2, 3):
             for end in range(0, replica.log.log_end_offset + 2, 5):
@@ -229,5 +231,5 @@ def test_the_lag_is_what_the_segments_say_also_after_some_have_gone(tmp_path: Pa
                 assert sealed.totals(offset, end) == (len(sizes), sum(sizes))
             beyond = sum(size for last, size in ends if last > offset)
             assert sealed.bytes_beyond(offset) == beyond + replica.log.state.segments.active.size
-        replica.log.truncate_to(replica.log.log_end_offset - 1)
+        replica.log.truncation.truncate_to(replica.log.log_end_offset - 1)
         world.fill(1)

@@ -162,7 +162,7 @@ def test_what_lies_below_the_log_start_offset_goes(world: World) -> None:
     world.run()
     [replica] = world.replicas
     second = world.live(replica)[1]
-    replica.log.advance_log_start(second.base_offset + 1)
+    replica.log.deletion.advance_log_start(second.base_offset + 1)
     world.run()
     assert world.live(replica)[0] == second, "a segment goes as a whole"
     assert world.entry(replica).start_offset == second.base_offset + 1, "and the log begins within one"
@@ -196,7 +196,7 @@ def test_a_log_that_went_on_beyond_its_chain_starts_a_new_one_once_the_old_has_e
     replica.held_back = 1 << 40
     world.fill(3)
     base = replica.log.sealed.describe_all()[3].base_offset
-    replica.log.advance_log_start(base)
+    replica.log.deletion.advance_log_start(base)
     replica.held_back = 0
     world.run()
     entry = world.entry(replica)
@@ -211,7 +211,7 @@ def test_a_hole_in_the_log_is_reported_and_never_papered_over(world: World) -> N
     [replica] = world.replicas
     before = world.entry(replica)
     world.fill(3)
-    replica.log.delete_segments(replica.log.sealed.describe_all()[3].last_offset, "a disk was lost")
+    replica.log.deletion.delete_segments(replica.log.sealed.describe_all()[3].last_offset, "a disk was lost")
     world.run()
     assert world.entry(replica) == before
     assert "are in no tier" in world.manager.metrics.blocked[replica.tip]
@@ -223,7 +223,7 @@ def test_a_crash_while_segments_are_dropped_loses_and_leaks_nothing(tmp_path: Pa
     world.fill(6)
     world.run()
     [replica] = world.replicas
-    replica.log.advance_log_start(world.live(replica)[3].base_offset)
+    replica.log.deletion.advance_log_start(world.live(replica)[3].base_offset)
     world.probe = crash_at(step)
     assert not world.run()
     world.check()
@@ -411,7 +411,7 @@ def test_a_chain_that_spills_into_pages_grows_expires_and_sweeps_like_any_other(
     assert world.entry(replica).segments == 30
     world.check()
     for index in (5, 4, 9):
-        replica.log.advance_log_start(world.live(replica)[index].base_offset)
+        replica.log.deletion.advance_log_start(world.live(replica)[index].base_offset)
         world.run()
         world.check()
     assert world.entry(replica).segments == 12

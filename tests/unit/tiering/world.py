@@ -253,7 +253,7 @@ class Replica:
         self.remote = entry
         self.published = 0 if self.config.gives_up_archive else entry.end_offset
         if entry.start_offset > self.log.log_start_offset:
-            self.log.advance_log_start(entry.start_offset)
+            self.log.deletion.advance_log_start(entry.start_offset)
 
     def switch(self, *, on: bool) -> None:
         """Tiering on or off; as `Partition.configure`."""
@@ -262,7 +262,7 @@ class Replica:
         )
         if not on:
             self.published = 0
-            self.log.move_log_start(self.log.local_log_start_offset)
+            self.log.deletion.move_log_start(self.log.local_log_start_offset)
 
     def append(
         self, count: int, now_ms: int, timestamp: int | None = None, leader_epoch: int | None = None
@@ -453,7 +453,7 @@ class World:
     def drop_local(self, replica: Replica) -> None:
         """What the hot tier does under `local.retention`: whatever is published goes."""
         if replica.published:
-            replica.log.delete_segments(replica.published - 1, "local retention")
+            replica.log.deletion.delete_segments(replica.published - 1, "local retention")
 
     def _head_written(self, head: Head) -> None:
         key = (head.topic_id, head.partition)

@@ -1,0 +1,253 @@
+"""Truncation at the end of a log, and a restart: an empty log that begins at another offset.
+
+A restart is announced by a small file before any other file changes. If the process dies halfway, the next
+opening finishes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from service.base.disk import MissingFile
+from service.base.errors import CorruptionError, StorageError
+from service.base.files import fsync_dir, fsync_file
+from service.hot import names
+from service.hot.cleaning.interrupted import marked, rename
+from service.hot.cleaning.swap import Swapping
+from service.hot.deletion_queue import DeletionQueue
+from service.hot.durability import Durability
+from service.hot.log_appender import LogAppender
+from service.hot.producer_snapshot import read_snapshot
+from service.hot.producers import ProducerEntry, ProducerStates
+from service.hot.reading import LogReader
+from service.hot.recovery import (
+    announce_restart,
+    end_offset_of,
+    end_restart,
+    replay_producers,
+    settings_of,
+)
+from service.hot.segment import Segment
+from service.hot.state import LogState
+
+_log = logging.getLogger(__name__)
+
+
+class LogTruncation:
+    """Truncates one log, or restarts it. Owned by the loop, except `producers_at`.
+
+    ``on_start_moved``: called when the log's start has moved, so that a checkpoint makes it durable soon.
+    """
+
+    __slots__ = (
+        "_appender", "_durability", "_on_start_moved", "_queue", "_reader", "_swapping", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: LogState,
+        durability: Durability,
+        reader: LogReader,
+        appender: LogAppender,
+        swapping: Swapping,
+        queue: DeletionQueue,
+        on_start_moved: Callable[[], None],
+    ) -> None:
+        self.state = state
+        self._durability = durability
+        self._reader = reader
+        self._appender = appender
+        self._swapping = swapping
+        self._queue = queue
+        self._on_start_moved = on_start_moved
+
+    def end_after(self, offset: int) -> int:
+        """Return the lowest end that the log can have after `truncate_to(offset)`."""
+        self.state.check()
+        try:
+            return self._end_after(offset)
+        except CorruptionError as e:
+            raise self.state.corrupt(e) from e
+
+    def _end_after(self, offset: int) -> int:
+        state, segments = self.state, self.state.segments
+        if offset >= state.end_offset or offset < segments.bases[0]:
+            return min(offset, state.end_offset)
+        segment = segments.all[segments.slot_of(offset)]
+        place = segment.find(offset)
+        end = offset if place is None else min(place.base_offset, offset)
+        return segment.base_offset if end <= state.gaps_below else end
+
+    def producers_at(self, end: int) -> ProducerStates:
+        """Compute the producer state as of log end `end`. For a `log-io` thread, while nobody appends or
+        truncates."""
+        state = self.state
+        with state.lock:
+            segments, files = state.segments.all[:], state.snapshots.files()
+        now_ms = state.world.clock.now_ms()
+        producers = ProducerStates(state.producers.expiration_ms)
+        producers.clear(segments[0].base_offset)
+        for offset, path in reversed([one for one in files if one[0] <= end]):
+            try:
+                producers.load(read_snapshot(state.disk, path), offset, now_ms)
+                break
+            except (CorruptionError, MissingFile) as e:
+                _log.warning("skipping unreadable producer snapshot %s: %s", path, e)
+        replay_producers(producers, segments, None, end, now_ms)
+        return producers
+
+    def truncate_to(self, offset: int, producers: ProducerStates | None = None) -> int:
+        """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
+
+        `producers`: the result of `producers_at`; computed here if None. A batch that contains `offset` is
+        dropped whole, and so is a gap: the end may be lower than `offset`. Below the local start the whole
+        local log is dropped and a new one begins at `offset`. A checkpointed recovery point above the new end
+        must have been lowered before: otherwise the next opening takes the log for damaged.
+        """
+        return self._or_offline(lambda: self._truncate_to(offset, producers))
+
+    def restart_at(
+        self,
+        offset: int,
+        log_start_offset: int | None = None,
+        *,
+        epochs: Sequence[tuple[int, int]] = (),
+        producers: Sequence[tuple[int, ProducerEntry]] = (),
+    ) -> int:
+        """Drop everything and continue empty at `offset`; returns it.
+
+        For a replica that loaded a Raft snapshot, or whose disk lost records that the bucket has.
+        `log_start_offset`: start of the log as a whole; `offset` if None. `epochs`: (epoch, start offset)
+        between the two; `producers`: the producer state at `offset`, as (producer id, entry).
+        """
+        return self._or_offline(lambda: self._restart_at(offset, log_start_offset, epochs, producers))
+
+    def _or_offline(self, work: Callable[[], int]) -> int:
+        """Run `work`; on an error memory and disk differ, and only the next opening can repair that."""
+        self._appender.finish()
+        self.state.check()
+        try:
+            self._swapping.finish()
+            return work()
+        except (StorageError, CorruptionError) as e:
+            raise self.state.fail(e) from e
+
+    def _truncate_to(self, offset: int, producers: ProducerStates | None) -> int:
+        state, segments = self.state, self.state.segments
+        if offset >= state.end_offset:
+            # An epoch that begins at the end has no record; another leader's epoch may have to replace it.
+            if state.epochs.truncate_end(state.end_offset):
+                self._durability.note(state.epochs.path)
+            return state.end_offset
+        if offset < segments.bases[0]:
+            return self._restart_at(offset, None, (), ())
+        state.snapshots.write_late()
+        slot = segments.slot_of(offset)
+        segment = segments.all[slot]
+        place = segment.find(offset)
+        end = offset if place is None else min(place.base_offset, offset)
+        start = state.start
+        with state.lock:
+            state.truncations += 1
+            aside: list[Path] = []
+            for gone in reversed(segments.take_out(slot + 1, len(segments), f"truncation to {offset}")):
+                # Newest first, each durably: a crash leaves a log that ends earlier, without a hole.
+                aside += self._set_aside(gone)
+                fsync_dir(state.disk, state.dir)
+            before = segment.size
+            segment.truncate(segment.size if place is None else place.position, end)
+            if end <= state.gaps_below:
+                end = end_offset_of(segment)  # as the next opening computes it
+            segments.size -= before - segment.size
+            segments.active = segment
+            segment.open_for_append()
+            state.reached(end)
+            state.start = min(state.start, end)
+            state.local_start = min(state.local_start, end)
+            # The next flush includes this segment: its size is not durable yet, and bytes that a power loss
+            # brings back would overlap the beginning of the next segment.
+            state.recovery_point = min(state.recovery_point, max(segment.base_offset, state.local_start))
+            state.cleaned_offset = min(state.cleaned_offset, end)
+            state.gaps_below = min(state.gaps_below, end)
+        self._reader.forget()
+        self._queue.add(aside, state.world.clock.now_ms())
+        if state.start < start:
+            self._on_start_moved()  # the next opening must not skip what is written below the old start
+        if state.epochs.truncate_end(end):
+            self._durability.note(state.epochs.path)
+        state.snapshots.remove_above(end)
+        now_ms = state.world.clock.now_ms()
+        if producers is not None and producers.end_offset == end:
+            state.producers.load(producers, end, now_ms)
+        elif not len(state.producers):
+            state.producers.clear(end)
+        else:
+            state.snapshots.restore(state.producers, end, segments.bases[0], now_ms)
+            replay_producers(state.producers, segments.all, state.snapshots, end, now_ms)
+        return end
+
+    def _restart_at(
+        self,
+        offset: int,
+        log_start_offset: int | None,
+        epochs: Sequence[tuple[int, int]],
+        producers: Sequence[tuple[int, ProducerEntry]],
+    ) -> int:
+        state = self.state
+        start = offset if log_start_offset is None else log_start_offset
+        state.snapshots.write_late()
+        state.epochs.replace([one for one in epochs if one[1] < offset])
+        state.producers.load(producers, offset, state.world.clock.now_ms())
+        state.snapshots.rewrite(state.producers)
+        for path in (state.epochs.path, state.snapshots.path(offset)):
+            if path is not None:
+                self._sync(path)
+        announce_restart(state.disk, state.dir, offset, start)
+        with state.lock:
+            state.truncations += 1
+            # Files that wait for deletion have names that the new log may need.
+            aside = [self._renamed(path) for path in self._queue.paths]
+            self._queue.clear()
+            for gone in state.segments.take_out(0, len(state.segments), f"restart at {offset}"):
+                aside += self._set_aside(gone)
+            state.snapshots.remove_but(offset)
+            settings = settings_of(state.config)
+            active = Segment.create(state.dir, offset, settings, state.files, state.world.clock.now_ms())
+            state.segments.add(active)
+            state.start = start
+            state.recovery_point = offset
+            state.reached(offset)
+            state.local_start = max(start, offset)
+            state.cleaned_offset = min(state.cleaned_offset, start)
+            state.gaps_below = 0
+        end_restart(state.disk, state.dir)
+        self._reader.forget()
+        self._queue.add(aside, state.world.clock.now_ms())
+        self._on_start_moved()
+        return offset
+
+    def _set_aside(self, segment: Segment) -> list[Path]:
+        """Rename a segment's files, which is faster than unlinking them here; returns their new paths.
+
+        If they are not unlinked later, the next opening does it.
+        """
+        for suffix in reversed(names.SEGMENT_SUFFIXES):  # the log last
+            self._renamed(segment.log.path.with_suffix(suffix))
+        return segment.drop(names.DELETED)
+
+    def _renamed(self, path: Path) -> Path:
+        """Add ``.deleted`` to a file's name, if the file exists; returns the new path."""
+        if path.suffix == names.DELETED:
+            return path
+        target = marked(path, names.DELETED)
+        rename(self.state.disk, path, target, must_be=False)
+        return target
+
+    def _sync(self, path: Path) -> None:
+        fd = self.state.disk.open(path)
+        try:
+            fsync_file(self.state.disk, fd)
+        finally:
+            self.state.disk.close(fd)
