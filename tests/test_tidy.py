@@ -141,6 +141,93 @@ def test_modules_and_functions_are_small(folder: str) -> None:
     assert not found
 
 
+MOST_METHODS = 35
+LARGE_CLASSES = {
+    "service.coordinator.context.Context": 37,
+    "service.hot.manager.LogManager": 45,
+    "service.hot.segment.Segment": 53,
+    "service.metadata.controller.controller.Controller": 38,
+    "service.metadata.delta.MetadataDelta": 41,
+    "service.metadata.raft.core.RaftCore": 42,
+    "service.network.peer.Peer": 48,
+    "service.partition.partition.Partition": 50,
+    "service.remote.reading.flights.Flights": 38,
+    "service.replicas.disk_pressure.DiskWatch": 37,
+    "service.replication.leader.LeaderState": 36,
+    "service.tiering.manager.TieringManager": 39,
+    "service.tiering.partition_work.PartitionWork": 39,
+}
+"""Classes with more methods, and how many; none of these may grow."""
+
+
+def test_classes_are_small() -> None:
+    found = {}
+    for name, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)
+                if methods > MOST_METHODS:
+                    found[f"{name}.{node.name}"] = methods
+    assert not {name: count for name, count in found.items() if count > LARGE_CLASSES.get(name, 0)}
+    assert set(found) == set(LARGE_CLASSES), "an exception that is not needed"
+
+
+# -- circles of imports
+
+CIRCLES = {
+    frozenset({"service.network.peer", "service.network.shared"}),
+    frozenset({"service.remote.stores.folder_store", "service.remote.stores.obstore_store"}),
+}
+"""Modules of a room that import each other, some for type annotations or in a function only."""
+
+
+def all_imports(name: str) -> set[str]:
+    """Modules of the same room that a module imports anywhere, also under TYPE_CHECKING."""
+    room = ".".join(name.split(".")[:2]) + "."
+    found = set()
+    for node in ast.walk(trees()[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            targets = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {target if target in MODULES else node.module for target in targets}
+    return {
+        module
+        for module in found
+        if module.startswith(room) and module in MODULES and MODULES[module].name != "__init__.py"
+    }
+
+
+def circles_of(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Sets of modules of which each reaches each other one."""
+    reached: dict[str, set[str]] = {}
+    for start, nexts in graph.items():
+        seen: set[str] = set()
+        queue = [*nexts]
+        while queue:
+            module = queue.pop()
+            if module not in seen:
+                seen.add(module)
+                queue += graph[module]
+        reached[start] = seen
+    return {
+        frozenset(other for other in seen if start in reached[other])
+        for start, seen in reached.items()
+        if start in seen
+    }
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": set()}
+    assert circles_of(graph) == {frozenset({"a", "b", "c"})}
+
+
+def test_modules_of_a_room_import_each_other_in_one_direction() -> None:
+    found = circles_of({name: all_imports(name) for name in MODULES})
+    assert not found - CIRCLES
+    assert not CIRCLES - found, "an exception that is not needed"
+
+
 # -- docstrings
 
 WHOLE = re.compile(r"""[.:?!]["`)]*( \[P\])?$""")
