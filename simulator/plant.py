@@ -151,7 +151,7 @@ def clean_marker_stays() -> None:
     def take(self: Any) -> bool:
         return any(entry.name == log_dir.CLEAN_SHUTDOWN for entry in self._world.disk.list(self.path))
 
-    _swap(LogDir, "take_clean_marker", lambda _: take)
+    _swap(LogDir, "remove_clean_marker", lambda _: take)
 
 
 def duplicates_accepted() -> None:

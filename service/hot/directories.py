@@ -1,7 +1,7 @@
 """The log directories of a node: those in use, and those that could not be used at this start.
 
-Owned by the event loop. What lies in a directory that cannot be used is not known, so nothing is made in its
-place elsewhere.
+Owned by the event loop. The contents of a directory that cannot be used are unknown, so no log that it may
+hold is made elsewhere.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _REFUSED_MS: Final = 60_000
 
 
 class LogDirs:
-    """Locks the directories at once."""
+    """The directories of ``log.dirs``; the constructor locks them."""
 
     def __init__(self, paths: Iterable[Path], world: World, essential: Path | None = None) -> None:
-        """A directory that cannot be used is left out (Kafka `LogManager.createAndValidateLogDirs`).
+        """Leave out directories that cannot be used (Kafka `LogManager.createAndValidateLogDirs`).
 
-        `StorageError` for the `essential` one, which holds the metadata log (None: the first one), where none
-        can be used, and if any is in use.
+        `StorageError` if that is the `essential` one, which holds the metadata log (None: the first one), if
+        none can be used, or if another process holds one.
         """
         self.in_use: list[LogDir] = []
         self.failed: set[LogDir] = set()
-        """those among them that are not to be relied on any more"""
+        """directories of `in_use` that have failed since"""
         self._unusable: dict[Path, DiskError] = {}
         self._clock = world.clock
         self._refused_ms: dict[LogDir, int] = {}
-        """until when new logs had better lie elsewhere"""
+        """until when new logs are made in other directories first"""
         every = tuple(paths)
         self._essential = essential or every[0]
         try:
@@ -64,7 +64,7 @@ class LogDirs:
         return [home.path for home in self.in_use]
 
     def claim(self, cluster_id: str, node_id: int, *, keeps_ends: bool = False) -> dict[Path, MetaProperties]:
-        """As `LogManager.claim`."""
+        """Claim the directories as `LogManager.claim` does."""
         claimed: dict[Path, MetaProperties] = {}
         for home in tuple(self.in_use):
             try:
@@ -79,8 +79,8 @@ class LogDirs:
         return claimed
 
     def previous_epoch(self) -> int:
-        """Of the broker process before, where all that it acknowledged is here; -1 where that is not known.
-        Asked once, before anything is opened. Blocks."""
+        """Return the previous broker process's epoch if all that it acknowledged is here; -1 if that is
+        unknown. To be called once, before any log is opened. Blocks."""
         epochs = {home.previous_epoch() for home in self.in_use}
         epoch = epochs.pop() if len(epochs) == 1 and not self._unusable else -1
         for home in self.in_use:
@@ -89,14 +89,14 @@ class LogDirs:
         return epoch
 
     def registered(self, epoch: int) -> None:
-        """What is kept from now on is that of the broker process of this epoch."""
+        """Note this broker process's epoch with the kept log ends."""
         for home in self.in_use:
             if home.kept is not None:
                 home.kept.registered(epoch)
 
     def check_kept(self, offline: Collection[tuple[UUID, int]]) -> None:
-        """All logs are opened, but those `offline`, of which others are told. `StorageError` where one ends
-        below what the process before had acknowledged, and this one has registered as if it did not."""
+        """Check the ends of all logs, which are open now, except those `offline`. `StorageError` if one ends
+        below what the previous process acknowledged, as this one has registered with its epoch."""
         for home in self.in_use:
             missing = {} if home.kept is None else home.kept.missing(offline)
             for (topic_id, partition), end in missing.items():
@@ -107,8 +107,8 @@ class LogDirs:
                 raise StorageError(f"{why}. Start again: the broker then registers as after a loss of power")
 
     def leave_out(self, home: LogDir, error: DiskError) -> None:
-        """A directory that fails before anything in it was opened; the essential one's failure is raised,
-        and the last one's."""
+        """Leave out a directory that fails before any of its logs was opened; raises the failure of the
+        essential one, and of the last one."""
         if home.path == self._essential or len(self.in_use) == 1:
             raise error
         self.in_use.remove(home)
@@ -120,7 +120,7 @@ class LogDirs:
         _log.critical("log directory %s cannot be used and is offline with all its logs: %s", path, error)
 
     def check_complete(self) -> None:
-        """`LogOffline` where a directory is left out, in which anything may lie that was made before."""
+        """Raise `LogOffline` if a directory is left out: it may hold any log that was made before."""
         for path, why in self._unusable.items():
             raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
 
@@ -129,14 +129,14 @@ class LogDirs:
         return any(home.path == path and home not in self.failed for home in self.in_use)
 
     def check_online(self, path: Path) -> None:
-        """`LogOffline` for a directory that was left out, or has failed."""
+        """Raise `LogOffline` if the directory was left out, or has failed."""
         if not self.is_online(path):
             raise LogOffline(f"log directory {path} is offline")
 
     def for_a_new_log(self, counts: Mapping[LogDir, int]) -> LogDir:
-        """The directory with the fewest logs among those that work; with as many, the one named first (Kafka
-        `LogManager.nextLogDirs`). One that has just refused a log comes after the others, as Kafka tries them
-        in turn. `LogOffline` where none works.
+        """Return the working directory with the fewest logs; the first one of several (Kafka
+        `LogManager.nextLogDirs`). One that has just refused a log comes last, as Kafka tries them in turn.
+        `LogOffline` if none works.
         """
         working = [home for home in self.in_use if home.latch.failure is None]
         if not working:
@@ -145,11 +145,11 @@ class LogDirs:
         return min(working, key=lambda home: (self._refused_ms.get(home, now_ms) > now_ms, counts[home]))
 
     def has_refused(self, home: LogDir) -> None:
-        """A log could not be made in it: the next ones are made elsewhere for a while, if they can be."""
+        """Note that a log could not be made in `home`: prefer other directories for a while."""
         self._refused_ms[home] = self._clock.monotonic_ms() + _REFUSED_MS
 
     def newly_failed(self) -> list[tuple[LogDir, StorageError]]:
-        """Those that have failed since this was asked last, and how."""
+        """Return the directories that have failed since the last call, and their errors."""
         found: list[tuple[LogDir, StorageError]] = []
         for home in self.in_use:
             failure = home.latch.failure
@@ -159,12 +159,10 @@ class LogDirs:
         return found
 
     def mark_clean(self, broker_epoch: int, unclean: Collection[LogDir | None]) -> None:
-        """The next start needs no recovery but in those that are `unclean`. Blocks."""
+        """Write the clean-shutdown marker, except in directories that are `unclean`. Blocks."""
         for home in self.in_use:
             if home in unclean:
-                _log.warning(
-                    "%s is not marked clean: its logs are looked through at the next start", home.path
-                )
+                _log.warning("%s is not marked clean: the next start recovers its logs", home.path)
                 continue
             try:
                 home.write_clean_marker(broker_epoch)
@@ -173,6 +171,6 @@ class LogDirs:
                 _log.error("%s is not marked clean: %s", home.path, e)
 
     def close(self) -> None:
-        """Give them up."""
+        """Unlock the directories."""
         for home in self.in_use:
             home.close()

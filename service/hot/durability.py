@@ -1,11 +1,11 @@
-"""What of a log is not on the device yet, and how it gets there.
+"""Flushes of one log: files that are not durable yet, and the recovery point.
 
-A flush is one ``fdatasync`` of the active segment's log. What else has to be durable before the recovery
-point moves was noted when it was written, and is done once: sealed segments with their indexes, side files,
-names. The active segment's indexes are not among it: recovery makes those anew, whose segment the recovery
-point lies in.
+A flush is one ``fdatasync`` of the active segment's log. All else that must be durable before the recovery
+point moves was noted when it was written, and is flushed once: sealed segments with their indexes, side
+files, names. The active segment's indexes are not among it: recovery rebuilds the indexes of the segment that
+contains the recovery point.
 
-A failed fsync latches the whole log directory: the kernel has thrown the pages away and says so once, so a
+A failed fsync latches the whole log directory: the kernel has dropped the pages and reports it once, so a
 later fsync that succeeds proves nothing. Nothing there is flushed, checkpointed or marked clean any more.
 """
 
@@ -26,13 +26,13 @@ from service.hot.state import LogOffline, LogState
 _log = logging.getLogger(__name__)
 
 _WRITTEN_AT_ONCE: Final = 500
-"""Producers whose snapshot the loop writes: a millisecond. More are left to the flush that follows a roll."""
+"""Producers whose snapshot the loop writes, within a millisecond; more are left to the flush after a roll."""
 
 
 class Latch:
-    """Whether a log directory still keeps what it is told to. Set from any thread, never taken back.
+    """Failure of a log directory's device. Set from any thread, never reset.
 
-    `on_failure` is called at once, by the thread that found out.
+    `on_failure` is called at once, on the thread that met the failure.
     """
 
     def __init__(self, on_failure: Callable[[], None] | None = None) -> None:
@@ -45,12 +45,12 @@ class Latch:
             self._on_failure()
 
     def note(self, error: Exception) -> None:
-        """Fail where `error` is that of an fsync; any other leaves the directory as it is."""
+        """Fail if `error` is that of an fsync; ignore any other."""
         if isinstance(error, FsyncFailed):
             self.fail(error)
 
     def check(self) -> None:
-        """`LogOffline` once the directory has failed."""
+        """Raise `LogOffline` if the directory has failed."""
         if self.failure is not None:
             raise LogOffline(f"its log directory failed: {self.failure}")
 
@@ -66,17 +66,17 @@ class Durability:
         self._names: dict[Path, None] = {}
         self._closed = False
         self.is_settled = True
-        """whether the active segment's indexes were on the device when the log was opened"""
+        """whether the active segment's indexes were durable when the log was opened"""
         self.last_flush_ms = state.world.clock.monotonic_ms()
 
     @property
     def has_unsynced_files(self) -> bool:
-        """Whether side files wait for a flush; records are `LogState`'s to tell."""
+        """Whether side files wait for a flush; for records see `LogState`."""
         return bool(self._unsynced or self._names)
 
     def note(self, path: Path) -> None:
-        """A side file was written: the next flush makes it and its name durable, before the recovery point
-        moves."""
+        """Note that a side file was written: the next flush makes it and its name durable, before the
+        recovery point moves."""
         self._unsynced.append(path)
         self._names[path.parent] = None
 
@@ -89,20 +89,20 @@ class Durability:
             self.note_dir(path)
 
     def note_dir(self, path: Path) -> None:
-        """A directory has new names."""
+        """Note that a directory has new names."""
         self._names[path] = None
 
     def note_sealed(self, segment: Segment) -> None:
-        """A segment takes no more batches: the next flush makes it durable with its indexes, and lets go of
-        its files."""
+        """Note that a segment was sealed: the next flush makes it durable with its indexes, and releases its
+        files."""
         self._unsynced.append(segment)
 
     def close(self) -> None:
-        """The files may go at any time from now on: a flush that runs just then fails for nobody."""
+        """Ignore errors of a running flush from now on, as the files may be deleted at any time."""
         self._closed = True
 
     def take_snapshot(self) -> None:
-        """Of the producers at the border between two segments. Where the disk refuses, there is none."""
+        """Take a producer snapshot at the border between two segments; skip it if the disk refuses."""
         state = self._state
         if len(state.producers) > _WRITTEN_AT_ONCE:
             late = state.snapshots.take_late(state.producers, state.world.threads)
@@ -119,8 +119,8 @@ class Durability:
                 self.note(snapshot)
 
     def settle(self) -> None:
-        """Flush everything, the active segment's indexes and the producers, too: for a clean end. Costs
-        nothing where nothing was written."""
+        """Flush everything, with the active segment's indexes and the producers, for a clean shutdown. Does
+        nothing if nothing was written."""
         snapshot = self._state.snapshots.take(self._state.producers)
         if snapshot is not None:
             self.note(snapshot)
@@ -160,7 +160,7 @@ class Durability:
             segments = state.segments.between(state.recovery_point, end)
             if end == state.end_offset:
                 self.last_flush_ms = state.world.clock.monotonic_ms()
-        # Whatever belongs to records below `end` was put here before they were appended.
+        # All that belongs to records below `end` was noted before they were appended.
         while self._unsynced:
             self._sync(self._unsynced[0])
             self._unsynced.popleft()
@@ -180,7 +180,7 @@ class Durability:
                 raise
 
     def _sync(self, one: Path | Segment | LateSnapshot) -> None:
-        """Make a file durable that may have been replaced or removed since it was written."""
+        """Make a file durable that may have been replaced or deleted since it was written."""
         if isinstance(one, Segment):
             self._flush_segment(one)
             return
@@ -198,7 +198,7 @@ class Durability:
             disk.close(fd)
 
     def _sync_names(self) -> None:
-        """Each directory once, however much was made in it; what is made meanwhile is noted again."""
+        """Fsync each directory with new names once; names made meanwhile are noted again."""
         for path in tuple(self._names):
             self._names.pop(path, None)
             try:

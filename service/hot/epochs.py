@@ -1,13 +1,13 @@
-"""Which leader epoch began at which offset: Kafka's `leader-epoch-checkpoint` and `LeaderEpochFileCache`.
+"""Start offsets of leader epochs: Kafka's `leader-epoch-checkpoint` and `LeaderEpochFileCache`.
 
 File: version 0, then a line ``<epoch> <start offset>`` per epoch, both ascending, and a checksum that Kafka
-takes for white space (`records.checkpoint_lines`). It is replaced as a whole
-when an epoch is added and fsynced by the flusher before the recovery point passes that offset; a truncation
-may leave stale lines behind after a crash, which loading cuts again at the log's end.
+takes for white space (`records.checkpoint_lines`). It is replaced as a whole when an epoch is added, and
+fsynced by the flusher before the recovery point passes that offset. A crash after a truncation may leave
+stale lines, which loading cuts again at the log's end.
 
-An epoch begins with its leader, and is in the file before its first record is in the log. One that never had
-a record leaves no line: the epoch after it begins at the same offset, and would have taken the line's place.
-So a start does not write a file for each partition.
+An epoch begins with its leader, and is in the file before its first record is in the log. An epoch without a
+record has no line: the next epoch begins at the same offset, and would replace the line. So an election does
+not write a file for each partition.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ UNDEFINED: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 class LeaderEpochs:
     """Ascending (epoch, start offset) pairs of one partition. Owned by the loop.
 
-    ``latest``: the last epoch that the file has, -1 if there is none; one that has begun since may be later.
-    What changes the file raises `DiskError`, and the pairs are then as they were: the file is written first.
+    ``latest``: the last epoch in the file, -1 if there is none; an epoch that has begun since may be later.
+    Methods that change the file raise `DiskError`, and leave the pairs unchanged then: the file is written
+    first.
     """
 
     __slots__ = ("_dir", "_disk", "_epochs", "_starts", "latest")
@@ -43,7 +44,7 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> LeaderEpochs:
-        """Read the checkpoint; `CorruptionError` if it cannot be right, `DiskError` if it cannot be read."""
+        """Read the checkpoint; `CorruptionError` if it is invalid, `DiskError` if it cannot be read."""
         self = cls(disk, directory)
         try:
             entries = decode_epochs(read_checkpoint(disk, self.path))
@@ -59,7 +60,7 @@ class LeaderEpochs:
 
     @property
     def newest(self) -> int:
-        """The last epoch that is known, one that has begun and has no record yet among them; -1: none."""
+        """The last known epoch, which may have no record yet; -1 for none."""
         return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
     @property
@@ -71,22 +72,20 @@ class LeaderEpochs:
         self._dir = directory
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """A later `epoch` begins at `start_offset`; the file waits for its first record, and `assign`."""
+        """Begin a later `epoch` at `start_offset`; `assign` writes the file before the first record."""
         if epoch > (self._epochs[-1] if self._epochs else NO_LEADER_EPOCH):
             self._know(self._with(epoch, start_offset))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`, unless it is the latest already.
-
-        Says whether the file was written.
-        """
+        """Begin `epoch` at `start_offset`, unless it is the latest already; returns whether the file was
+        written."""
         if self._is_known(epoch, start_offset):
             return False
         self.replace(self._with(epoch, start_offset))
         return True
 
     def note(self, epoch: int, start_offset: int) -> None:
-        """As `assign`, but the file waits for `save`."""
+        """Begin `epoch` as `assign` does, but leave the file to `save`."""
         if not self._is_known(epoch, start_offset):
             self._set(self._with(epoch, start_offset))
 
@@ -94,19 +93,20 @@ class LeaderEpochs:
         return epoch == self.latest and start_offset >= self._starts[-1]
 
     def _with(self, epoch: int, start_offset: int) -> list[EpochEntry]:
-        """An entry that is not below the new one in both respects has no records left behind it."""
+        """Add an entry, and drop those that are not below it in epoch and offset: they have no records
+        left."""
         kept = [one for one in self.entries if one[0] < epoch and one[1] < start_offset]
         return [*kept, (epoch, start_offset)]
 
     def replace(self, entries: Iterable[EpochEntry], *, fsync: bool = False) -> None:
-        """These are the epochs from now on."""
+        """Replace all epochs, and the file."""
         entries = list(entries)
         write_checkpoint(self._disk, self.path, encode_epochs(entries), fsync=fsync)
         self._set(entries)
 
     def learn_earlier(self, earlier: Sequence[EpochEntry], start_offset: int) -> None:
-        """Take `earlier` ones, ascending, from the archive of a log that begins at `start_offset`; what is
-        known here goes on behind them. The file is durable then."""
+        """Put `earlier` epochs, ascending, from the archive of a log that begins at `start_offset`, before
+        the later ones known here. The file is durable then."""
         epoch, start = earlier[-1] if earlier else UNDEFINED
         later = [one for one in self.entries if one[0] > epoch and one[1] > start]
         self.replace([*earlier, *later], fsync=True)
@@ -121,12 +121,12 @@ class LeaderEpochs:
         self._starts = [start for _, start in entries]
 
     def epoch_at(self, offset: int) -> int:
-        """Epoch of the record at `offset`; -1 if that is not known."""
+        """Return the epoch of the record at `offset`; -1 if it is unknown."""
         slot = bisect_right(self._starts, offset)
         return self._epochs[slot - 1] if slot else NO_LEADER_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(greatest known epoch not above `epoch`, where it ended), as OffsetForLeaderEpoch answers.
+        """Return (greatest known epoch not above `epoch`, its end offset), as OffsetForLeaderEpoch does.
 
         (-1, -1) if nothing is known. An epoch older than all known ones ends where the first of those begins.
         """
@@ -140,17 +140,17 @@ class LeaderEpochs:
         return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
 
     def truncate_end(self, end_offset: int) -> bool:
-        """Forget epochs that begin at or after `end_offset`. Says whether the file was written."""
+        """Forget epochs that begin at or after `end_offset`; returns whether the file was written."""
         if not self._starts or self._starts[-1] < end_offset:
             return False
         self.replace(one for one in self.entries if one[1] < end_offset)
         return True
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended before `start_offset`; the one it lies in begins there now.
-
-        The file keeps them until it is written next: after a crash the log may begin where it did. Says
+        """Forget epochs that ended before `start_offset`; the one that contains it begins there now. Returns
         whether any changed.
+
+        The file keeps them until its next write: after a crash the log may begin at its old start.
         """
         slot = bisect_right(self._starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == start_offset):

@@ -32,7 +32,7 @@ _NEVER_MS: Final = 2**62
 class FlushListener(Protocol):
     """The log manager, as the flusher needs it."""
 
-    def is_here(self, log: LocalLog) -> bool:
+    def is_in_use(self, log: LocalLog) -> bool:
         """Whether the log is in use and its directory works."""
 
     def flushed(self, log: LocalLog) -> None:
@@ -76,7 +76,7 @@ class Flusher:
         """Flush as `LogManager.flush` does."""
         target = log.log_end_offset
         while log.recovery_point < min(target, log.log_end_offset):
-            if not self._listener.is_here(log):
+            if not self._listener.is_in_use(log):
                 raise LogOffline(f"{log.tip} is not here any more")
             running = self._requested.get(log)
             if running is None:
@@ -140,7 +140,7 @@ class Flusher:
         again: list[LocalLog] = []
         step = self._io.size
         for first in range(0, len(waiting), step):
-            logs = [log for log in waiting[first : first + step] if self._listener.is_here(log)]
+            logs = [log for log in waiting[first : first + step] if self._listener.is_in_use(log)]
             jobs = [self.flush_quietly(log, log.active_base_offset) for log in logs]
             done = await asyncio.gather(*jobs)
             again += [log for log, is_done in zip(logs, done, strict=True) if not is_done]
@@ -152,7 +152,7 @@ class Flusher:
             await self._submit(log, up_to)
         except StorageError as e:
             self._listener.flush_failed()
-            if log.failure is None and self._listener.is_here(log):
+            if log.failure is None and self._listener.is_in_use(log):
                 _log.error("cannot flush %s, retrying: %s", log.tip, e)
                 return False
         self._listener.flushed(log)
@@ -188,7 +188,7 @@ class Flusher:
         for item in self._wheel.advance(now_ms):
             log = cast("LocalLog", item)
             check = self._timed.get(log)
-            if check is None or check.timer.is_waiting or not self._listener.is_here(log):
+            if check is None or check.timer.is_waiting or not self._listener.is_in_use(log):
                 continue  # removed or reconfigured while a log before it was flushed
             overdue = now_ms - log.durability.last_flush_ms >= log.config.flush_ms
             self._schedule_check(log, now_ms + check.interval_ms, check.interval_ms)

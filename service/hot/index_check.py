@@ -1,4 +1,4 @@
-"""Whether a segment's two indexes can be true: a few looks, before anything rests on them."""
+"""Plausibility check of a segment's two indexes, by a few reads before their first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_HEADERS: Final = 256
 """Headers of batches that one check reads, as it may run on the loop: a millisecond."""
 
 
-class Looked(NamedTuple):
+class IndexedSegment(NamedTuple):
     """A segment's log and indexes; ``size`` in bytes."""
 
     read: Read
@@ -28,17 +28,17 @@ class Looked(NamedTuple):
     interval_bytes: int
 
 
-def index_problem(segment: Looked) -> str:
-    """What is wrong with the indexes; "" where nothing is seen. `CorruptionError`, `DiskError` where they or
-    the log cannot be read."""
+def index_problem(segment: IndexedSegment) -> str:
+    """Describe what is wrong with the indexes; "" if nothing is found. `CorruptionError`, `DiskError` if they
+    or the log cannot be read."""
     for index in (segment.offset_index, segment.time_index):
         if index.handle.size % index.ENTRY.size:
             return f"{index.handle.path.name} has {index.handle.size} bytes"
     return _offset_index_problem(segment) or _time_index_problem(segment)
 
 
-def _offset_index_problem(segment: Looked) -> str:
-    """The last entry is of a batch, and no later batch should have had one."""
+def _offset_index_problem(segment: IndexedSegment) -> str:
+    """Check that the last entry points to a batch, and that no later batch should have an entry."""
     index = segment.offset_index
     last = index.last()
     name = index.handle.path.name
@@ -58,11 +58,12 @@ def _offset_index_problem(segment: Looked) -> str:
     return ""
 
 
-def _time_index_problem(segment: Looked) -> str:
-    """Closing and sealing leave an entry for the greatest timestamp: no batch behind it has a greater one.
+def _time_index_problem(segment: IndexedSegment) -> str:
+    """Check the last entry: closing and sealing add one for the greatest timestamp, so no batch behind it has
+    a greater one.
 
-    Of those behind it the first `_MOST_HEADERS` are looked at, which are all of them but where timestamps go
-    back for long. An empty index is a loss, unless records have no timestamps.
+    Reads the first `_MOST_HEADERS` batches behind it, which are all unless timestamps descend for long. An
+    empty index is an error, unless records have no timestamps.
     """
     index = segment.time_index
     name = index.handle.path.name
@@ -84,8 +85,8 @@ def _time_index_problem(segment: Looked) -> str:
     return f"{name} lacks time {later}" if later > timestamp else ""
 
 
-def of_the_index(error: CorruptionError | DiskError) -> Exception:
-    """`error` where an index can be made anew because of it; else raised: descriptors, say, come back."""
+def index_error(error: CorruptionError | DiskError) -> Exception:
+    """Return `error` if rebuilding the index helps; else raise it: descriptors, for example, come back."""
     if isinstance(error, DiskError) and error.errno not in (ENOENT, EIO):
         raise error
     return error

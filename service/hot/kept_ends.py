@@ -1,18 +1,18 @@
-"""Where the logs of a directory ended, kept in memory that outlives the process.
+"""The log ends of a directory, kept in memory that outlives the process.
 
-A killed process loses nothing that it has written, but who says that the directory is still what it wrote? A
-boot id does not: a backup restored, a disk rolled back or cloned bear the same one. So each log's end is kept
-beside the disk, in memory that goes with the machine's run (`base.shared_memory`), and it is written before
-anybody is told of a record. The next process registers as the one before (`LogDir.previous_epoch`) only where
-every log ends there or later.
+A killed process loses nothing that it has written, but the directory may have changed since: a restored
+backup, or a disk that was rolled back or cloned, has the same boot id. So each log's end is also kept in
+memory that lasts until the machine restarts (`base.shared_memory`), and is written before a record becomes
+visible. The next process registers with the epoch of the one before (`LogDir.previous_epoch`) only if every
+log ends there or later.
 
 Words of the block, all signed 64-bit: a head of `_HEAD`, then slots of `_SLOT` words each.
 
     head    version, boot id (two words), broker epoch (-1: nothing may be concluded)
     slot    topic id (two words), partition + 1 (0: free), end offset, active segment's base offset and bytes
 
-A process that dies between two words leaves a slot that says no less than was acknowledged, or more. Owned by
-the event loop, but for `distrust`, which any thread may call.
+A process that dies between two words leaves a slot with at least what was acknowledged. Owned by the event
+loop, except `distrust`, which any thread may call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LogKey = tuple[UUID, int]
 
 
 class KeptEnd(NamedTuple):
-    """Where a log ended, and its active segment's first offset and bytes."""
+    """A log's end offset, and its active segment's base offset and bytes."""
 
     end_offset: int
     base_offset: int
@@ -50,14 +50,14 @@ class KeptEnds:
     """The ends of one directory's logs. ``epoch``: of the broker process that kept them."""
 
     def __init__(self, block: Block, boot_id: str) -> None:
-        """`boot_id`: of this run of the machine; what another one kept does not count."""
+        """`boot_id`: of this run of the machine; ends kept in another run are ignored."""
         self._block = block
         self._words = block.words
         self._slots: dict[LogKey, int] = {}
         self._free: list[int] = []
         self._is_trusted = True
         self.before: dict[LogKey, KeptEnd] = {}
-        """what the process before kept, of logs that were not seen yet"""
+        """ends that the previous process kept, of logs that are not opened yet"""
         boot = sha256(boot_id.encode()).digest()
         self._boot = tuple(int.from_bytes(boot[at : at + 8], "big", signed=True) for at in (0, 8))
         if boot_id and len(self._words) >= _HEAD and tuple(self._words[:3]) == (_VERSION, *self._boot):
@@ -79,7 +79,7 @@ class KeptEnds:
             self.before[topic_id, number - 1] = KeptEnd(*end)
 
     def reset(self) -> None:
-        """What was kept is of no use: begin anew. Where memory is short nothing is kept."""
+        """Drop all ends, and start with an empty block. Without memory nothing is kept."""
         self.epoch = NO_EPOCH
         self.before.clear()
         self._slots.clear()
@@ -95,36 +95,36 @@ class KeptEnds:
         self._words[0], self._words[1], self._words[2] = _VERSION, *self._boot
 
     def _grow(self, slots: int) -> None:
-        """Have so many slots, where there is memory for them."""
+        """Grow the block to `slots` slots, if there is memory."""
         begin = max(len(self._words), _HEAD)
         try:
             self._block.grow(_HEAD + slots * _SLOT)
         except OSError as e:
             self._words = self._block.words
-            self.distrust(f"there is no memory for {slots} log ends: {e}")
+            self.distrust(f"no memory for {slots} log ends: {e}")
             return
         self._words = self._block.words
         self._free += range(begin, len(self._words) - _SLOT + 1, _SLOT)
 
     def registered(self, epoch: int) -> None:
-        """From now on the ends are those of this broker process."""
+        """Note the epoch of this broker process, to which the ends belong from now on."""
         if self._is_trusted and len(self._words):
             self.epoch = self._words[_EPOCH] = epoch
 
     def distrust(self, why: str) -> None:
-        """The next process must not conclude anything from what this one kept."""
+        """Keep the next process from using the ends that this one kept."""
         self._is_trusted = False
         if len(self._words):
             self._words[_EPOCH] = NO_EPOCH
-        _log.warning("the next start of this broker counts as one after a loss of records: %s", why)
+        _log.warning("the next start of this broker counts as a start after record loss: %s", why)
 
     def keep(self, tip: TopicIdPartition, end: KeptEnd) -> Callable[[int, int, int], None] | None:
-        """A log is here, and ends there. What is to be called with its end, base and bytes before anybody is
-        told of a record; None where nothing is kept."""
+        """Keep a log's end, which is `end` now. Returns a function to call with (end, base, bytes) before a
+        record becomes visible; None if nothing is kept."""
         key = tip.topic_id, tip.partition
         before = self.before.get(key)
         if before is not None and end.end_offset < before.end_offset:
-            self.distrust(f"{tip} ends at {end.end_offset}, and did at {before.end_offset}")
+            self.distrust(f"{tip} ends at {end.end_offset}, before it ended at {before.end_offset}")
         else:
             self.before.pop(key, None)
         at = self._slots.get(key)
@@ -137,29 +137,30 @@ class KeptEnds:
             high, low = divmod(tip.topic_id.int, 1 << 64)
             self._words[at], self._words[at + 1] = _signed(high), _signed(low)
 
-        def reached(end_offset: int, base_offset: int, size: int, at: int = at) -> None:
+        def set_end(end_offset: int, base_offset: int, size: int, at: int = at) -> None:
             words = self._words
             words[at + 4] = base_offset
             words[at + 5] = size
             words[at + 3] = end_offset
 
-        reached(*end)
+        set_end(*end)
         self._words[at + 2] = tip.partition + 1
-        return reached
+        return set_end
 
     def forget(self, tip: TopicIdPartition) -> None:
-        """The log is to go."""
+        """Free the slot of a log that is not in use any more."""
         at = self._slots.pop((tip.topic_id, tip.partition), None)
         if at is not None:
             self._words[at + 2] = 0
             self._free.append(at)
 
     def missing(self, known: Collection[LogKey]) -> Mapping[LogKey, KeptEnd]:
-        """What the process before had and this one has not found whole, but for those `known` as offline."""
+        """Return ends that the previous process had and this one has not found, except logs in `known`."""
         return {key: end for key, end in self.before.items() if key not in known}
 
     def close(self, *, is_clean: bool) -> None:
-        """`is_clean`: the directory's own marker says all that the next process has to know."""
+        """Close the block; with `is_clean` remove it, as the clean-shutdown marker is enough for the next
+        process."""
         if is_clean:
             self._block.remove()
         self._words = []

@@ -101,7 +101,7 @@ class LogAppender:
         except DiskError as e:
             self._write_failed(segments.active, e)
             raise
-        state.reached(last_offset + 1)
+        state.set_end(last_offset + 1)
         segments.size += len(data)
         if producer:
             producers.update(header, offset, last_offset, now_ms)
@@ -136,7 +136,7 @@ class LogAppender:
         self._durability.note_sealed(old)
         self._durability.note_dir(state.dir)
         state.segments.add(new)
-        state.reached(state.end_offset)  # the segment that was active may be deleted before the next append
+        state.set_end(state.end_offset)  # the segment that was active may be deleted before the next append
         self.set_limits()
         if not old.size:
             self._queue.remove_segments(len(state.segments) - 2, len(state.segments) - 1, "it is empty")
@@ -244,16 +244,16 @@ class LogAppender:
                 append.is_appended = True
                 self._account(append.data, append.run)
         elif append.is_begun:
-            append.segment.take_back()
+            append.segment.undo_write()
             self._write_failed(append.segment, append.error)
 
     def _account(self, data: memoryview, run: BatchScan) -> None:
         """Account for a plain run whose bytes are in the active segment's file."""
         state, producers = self.state, self.state.producers
         size = run.end - run.positions[0]
-        state.segments.active.has_run(size, run)
+        state.segments.active.account_run(size, run)
         producers.end_offset = run.last_offsets[-1] + 1
-        state.reached(producers.end_offset)
+        state.set_end(producers.end_offset)
         state.segments.size += size
         now_ms = state.world.clock.now_ms()
         for header in producers_of(data, run.positions):
@@ -314,7 +314,7 @@ class LogAppender:
                 raise
             if base > state.end_offset and state.cleaned_offset >= 0:
                 state.gaps_below = base  # the leader's log was compacted
-            state.reached(last + 1)
+            state.set_end(last + 1)
             state.segments.size += header.size
             if marker is not None:
                 producers.end_transaction(header, marker)

@@ -137,7 +137,7 @@ class LogDir:
         self.path = path
         self.disk = world.disk
         self._world = world
-        self.latch = Latch(self._leave_word)
+        self.latch = Latch(self._mark_doubtful)
         self._boot = Boot("")
         self.kept: KeptEnds | None = None
         """where its logs ended, for the next process; None: nothing is kept"""
@@ -227,15 +227,15 @@ class LogDir:
         if self.kept is not None:
             active = state.segments.active
             end = KeptEnd(state.end_offset, active.base_offset, active.size)
-            state.at_end = self.kept.keep(state.tip, end)
+            state.on_end_moved = self.kept.keep(state.tip, end)
 
     def forget(self, state: LogState) -> None:
         """Keep the log's end no longer: it is not in use any more."""
-        state.at_end = None
+        state.on_end_moved = None
         if self.kept is not None:
             self.kept.forget(state.tip)
 
-    def _leave_word(self) -> None:
+    def _mark_doubtful(self) -> None:
         """Tell the next process that an fsync failed: what it reads here may be in memory alone, where the
         kernel takes it for written.
 
@@ -289,7 +289,7 @@ class LogDir:
         else:
             self._boot = boot
 
-    def take_clean_marker(self) -> bool:
+    def remove_clean_marker(self) -> bool:
         """Whether the last shutdown was clean.
 
         Asked once: the marker is gone then, so a crash from now on shows.

@@ -163,7 +163,7 @@ class LogTruncation:
             segments.size -= before - segment.size
             segments.active = segment
             segment.open_for_append()
-            state.reached(end)
+            state.set_end(end)
             state.start = min(state.start, end)
             state.local_start = min(state.local_start, end)
             # The next flush includes this segment: its size is not durable yet, and bytes that a power loss
@@ -218,7 +218,7 @@ class LogTruncation:
             state.segments.add(active)
             state.start = start
             state.recovery_point = offset
-            state.reached(offset)
+            state.set_end(offset)
             state.local_start = max(start, offset)
             state.cleaned_offset = min(state.cleaned_offset, start)
             state.gaps_below = 0

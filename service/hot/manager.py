@@ -131,7 +131,7 @@ class LogManager:
         log = self._logs.get((tip.topic_id, tip.partition))
         return self._homes.get(log) if log else None
 
-    def keep_producers(self, expiration_ms: int) -> None:
+    def set_producer_expiration(self, expiration_ms: int) -> None:
         """``producer.id.expiration.ms``; it holds from the next look at them on."""
         self._opener.producer_expiration_ms = expiration_ms
 
@@ -455,7 +455,7 @@ class LogManager:
 
     # What the flusher and the cleaner ask
 
-    def is_here(self, log: LocalLog) -> bool:
+    def is_in_use(self, log: LocalLog) -> bool:
         return log in self._homes
 
     def flushed(self, log: LocalLog) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.base.metrics import Histogram
-from service.hot.watermarks import Standing
+from service.hot.watermarks import DiskState
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +22,7 @@ class HotMetrics:
     cleaned_bytes_written: int = 0
     uncleanable_logs: int = 0
     """Set aside now, as they failed to be cleaned."""
-    disks: dict[Path, Standing] = field(default_factory=dict)
+    disks: dict[Path, DiskState] = field(default_factory=dict)
     """Where log directories stand on the ladder; those that are offline are not there."""
     disk_freed_segments: int = 0
     """Local copies that went before local retention let them."""

@@ -84,7 +84,7 @@ class OfflineReplica(NamedTuple):
 
 def read_log_dir(home: LogDir) -> LogDirContents:
     """Read the directory's clean-shutdown marker, and unlink it; read its checkpoints and subdirectories."""
-    clean = home.take_clean_marker()
+    clean = home.remove_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     cleaned = home.read_offsets(CLEANER_OFFSETS)
     boot = home.read_boot()

@@ -1,7 +1,7 @@
-"""Producer state in a file `<offset>.snapshot`, and the files themselves.
+"""Producer state in files `<offset>.snapshot`.
 
-Only the last of a producer's remembered batches is kept, so after a restart one batch back is known as a
-duplicate.
+A snapshot has only the last batch of each producer: after a restart only a repetition of that batch is known
+as a duplicate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 def encode_snapshot(states: Iterable[tuple[int, ProducerEntry]]) -> bytes:
-    """The bytes of a snapshot file."""
+    """Encode a snapshot file."""
     return encode_rows(
         ProducerRow(
             producer_id,
@@ -45,7 +45,7 @@ def encode_snapshot(states: Iterable[tuple[int, ProducerEntry]]) -> bytes:
 
 
 def decode_snapshot(data: Buffer) -> list[tuple[int, ProducerEntry]]:
-    """(producer id, entry) of each producer; `CorruptionError` if version, length or checksum is wrong."""
+    """Decode (producer id, entry) pairs; `CorruptionError` if version, length or checksum is wrong."""
     return [(row.producer_id, _entry(row)) for row in decode_rows(data)]
 
 
@@ -68,17 +68,17 @@ def _entry(row: ProducerRow) -> ProducerEntry:
 
 
 def write_snapshot(disk: Disk, path: Path, states: Iterable[tuple[int, ProducerEntry]]) -> None:
-    """Write a snapshot whole or not at all; its fsync is the flusher's."""
+    """Write a snapshot atomically; a later flush fsyncs it."""
     write_atomically(disk, path, encode_snapshot(states), fsync=False)
 
 
 def read_snapshot(disk: Disk, path: Path) -> list[tuple[int, ProducerEntry]]:
-    """As `decode_snapshot`; a file larger than any real one is refused unread."""
+    """Read and decode a snapshot; a file larger than any real one is refused unread."""
     return decode_snapshot(read_file(disk, path, MAX_SNAPSHOT_BYTES))
 
 
 class LateSnapshot:
-    """A snapshot of many producers, to be written by the next flush: 100,000 take a fifth of a second."""
+    """A snapshot of many producers, written by the next flush: 100,000 producers take a fifth of a second."""
 
     def __init__(
         self, disk: Disk, path: Path, entries: Mapping[int, ProducerEntry], threads: Threads
@@ -90,25 +90,25 @@ class LateSnapshot:
         self._lock = threads.lock()
 
     def write(self) -> None:
-        """From any thread, any number of times."""
+        """Write the file once. From any thread, any number of times."""
         with self._lock:
             if not self.is_written:
                 write_snapshot(self._disk, self.path, self._entries.items())
                 self.is_written = True
 
     def cancel(self) -> None:
-        """It is not wanted any more."""
+        """Never write the file."""
         self.is_written = True
 
 
 class SnapshotFiles:
     """The snapshot files of one partition's directory.
 
-    Owned by the loop (by recovery's thread while it runs). What touches the disk raises `DiskError`.
+    Owned by the loop (by recovery's thread while it runs). Methods that touch the disk raise `DiskError`.
     """
 
     def __init__(self, disk: Disk, directory: Path, entries: Iterable[Entry]) -> None:
-        """`entries`: what the directory holds."""
+        """`entries`: of the directory."""
         self._disk = disk
         self._dir = directory
         self._offsets: list[int] = sorted(
@@ -124,7 +124,7 @@ class SnapshotFiles:
         return tuple(self._offsets)
 
     def files(self) -> list[tuple[int, Path]]:
-        """Each with its offset, ascending; one that is late may not be there yet."""
+        """Return offset and path of each, ascending; a late one may not be written yet."""
         return [(offset, self._path(offset)) for offset in self._offsets]
 
     def path(self, offset: int) -> Path | None:
@@ -140,7 +140,7 @@ class SnapshotFiles:
         self._dir = directory
 
     def is_late(self, offset: int) -> bool:
-        """Whether the snapshot at `offset` is still to be written."""
+        """Whether the snapshot at `offset` is not written yet."""
         late = self._late.get(offset)
         if late is not None and late.is_written:
             del self._late[offset]
@@ -148,7 +148,7 @@ class SnapshotFiles:
         return late is not None
 
     def take_late(self, states: ProducerStates, threads: Threads) -> LateSnapshot | None:
-        """As `take`, but of the caller to write."""
+        """Take a snapshot as `take` does, but leave the write to the caller."""
         offset = states.end_offset
         if offset <= (self._offsets[-1] if self._offsets else 0):
             return None
@@ -157,7 +157,7 @@ class SnapshotFiles:
         return late
 
     def write_late(self) -> None:
-        """Write what is still to be written, now."""
+        """Write all late snapshots now."""
         for late in self._late.values():
             late.write()
         self._late.clear()
@@ -168,8 +168,8 @@ class SnapshotFiles:
             late.cancel()
 
     def take(self, states: ProducerStates) -> Path | None:
-        """Write the state as it is now, unless a snapshot as late is there (or the log has not begun);
-        None then.
+        """Write the current state and return the path; None if a snapshot at that offset or later exists, or
+        the log is empty.
         """
         offset = states.end_offset
         if offset <= (self._offsets[-1] if self._offsets else 0):
@@ -189,7 +189,7 @@ class SnapshotFiles:
                 states.load(read_snapshot(self._disk, self._path(offset)), offset, now_ms)
                 return
             except (CorruptionError, MissingFile) as e:
-                _log.warning("dropping producer snapshot %s: %s", self._path(offset), e)
+                _log.warning("deleting unreadable producer snapshot %s: %s", self._path(offset), e)
                 self.remove(offset)
         states.clear(start_offset)
 
@@ -200,7 +200,7 @@ class SnapshotFiles:
             self._offsets.remove(offset)
 
     def forget(self, offsets: Iterable[int]) -> dict[int, Path]:
-        """These count no more; their files, by offset, are the caller's to remove."""
+        """Forget snapshots; returns their files by offset, for the caller to delete."""
         gone = set(self._offsets).intersection(offsets)
         if gone:
             for offset in gone:
@@ -209,7 +209,7 @@ class SnapshotFiles:
         return {offset: self._path(offset) for offset in gone}
 
     def rewrite(self, states: ProducerStates) -> None:
-        """Write the state as it is now over whatever snapshot is there."""
+        """Write the current state, replacing a snapshot at the same offset."""
         offset = states.end_offset
         write_snapshot(self._disk, self._path(offset), states)
         if self.path(offset) is None:

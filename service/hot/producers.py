@@ -1,18 +1,19 @@
-"""What is remembered of idempotent producers, and the checks a batch of theirs must pass. [P]
+"""State of idempotent producers, and the checks that their batches must pass. [P]
 
 Kafka `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`:
 
-- A producer's last five batches are remembered. A batch with the same epoch and the same first and last
-  sequence as one of them is a duplicate: it is answered with the offsets of the first time and not appended.
+- The last five batches of each producer are kept. A batch with the same epoch and the same first and last
+  sequence as one of them is a duplicate: the answer has the offsets of the first append, and nothing is
+  appended.
 - An older epoch than the last one seen: INVALID_PRODUCER_EPOCH.
 - A newer epoch must begin at sequence 0, the same epoch must go on where it stopped (2^31-1 is followed
   by 0): else OUT_OF_ORDER_SEQUENCE_NUMBER.
-- A producer that is not known (never seen, expired, or all its records gone) may begin at any sequence;
+- An unknown producer (never seen, expired, or all its records deleted) may begin at any sequence;
   UNKNOWN_PRODUCER_ID is therefore never answered, as in Kafka since KIP-360.
 - Inside an open transaction a batch must be transactional: INVALID_TXN_STATE.
 
-A producer expires when it has been silent for long. Kafka measures that by its records' timestamps, and so
-forgets one that loads history while it still writes; here the time of writing counts where it is later.
+A producer expires when it has not written for long. Kafka measures that by record timestamps, and so forgets
+a producer that writes old records while it is active; here the time of writing counts if it is later.
 
 `check` changes nothing; `update` is called once the batch is written, and for every batch read back in
 recovery.
@@ -34,7 +35,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class BatchMemory(NamedTuple):
-    """One remembered batch; offsets and sequences inclusive, timestamp = its max timestamp (ms)."""
+    """One of the last batches; offsets and sequences inclusive, timestamp = its max timestamp (ms)."""
 
     first_sequence: int
     last_sequence: int
@@ -79,7 +80,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def original(self, header: BatchHeader) -> BatchMemory | None:
-        """The batch that one of the same epoch repeats."""
+        """Return the batch that `header`, of the same epoch, repeats."""
         first = header.base_sequence
         last = (first + header.last_offset_delta) & _SEQUENCE_MASK
         for batch in self.batches:
@@ -98,7 +99,7 @@ class ProducerEntry:
 
 
 class EndMarker(NamedTuple):
-    """What a transaction marker says beside its header."""
+    """Fields of a transaction marker besides its header."""
 
     coordinator_epoch: int
     timestamp: int
@@ -118,15 +119,15 @@ class ProducerStates:
         self._generation = 0
 
     def freeze(self) -> dict[int, ProducerEntry]:
-        """The entries as they are now, which nobody changes any more: for another thread.
+        """Return the current entries for another thread; they do not change any more.
 
-        Costs a copy of the dict; an entry is copied when it changes next.
+        Copies the dict; an entry is copied at its next change.
         """
         self._generation += 1
         return self._entries.copy()
 
     def _own(self, producer_id: int) -> ProducerEntry:
-        """The producer's entry, to be changed."""
+        """Replace the producer's entry by a copy that may be changed, and return it."""
         old = self._entries.get(producer_id)
         entry = self._entries[producer_id] = ProducerEntry()
         entry.generation = self._generation
@@ -148,14 +149,14 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def original(self, header: BatchHeader) -> BatchMemory | None:
-        """The batch that this one repeats, None where it does not."""
+        """Return the batch that this one repeats, None if it repeats none."""
         entry = self._entries.get(header.producer_id)
         return None if entry is None or entry.epoch != header.producer_epoch else entry.original(header)
 
     def check(self, header: BatchHeader, offset: int, has_sequence: bool = True) -> BatchMemory | None:
-        """What a batch may do, were it appended at `offset`: the original of a duplicate, else None.
+        """Check a batch that is to be appended at `offset`; returns the original of a duplicate, else None.
 
-        `RequestError` as the head of this file says. Changes nothing. A coordinator's own batches have no
+        `RequestError`: see the head of this file. Changes nothing. A coordinator's own batches have no
         sequence.
         """
         entry = self._entries.get(header.producer_id)
@@ -179,7 +180,7 @@ class ProducerStates:
     def update(
         self, header: BatchHeader, base_offset: int, last_offset: int, written_ms: int = NO_TIMESTAMP
     ) -> None:
-        """A data batch of a producer was appended at these offsets, at `written_ms` if that is known."""
+        """Account for a data batch that was appended at these offsets, at `written_ms` if that is known."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.generation != self._generation:
             entry = self._own(header.producer_id)
@@ -199,7 +200,7 @@ class ProducerStates:
             entry.txn_first_offset = base_offset
 
     def end_transaction(self, header: BatchHeader, marker: EndMarker) -> None:
-        """A transaction marker was appended: the producer's open transaction, if any, is over."""
+        """Account for a transaction marker that was appended: it ends the producer's open transaction."""
         entry = self._own(header.producer_id)
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
@@ -207,7 +208,7 @@ class ProducerStates:
         entry.txn_first_offset = NO_OFFSET
 
     def load(self, entries: Iterable[tuple[int, ProducerEntry]], end_offset: int, now_ms: int) -> None:
-        """Replace everything by what a snapshot at `end_offset` holds, without what has expired."""
+        """Replace the state by a snapshot's at `end_offset`, without expired producers."""
         self._entries = {pid: entry for pid, entry in entries if not self._expired(entry, now_ms)}
         self.end_offset = end_offset
 
@@ -216,7 +217,7 @@ class ProducerStates:
         self.end_offset = end_offset
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers idle for ``expiration_ms``; says how many."""
+        """Forget producers that have been idle for ``expiration_ms``; returns how many."""
         gone = [pid for pid, entry in self._entries.items() if self._expired(entry, now_ms)]
         for pid in gone:
             del self._entries[pid]
@@ -227,7 +228,7 @@ class ProducerStates:
 
 
 def _in_sequence(entry: ProducerEntry, header: BatchHeader, offset: int) -> BatchMemory | None:
-    """The batch that this one repeats; OUT_OF_ORDER_SEQUENCE_NUMBER unless it follows the last one."""
+    """Return the batch that this one repeats; OUT_OF_ORDER_SEQUENCE_NUMBER unless it follows the last one."""
     first = header.base_sequence
     if header.producer_epoch > entry.epoch:
         if first != 0:

@@ -1,4 +1,4 @@
-"""What the tiering room is told of sealed segments."""
+"""The sealed segments of one log, for tiering."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from service.records.segment_indexes import ProveIndexes
 
 
 class SealedSegment(NamedTuple):
-    """A segment that will not change any more. Offsets inclusive, size in bytes, times in ms.
+    """A segment that does not change any more. Offsets inclusive, size in bytes, times in ms.
 
-    ``producer_snapshot_path``: the state after it, that is before the next segment. ``txn_index_path``: where
-    one would be. ``log``: its file; a segment that waits to be copied holds no descriptor. ``prove_indexes``:
-    see `index_proof`.
+    ``producer_snapshot_path``: the state at its end, that is before the next segment. ``txn_index_path``: the
+    file may not exist. ``log``: its file; a segment that waits to be copied holds no descriptor.
+    ``prove_indexes``: see `index_proof`.
     """
 
     base_offset: int
@@ -37,14 +37,14 @@ class SealedSegment(NamedTuple):
 
     @property
     def log_file(self) -> SegmentFile:
-        """Its file, which opens at its first use and stays open as long as it is held, even if the segment is
-        deleted meanwhile. Any thread may ask."""
+        """Its file, which is opened at the first use and stays open while it is referenced, even if the
+        segment is deleted meanwhile. For any thread."""
         return self.log.peek()
 
     def side_file(self, path: Path | None, most_bytes: int) -> bytes:
-        """All of a file beside the log, none where it is not there; it may have been deleted meanwhile.
+        """Read a file beside the log; empty if it does not exist, or was deleted meanwhile.
 
-        `CorruptionError` where it is larger than `most_bytes`, `DiskError`.
+        `CorruptionError` if it is larger than `most_bytes`, `DiskError`.
         """
         if path is None:
             return b""
@@ -55,7 +55,7 @@ class SealedSegment(NamedTuple):
 
 
 class SealedSpan(NamedTuple):
-    """What a plan needs of a sealed segment. Offsets inclusive, size in bytes."""
+    """Range and size of a sealed segment, for an offload plan. Offsets inclusive, size in bytes."""
 
     base_offset: int
     last_offset: int
@@ -63,12 +63,11 @@ class SealedSpan(NamedTuple):
 
 
 class SealedSegments:
-    """The sealed segments of one log, as the tiering room asks for them. Owned by the loop.
+    """Lists the sealed segments of one log. Owned by the loop.
 
-    They end before the first whose producer snapshot is still to be written, by the flush that it waits for.
-
-    The log keeps their list when it rolls; nothing here looks at a file but `sealed_at_ms`, once for a
-    segment that an earlier process sealed. Each method raises `LogOffline` where the replica is.
+    The list ends before the first segment whose producer snapshot is not written yet, by the flush that it
+    waits for. No method reads a file, except `sealed_at_ms`, once for a segment that an earlier process
+    sealed. Each method raises `LogOffline` if the replica is offline.
     """
 
     __slots__ = ("_is_held_back", "_news", "_state")
@@ -79,38 +78,39 @@ class SealedSegments:
         self._is_held_back = False
 
     def watch(self, news: Callable[[], None] | None) -> None:
-        """Call `news` when a segment was sealed, the log's start moves or settings change; one at a time."""
+        """Call `news` when a segment was sealed, the log's start moves or settings change; one callback at a
+        time."""
         self._news = news
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._news is not None:
             self._news()
 
     # `LogListener`
 
     def needs_flush(self, _: object) -> None:
-        """A segment was sealed."""
-        self._tell()
+        """Notify: a segment was sealed."""
+        self._notify()
 
     def start_moved(self, _: object) -> None:
-        """The log as a whole begins later."""
-        self._tell()
+        """Notify: the log as a whole begins later."""
+        self._notify()
 
     def files_queued(self, _: object, due_ms: int) -> None:
-        """Files will go: whoever copies a segment holds its file open."""
+        """Do nothing: an upload holds the file of its segment open."""
 
     def configured(self, _: object) -> None:
-        """Its settings are others than they were."""
-        self._tell()
+        """Notify: the settings have changed."""
+        self._notify()
 
     def flushed(self) -> None:
-        """A flush has ended: what was held back until then may be there."""
+        """Notify after a flush, if a producer snapshot was missing before."""
         if self._is_held_back:
             self._is_held_back = False
-            self._tell()
+            self._notify()
 
     def spans(self, from_offset: int, most: int) -> list[SealedSpan]:
-        """Up to `most` of those that end beyond `from_offset` and are not empty, oldest first."""
+        """Return up to `most` segments that end beyond `from_offset` and are not empty, oldest first."""
         self._state.check()
         segments = self._state.segments
         found: list[SealedSpan] = []
@@ -126,24 +126,25 @@ class SealedSegments:
         return found
 
     def totals(self, from_offset: int, end_offset: int) -> tuple[int, int]:
-        """Number and bytes of those that end beyond `from_offset` and not beyond `end_offset`."""
+        """Return number and bytes of the segments that end beyond `from_offset` and not beyond
+        `end_offset`."""
         segments = self._state.segments
         begin = self._first_beyond(from_offset)
         end = max(begin, bisect_right(segments.bases, end_offset, lo=1) - 1)
         return end - begin, segments.positions[end] - segments.positions[begin]
 
     def bytes_beyond(self, offset: int) -> int:
-        """Bytes of all segments that end beyond `offset`, the active one among them."""
+        """Return the bytes of all segments that end beyond `offset`, including the active one."""
         segments = self._state.segments
         return segments.positions[-1] + segments.active.size - segments.positions[self._first_beyond(offset)]
 
     def sealed_at_ms(self, base_offset: int) -> int:
-        """When the segment that begins there was sealed. `DiskError`."""
+        """Return when the segment at `base_offset` was sealed. `DiskError`."""
         segments = self._state.segments
         return segments.all[segments.slot_of(base_offset)].sealed_at_ms
 
     def describe(self, base_offset: int) -> SealedSegment:
-        """What an offload thread needs of the segment that begins there; `StorageError` where it is gone."""
+        """Describe the segment at `base_offset` for an offload thread; `StorageError` if it was deleted."""
         self._state.check()
         segments = self._state.segments
         slot = segments.slot_of(base_offset)
@@ -162,10 +163,11 @@ class SealedSegments:
         )
 
     def describe_all(self, from_offset: int = 0) -> list[SealedSegment]:
-        """Those that end beyond `from_offset`, oldest first."""
+        """Describe all segments that end beyond `from_offset`, oldest first."""
         spans = self.spans(from_offset, len(self._state.segments))
         return [self.describe(span.base_offset) for span in spans]
 
     def _first_beyond(self, offset: int) -> int:
-        """Index of the first segment that ends beyond `offset`: the active one where no sealed one does."""
+        """Return the index of the first segment that ends beyond `offset`: the active one if no sealed one
+        does."""
         return bisect_right(self._state.segments.bases, offset, lo=1) - 1

@@ -1,11 +1,10 @@
 """One segment: a `.log` of batches and its two sparse indexes (Kafka `LogSegment`).
 
-Indexes are hints: an entry that cannot be written is left out and the next batch tries again; a lost or
-wrong index is found by the lookup that needs it and made anew from the log. So once a batch is written
-nothing that follows can refuse it.
+Indexes are hints: an entry that cannot be written is skipped and the next batch retries; the lookup that
+needs a lost or wrong index rebuilds it from the log. So once a batch is written, nothing can refuse it.
 
-The active segment's log is opened by its first append and stays open until it is sealed and flushed: a
-process without descriptors refuses a batch before it is written, and the error of a write-back is not lost
+The active segment's log is opened by its first append and stays open until the segment is sealed and flushed:
+a process that runs out of descriptors refuses a batch before the write, and a write-back error is not lost
 with the last descriptor. Owned by the loop; `flush` and `distrust_indexes` may run on other threads.
 """
 
@@ -23,7 +22,7 @@ from service.base.files import fsync_file, sync_data
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
-from service.hot.index_check import Looked, index_problem, of_the_index
+from service.hot.index_check import IndexedSegment, index_error, index_problem
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import BatchHeader
 from service.records.scan import BatchScan
@@ -42,7 +41,7 @@ _MOST_DOUBTS: Final = 4
 
 
 class SegmentSettings(NamedTuple):
-    """What a segment needs of a topic's configuration."""
+    """The topic settings that a segment uses."""
 
     index_bytes: int
     index_interval_bytes: int
@@ -52,8 +51,8 @@ class Segment:
     """Files `<base offset>.log .index .timeindex` of one directory.
 
     ``size``: bytes of whole batches; ``max_timestamp``/``max_timestamp_offset``: the greatest timestamp and
-    its batch's last offset, -1 and the base offset while there is none. ``is_torn``: a write failed and could
-    not be taken back, so nobody may write here any more.
+    its batch's last offset, -1 and the base offset if there is none. ``is_torn``: a failed write could not
+    be undone, so no write may follow.
     """
 
     __slots__ = (
@@ -71,7 +70,7 @@ class Segment:
         cache: FileCache,
         created_ms: int,
     ) -> None:
-        """`sizes`: bytes of log, offset index and time index that exist already."""
+        """`sizes`: current bytes of log, offset index and time index."""
         log_size, offset_size, time_size = sizes
         path = directory / names.offset_file(base_offset, names.LOG)
         self._disk = cache.disk
@@ -100,9 +99,9 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, settings: SegmentSettings, cache: FileCache, now_ms: int
     ) -> Segment:
-        """A new empty segment on disk. Whatever bears its names is replaced.
+        """Create a new empty segment on disk; replaces files of the same names.
 
-        The log comes last: what `DiskError` leaves behind are indexes without a log, which are no segment.
+        The log is created last: a `DiskError` leaves indexes without a log, which are no segment.
         """
         segment = cls(directory, base_offset, (0, 0, 0), settings, cache, now_ms)
         for handle in reversed(segment.handles):
@@ -124,7 +123,7 @@ class Segment:
 
     @property
     def sealed_at_ms(self) -> int:
-        """When the segment was sealed (ms); the time of its last write where that was before this process."""
+        """Time at which the segment was sealed (ms); of its last write if an earlier process sealed it."""
         if self._sealed_at_ms is None:
             self._sealed_at_ms = self._written_at_ms()
         return self._sealed_at_ms
@@ -156,7 +155,7 @@ class Segment:
 
     @property
     def knows_times(self) -> bool:
-        """Whether the greatest timestamp and the first batch's are known without a look at files."""
+        """Whether the greatest timestamp and the first batch's are in memory."""
         return not self.size or (self._max is not None and self._first_timestamp is not None)
 
     def _maximum(self) -> tuple[int, int]:
@@ -172,11 +171,11 @@ class Segment:
     # Writing
 
     def become_active(self) -> None:
-        """This is where batches go from now on. The segment is new."""
+        """Become the active segment; it is new and empty."""
         self._is_active = True
 
     def open_for_append(self) -> None:
-        """Become the active segment again: its greatest timestamp is made exact. Holds nothing open."""
+        """Become the active segment again: compute its exact greatest timestamp. Leaves no file open."""
         self._is_active = True
         self._is_settled = False
         if self.size and self._max is None:
@@ -186,14 +185,14 @@ class Segment:
                 self._max = self._largest_after(last[1] if last else 0, self.time_index.last())
 
     def hold_open(self) -> SegmentFile:
-        """What an append writes to, open. `DiskError` where that is not to be had."""
+        """Open the log for writes, until the segment is sealed and flushed. `DiskError`."""
         if self._writing is None:
             self._writing = self.log.pin()
         return self._writing
 
     @property
     def is_written(self) -> bool:
-        """Whether batches were appended since it was made or opened, and it is not sealed."""
+        """Whether batches were appended since the segment was made or opened, and it is not sealed."""
         return self._writing is not None
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
@@ -205,7 +204,7 @@ class Segment:
         try:
             self._disk.pwrite(file.fd, data, position)
         except DiskError:
-            self.take_back()
+            self.undo_write()
             raise
         # The batch is in the log: from here on nothing raises.
         self.size = file.size = position + size
@@ -218,13 +217,13 @@ class Segment:
         self._since_index += size
 
     def write(self, data: Buffer) -> None:
-        """Write behind what is there. Nobody knows of it until `has_run`, and `take_back` undoes what an
-        error leaves. For any thread, while nobody else writes here and the file is held open."""
+        """Write a run behind the last batch: `account_run` then makes it part of the segment, or, after an
+        error, `undo_write` removes it. For any thread, while no other writes and the file is held open."""
         self._disk.pwrite(self.hold_open().fd, data, self.size)
 
-    def has_run(self, size: int, run: BatchScan) -> None:
-        """Neighbouring batches of `size` bytes were written; others stand before them, and both indexes have
-        room. As of one that is appended, nothing raises any more."""
+    def account_run(self, size: int, run: BatchScan) -> None:
+        """Account for a written run of `size` bytes. The segment is not empty, and both indexes have room.
+        Raises nothing, as the run is in the log."""
         position = self.size
         self.size = self.hold_open().size = position + size
         state = array("q", (self._since_index, *self._maximum()))
@@ -234,11 +233,11 @@ class Segment:
             self.offset_index.append_all(entries)
             self.time_index.append_all(entries)
         except (DiskError, CorruptionError) as e:
-            self._left_out(e)
+            self._skip_entries(e)
         else:
             self._since_index = state[0]
 
-    def take_back(self) -> None:
+    def undo_write(self) -> None:
         """Undo a failed write, of which any part may be in the file."""
         try:
             self.hold_open().truncate(self.size)
@@ -247,28 +246,28 @@ class Segment:
             _log.error("%s keeps a torn end after %d bytes: %s", self.log.path, self.size, e)
 
     def _index(self, last_offset: int, position: int, newest: tuple[int, int]) -> None:
-        """Add an entry to each index. A failure is not the batch's: the next batch tries again."""
+        """Add an entry to each index. An error does not fail the batch: the next batch retries."""
         try:
             if not self.offset_index.is_full:
                 self.offset_index.append(last_offset, position)
             if not self.time_index.is_full:
                 self.time_index.maybe_append(*newest)
         except (DiskError, CorruptionError) as e:
-            self._left_out(e)
+            self._skip_entries(e)
         else:
             self._since_index = 0
 
-    def _left_out(self, error: DiskError | CorruptionError) -> None:
+    def _skip_entries(self, error: DiskError | CorruptionError) -> None:
         if not self._index_failed:
-            _log.warning("index entries for %s left out: %s", self.log.path, error)
+            _log.warning("skipping index entries of %s: %s", self.log.path, error)
         self._index_failed = True
         if isinstance(error, MissingFile):
-            self.is_checked = False  # the next lookup makes it anew
+            self.is_checked = False  # the next lookup rebuilds it
 
     def must_roll(
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int, limits: tuple[int, int]
     ) -> bool:
-        """Whether a batch belongs into a new segment; `limits`: (bytes, ms with the jitter taken off)."""
+        """Whether a batch needs a new segment; `limits`: (bytes, ms without the jitter)."""
         if self.size > limits[0] - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not self.size:
@@ -278,10 +277,7 @@ class Segment:
         return self._waited(max_timestamp, now_ms) > limits[1]
 
     def _waited(self, max_timestamp: int, now_ms: int) -> int:
-        """How long the segment has been written to (ms).
-
-        By record time if its first batch has one, else by the clock.
-        """
+        """Return the segment's age (ms): by record time if its first batch has one, else by the clock."""
         first_timestamp = self.first_timestamp
         if first_timestamp >= 0:
             return max_timestamp - first_timestamp
@@ -295,28 +291,25 @@ class Segment:
         return iter_batches(read, position, self.size, name=self.log.path, **options)
 
     def seal(self, now_ms: int) -> None:
-        """No more appends: the time index gets its last entry, the greatest timestamp of all.
+        """End appends: the greatest timestamp of all becomes the last entry of the time index.
 
-        Its log stays open until `flush`.
+        The log stays open until `flush`.
         """
         if self._max is not None:
             try:
                 self.time_index.maybe_append(*self._max)
             except (DiskError, CorruptionError) as e:
-                _log.warning("the time index of %s is made anew later: %s", self.log.path, e)
+                _log.warning("the next lookup rebuilds the indexes of %s: %s", self.log.path, e)
                 self.distrust_indexes()
         self._sealed_at_ms = now_ms
         self._writing = None
         self._is_active = False
 
     def flush(self) -> None:
-        """Make what was written to the log so far durable, and of a sealed segment the indexes, too.
-
-        `FsyncFailed` if the device says no.
-        """
+        """Make the log durable as written so far, and a sealed segment's indexes, too. `FsyncFailed`."""
         if self._is_settled:
             return
-        is_sealed = not self._is_active  # it may be sealed while this goes on
+        is_sealed = not self._is_active  # it may be sealed during the flush
         file = self.log.get()
         sync_data(self._disk, file.fd)
         if is_sealed:
@@ -325,19 +318,20 @@ class Segment:
             self.log.unpin()
 
     def flush_indexes(self) -> None:
-        """Make the indexes durable. `FsyncFailed` if the device says no."""
+        """Make the indexes durable. `FsyncFailed`."""
         for index in (self.offset_index, self.time_index):
             try:
                 file = index.handle.get()
                 fd = file.fd
-            except MissingFile:  # a hint; the next lookup makes it anew
+            except MissingFile:  # a hint; the next lookup rebuilds it
                 continue
             fsync_file(self._disk, fd)
 
     # Reading
 
     def find(self, offset: int, read: Read | None = None) -> BatchPlace | None:
-        """First batch whose last offset is at or above `offset`, None if there is none. `read`: headers."""
+        """Find the first batch whose last offset is at or above `offset`; None if there is none. `read` reads
+        headers."""
         limit = self.size
         if not limit:
             return None
@@ -347,7 +341,7 @@ class Segment:
         try:
             position, before = self.offset_index.lookup(offset)
         except (CorruptionError, DiskError) as e:
-            why = of_the_index(e)
+            why = index_error(e)
         else:
             try:
                 if position >= limit:
@@ -358,17 +352,17 @@ class Segment:
                 return place
             except CorruptionError as e:
                 why = e
-        self._make_anew(why)
+        self._rebuild(why)
         position = self._without_error(lambda: self.offset_index.lookup(offset)[0])
         return find_offset(self.log.get().pread, offset, position, limit, self.log.path)
 
     def _doubt(self, place: BatchPlace, position: int, before: int, offset: int) -> None:
-        """`CorruptionError` where the entry for `position` has led past `offset`, or entries are missing.
+        """Raise `CorruptionError` if the entry for `position` points behind `offset`, or entries are missing.
 
-        `place` is what was found from there on; `before` is the position of the entry in front.
+        `place`: the batch found from there on; `before`: the position of the previous entry.
         """
         if place.position == position:
-            # A batch that begins behind the offset stands behind a gap: the entry in front tells.
+            # A batch that begins behind the offset follows a gap, or the entry is wrong.
             if position and place.base_offset > offset:
                 read, path = self.log.get().pread, self.log.path
                 if find_offset(read, offset, before, self.size, path) != place:
@@ -383,18 +377,18 @@ class Segment:
             raise CorruptionError(f"entries between {position} and {place.position} are missing")
 
     def least_offset_for(self, timestamp: int) -> int:
-        """An offset before which no record is as late as `timestamp`; the base offset if none is known."""
+        """Return an offset before which no record is as late as `timestamp`; at least the base offset."""
         if not self.is_checked:
             self._check_indexes()
         try:
             return self.time_index.lookup(timestamp)
         except (CorruptionError, DiskError) as e:
-            self._make_anew(of_the_index(e))
+            self._rebuild(index_error(e))
         return self._without_error(lambda: self.time_index.lookup(timestamp)) or self.base_offset
 
-    def _make_anew(self, why: object) -> None:
-        """Rebuild the indexes; where the disk does not let us, or files are on their way to other names,
-        lookups walk the log. `CorruptionError`."""
+    def _rebuild(self, why: object) -> None:
+        """Rebuild the indexes. If the disk refuses, or the files are being renamed, lookups scan the log.
+        `CorruptionError`."""
         try:
             if self.log.path.suffix == names.LOG:
                 _log.warning("rebuilding the indexes of %s: %s", self.log.path, why)
@@ -414,24 +408,24 @@ class Segment:
             return 0
 
     def distrust_indexes(self) -> None:
-        """Have the next lookup make the indexes anew. Safe from any thread."""
+        """Have the next lookup rebuild the indexes. Safe from any thread."""
         self._index_failed = True
         self.is_checked = False
 
     def _check_indexes(self) -> None:
-        """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""
+        """Check the indexes once, and after `distrust_indexes`: rebuild them unless they are plausible."""
         if self.is_checked:
             return
         self.is_checked = True
         try:
-            problem = "entries were left out" if self._index_failed else index_problem(self._looked())
+            problem = "entries were skipped" if self._index_failed else index_problem(self._indexed())
         except (CorruptionError, DiskError) as e:
             problem = str(e)
         if problem:
-            self._make_anew(problem)
+            self._rebuild(problem)
 
-    def _looked(self) -> Looked:
-        return Looked(
+    def _indexed(self) -> IndexedSegment:
+        return IndexedSegment(
             self.log.get().pread,
             self.log.path,
             self.size,
@@ -440,15 +434,15 @@ class Segment:
             self.settings.index_interval_bytes,
         )
 
-    def take_cleaned(self, built: IndexBuilder, sealed_at_ms: int) -> None:
-        """The files were made by a cleaning, are durable, and have these indexes."""
+    def set_cleaned(self, built: IndexBuilder, sealed_at_ms: int) -> None:
+        """Note that compaction wrote the files, durably, with these indexes."""
         self._max = built.newest if self.size else None
         self._sealed_at_ms = sealed_at_ms
         self.is_checked = True
         self._is_settled = True
 
     def replace_indexes(self, built: IndexBuilder) -> None:
-        """Take these for the indexes: they were made of the whole log."""
+        """Replace the indexes by `built`, which was made from the whole log."""
         self._max = built.newest if self.size else None
         self._first_timestamp = None
         self._since_index = built.since
@@ -459,11 +453,11 @@ class Segment:
             self.offset_index.replace(data.offset_index)
             self.time_index.replace(data.time_index)
         except DiskError as e:
-            _log.warning("the indexes of %s are made anew later: %s", self.log.path, e)
+            _log.warning("the next lookup rebuilds the indexes of %s: %s", self.log.path, e)
             self.distrust_indexes()
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the headers in the log, as appending its batches would have."""
+        """Rebuild both indexes from the headers in the log, with the entries that appends would have made."""
         self.reset_indexes()
         for header in self._headers(0, chunk_bytes=1 << 20):
             self.index_recovered(header)
@@ -471,7 +465,7 @@ class Segment:
             self.finish_indexes()
 
     def reset_indexes(self) -> None:
-        """Empty both indexes, whatever state their files are in; `index_recovered` fills them again."""
+        """Replace both indexes by empty ones; `index_recovered` fills them again."""
         for index in (self.offset_index, self.time_index):
             index.handle.create()
             index.truncate_entries(0)
@@ -482,7 +476,7 @@ class Segment:
         self._since_index = 0
 
     def index_recovered(self, header: BatchHeader) -> None:
-        """Account for a batch that was found in the log at ``header.position``."""
+        """Account for a batch that is in the log at ``header.position``."""
         if self._max is None or header.max_timestamp > self._max[0]:
             self._max = (header.max_timestamp, header.last_offset)
         if self._since_index > self.settings.index_interval_bytes:
@@ -490,14 +484,14 @@ class Segment:
         self._since_index += header.size
 
     def finish_indexes(self) -> None:
-        """After the last `index_recovered`: the time index gets the entry of a sealed segment."""
+        """Add the time index entry of a sealed segment, after the last `index_recovered`."""
         if self._max is not None:
             self.time_index.maybe_append(*self._max)
 
     def ends_at(self, offset: int) -> bool:
-        """Whether the log's last batch is the last one before `offset`, by one look behind the last entry.
+        """Whether the log's last batch ends just before `offset`, by one read behind the last index entry.
 
-        False where that does not tell. Leaves no file open: it is asked of every segment at a start.
+        False if that read does not show it. Leaves no file open, as a start checks every segment.
         """
         index, size = self.offset_index, self.size
         try:
@@ -515,7 +509,7 @@ class Segment:
         return place.position + place.size == len(tail) and place.last_offset + 1 == offset
 
     def near_end(self) -> int:
-        """Position of a batch near the end of the log, by the index's word; 0 where that does not hold."""
+        """Return the position of a batch near the log's end, by the last index entry; 0 if that is wrong."""
         try:
             last = self.offset_index.last()
             if last is None or not 0 < last[1] < self.size:
@@ -526,15 +520,15 @@ class Segment:
         return last[1] if place is not None and place.last_offset == last[0] else 0
 
     def cut_tail(self, size: int) -> None:
-        """Cut what recovery found to be torn; the indexes know nothing of it."""
+        """Cut a tail that recovery found torn; the indexes have no entries for it."""
         self.log.get().truncate(size)
         self.size = size
         self.log.resize(size)
 
     def truncate(self, size: int, offset: int) -> None:
-        """Cut the log to `size` bytes (a batch border) and the indexes to what lies below `offset`.
+        """Truncate the log to `size` bytes (a batch border) and the indexes to entries below `offset`.
 
-        `open_for_append` comes next.
+        The caller calls `open_for_append` next.
         """
         self.log.get().truncate(size)
         self.size = size
@@ -543,25 +537,25 @@ class Segment:
             self.offset_index.truncate_to(offset)
             self.time_index.truncate_to(offset)
         except (DiskError, CorruptionError) as e:
-            _log.warning("the indexes of %s are made anew later: %s", self.log.path, e)
+            _log.warning("the next lookup rebuilds the indexes of %s: %s", self.log.path, e)
             self.distrust_indexes()
         self._since_index = 0
         self._first_timestamp = None
         self._max = None
 
     def _largest_after(self, position: int, known: tuple[int, int]) -> tuple[int, int]:
-        """The greatest (timestamp, offset), given what is known of the batches before `position`."""
+        """Return the greatest (timestamp, offset); `known`: that of the batches before `position`."""
         for header in self._headers(position):
             if header.max_timestamp > known[0]:
                 known = (header.max_timestamp, header.last_offset)
         return known
 
-    # Going
+    # Deletion
 
     def drop(self, mark: str = "") -> list[Path]:
-        """Let go of all files, for their removal: what is to be unlinked, the log last.
+        """Close all files before their deletion; returns the paths to unlink, the log last.
 
-        Somebody has put `mark` behind their names. Readers keep what they have open.
+        `mark`: suffix that their names have now. Readers keep open files.
         """
         paths = [self.log.path.with_suffix(suffix + mark) for suffix in reversed(names.SEGMENT_SUFFIXES)]
         for handle in self.handles:
@@ -570,17 +564,17 @@ class Segment:
         return paths
 
     def moved(self, directory: Path) -> None:
-        """The directory was renamed."""
+        """Note that the directory was renamed."""
         for handle in self.handles:
             handle.moved(directory / handle.path.name)
 
     def let_files_go(self) -> None:
-        """Leave no file open that making or opening the log has looked into."""
+        """Close the files that making or opening the log has opened."""
         for handle in self.handles:
             handle.drop()
 
     def close(self) -> None:
-        """Let go of all files, for good."""
+        """Close all files for good."""
         self._writing = None
         self._is_active = False
         for handle in self.handles:

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Segments:
-    """At least one segment, ascending by base offset; the last one is written to.
+    """At least one segment, ascending by base offset; the last one is active.
 
     Owned by the loop. ``bases``: their base offsets. ``positions``: bytes of all before each of them, counted
     from anywhere. ``size``: bytes of the sealed ones and of the active one, kept by whoever appends.
@@ -35,15 +35,15 @@ class Segments:
         return iter(self.all)
 
     def slot_of(self, offset: int) -> int:
-        """Index of the segment whose range `offset` lies in; -1 below the first."""
+        """Return the index of the segment whose range contains `offset`; -1 below the first."""
         return bisect_right(self.bases, offset) - 1
 
     def whole_below(self, offset: int) -> int:
-        """How many of the oldest segments hold nothing at or above `offset`, the active one not counted."""
+        """Count the oldest segments with nothing at or above `offset`, without the active one."""
         return bisect_right(self.bases, offset, lo=1) - 1
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """Segments that hold offsets in ``[start, end)``. Safe from any thread."""
+        """Return the segments with offsets in ``[start, end)``. Safe from any thread."""
         segments = self.all[:]
         following = [segment.base_offset for segment in segments[1:]]
         return [
@@ -53,7 +53,7 @@ class Segments:
         ]
 
     def add(self, segment: Segment) -> None:
-        """`segment` is the active one from now on."""
+        """Append `segment`, which becomes the active one."""
         segment.become_active()
         self.positions.append(self.positions[-1] + self.all[-1].size if self.all else 0)
         self.all.append(segment)
@@ -61,7 +61,7 @@ class Segments:
         self.active = segment
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """`new` ones take the place of `old` ones, which stand together and are sealed."""
+        """Replace `old` segments, which are contiguous and sealed, by `new` ones."""
         first = self.slot_of(old[0].base_offset)
         end = first + len(old)
         grown = sum(segment.size for segment in new) - sum(segment.size for segment in old)
@@ -73,9 +73,9 @@ class Segments:
         self.size += grown
 
     def take_out(self, begin: int, end: int, reason: str) -> list[Segment]:
-        """Segments leave the log; the caller sees to their files.
+        """Remove segments ``[begin, end)`` and return them; the caller deletes their files.
 
-        With the last ones the active one goes: the caller names another at once.
+        If the active one is among them, the caller sets another one at once.
         """
         del self.positions[begin:end]
         gone = self.all[begin:end]

@@ -67,8 +67,8 @@ class LogState:
     """
 
     __slots__ = (
-        "at_end", "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure",
-        "files", "gaps_below", "local_start", "lock", "on_failure", "producers", "recovery_point", "segments",
+        "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "gaps_below",
+        "local_start", "lock", "on_end_moved", "on_failure", "producers", "recovery_point", "segments",
         "snapshots", "start", "tip", "truncations", "world",
     )  # fmt: skip
 
@@ -92,18 +92,18 @@ class LogState:
         self.start = 0
         self.local_start = 0
         self.end_offset = 0
-        self.at_end: Callable[[int, int, int], None] | None = None
+        self.on_end_moved: Callable[[int, int, int], None] | None = None
         """called with the log end and the active segment's base and bytes, before a record becomes visible"""
         self.recovery_point = 0
         self.cleaned_offset = -1
         self.gaps_below = 0
 
-    def reached(self, offset: int) -> None:
+    def set_end(self, offset: int) -> None:
         """Move the log end to `offset`; the active segment is up to date already."""
         self.end_offset = offset
-        if self.at_end is not None:
+        if self.on_end_moved is not None:
             active = self.segments.active
-            self.at_end(offset, active.base_offset, active.size)
+            self.on_end_moved(offset, active.base_offset, active.size)
 
     def configure(self, config: LogConfig) -> None:
         """Apply new settings. Once a log is to be compacted, offsets may be missing, whatever the policy is

@@ -1,20 +1,20 @@
-"""What is done about a file system that fills up: a ladder of steps, by what is left of it. [P]
+"""Steps against a file system that fills up, by the bytes that are left. [P]
 
     FREE            nothing
     UPLOADS_FIRST   tiered partitions of the directory are copied to the bucket before those of others
-    SHRINK          their local copies go as soon as the bucket has them, whatever local retention says
-    THROTTLE        producers to the directory are told to wait, the longer the less is left
-    REFUSE          their records are refused, with an error that they come back after
+    SHRINK          their local copies are deleted as soon as the bucket has them, before local retention
+    THROTTLE        producers to the directory are throttled, the more the less is left
+    REFUSE          their records are refused with a retriable error
 
 Each step has those below it. A step is entered where less is left than its watermark, and left again where
 more is left than that and a margin: so it does not come and go with each segment. Watermarks are shares of
-the file system, of which no more than `Marks.counted_bytes` count; `reserve_bytes` are kept in any case, as
-the metadata log, checkpoints and indexes need room after clients' records have none.
+the file system, of which `DiskWatermarks.counted_bytes` count at most; `reserve_bytes` are kept in any case,
+as the metadata log, checkpoints and indexes need room after clients' records have none.
 
->>> marks = Marks(True, (80, 85, 92, 97), 1, 1 << 38, 0, 1000)
->>> look(Step.FREE, 1000, 110, marks, is_tiered=True).step.name
+>>> marks = DiskWatermarks(True, (80, 85, 92, 97), 1, 1 << 38, 0, 1000)
+>>> assess(Step.FREE, 1000, 110, marks, is_tiered=True).step.name
 'SHRINK'
->>> look(Step.SHRINK, 1000, 155, marks, is_tiered=True).step.name  # it ends with 150 and a margin of 10
+>>> assess(Step.SHRINK, 1000, 155, marks, is_tiered=True).step.name  # it ends with 150 and a margin of 10
 'SHRINK'
 """
 
@@ -24,11 +24,11 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 LEAST_ALARM_BYTES: Final = 1 << 20
-"""So much is appended before the disk is asked again out of turn, however near the next step is."""
+"""Bytes that are appended at least before the disk is checked out of turn, however near the next step is."""
 
 
 class Step(IntEnum):
-    """Of the ladder, each with those below it."""
+    """One step; each includes those below it."""
 
     FREE = 0
     UPLOADS_FIRST = 1
@@ -37,7 +37,7 @@ class Step(IntEnum):
     REFUSE = 4
 
 
-class Marks(NamedTuple):
+class DiskWatermarks(NamedTuple):
     """``firn.disk.*``. ``percents``: how full the file system is where each step above FREE begins, 100 for
     never; ``margin_percent``: how much less full it is where the step ends.
     """
@@ -50,13 +50,13 @@ class Marks(NamedTuple):
     throttle_max_ms: int
 
 
-class Standing(NamedTuple):
-    """Where a directory stands: its step, how long producers wait, and what is left of its file system.
+class DiskState(NamedTuple):
+    """State of a directory: its step, the throttle time of producers, and what is left of its file system.
 
-    ``is_in_reserve``: less is left than the reserve, so replicas do not follow there either. ``to_free``:
-    bytes that have to go for the steps from SHRINK on to end. ``alarm_bytes``: when so much was appended the
-    disk is asked again, out of turn. ``most_bytes``: no more than that is appended before it has answered;
-    half of the reserve is left by then, whoever has filled the rest.
+    ``is_in_reserve``: less is left than the reserve, so followers append nothing either. ``to_free``: bytes
+    to delete to end the steps from SHRINK on. ``alarm_bytes``: after so many appended bytes the disk is
+    checked out of turn. ``most_bytes``: no more is appended before that check has ended; then half of the
+    reserve is left, whatever filled the rest.
     """
 
     step: Step
@@ -73,8 +73,8 @@ class Standing(NamedTuple):
     """whether the controller moves them, once another in-sync replica has room"""
 
 
-def free_of_steps(total: int, marks: Marks) -> int:
-    """Bytes of a file system of `total` that have to be left so that no step is on, or ends."""
+def min_free_bytes(total: int, marks: DiskWatermarks) -> int:
+    """Return how many bytes of `total` must be free for all steps to end."""
     counted = min(total, marks.counted_bytes)
     left = marks.reserve_bytes + marks.reserve_bytes // 8
     if marks.is_on:
@@ -82,12 +82,18 @@ def free_of_steps(total: int, marks: Marks) -> int:
     return left
 
 
-def look(
-    before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool, was_in_reserve: bool = False
-) -> Standing:
-    """Where a directory stands now that stood on `before`; `total` and `usable` bytes of its file system.
+def assess(
+    before: Step,
+    total: int,
+    usable: int,
+    marks: DiskWatermarks,
+    *,
+    is_tiered: bool,
+    was_in_reserve: bool = False,
+) -> DiskState:
+    """Compute a directory's state from its step `before`, and `total` and `usable` bytes of its file system.
 
-    Without tiered partitions (`is_tiered`) nothing could come free by itself: only the reserve counts.
+    Without tiered partitions (`is_tiered`) nothing is freed by itself: only the reserve counts.
     """
     counted = min(total, marks.counted_bytes)
     floors = [0, 0, 0, 0]
@@ -104,9 +110,9 @@ def look(
             step = candidate
     wanted = 0
     if marks.is_on and is_tiered and step >= Step.SHRINK:
-        # What refuses is to end, too, where the reserve is larger than all shares.
+        # REFUSE must end, too, if the reserve is larger than all shares.
         wanted = max(floor + margin for floor, margin in zip(floors[1:step], margins[1:step], strict=True))
-    return Standing(
+    return DiskState(
         step,
         _throttle_ms(step, usable, floors, marks),
         total,
@@ -121,8 +127,8 @@ def look(
     )
 
 
-def _throttle_ms(step: Step, usable: int, floors: list[int], marks: Marks) -> int:
-    """From next to nothing where throttling begins to the most where records are refused."""
+def _throttle_ms(step: Step, usable: int, floors: list[int], marks: DiskWatermarks) -> int:
+    """Interpolate from 1 ms, where throttling begins, to the maximum, where records are refused."""
     if step is Step.REFUSE:
         return marks.throttle_max_ms
     if step is not Step.THROTTLE:
@@ -132,21 +138,21 @@ def _throttle_ms(step: Step, usable: int, floors: list[int], marks: Marks) -> in
     return max(round(min(share, 1.0) * marks.throttle_max_ms), 1)
 
 
-def least_sealed(step: Step, segment_bytes: int) -> int:
-    """From SHRINK on: with how many bytes an active segment is sealed before its time, so that it is copied.
+def min_sealed_bytes(step: Step, segment_bytes: int) -> int:
+    """Return the size from which an active segment is sealed early, to be copied; from SHRINK on.
 
-    Where nobody may append nothing else seals one, so in the end nearly all are; while appends go on, each
-    becomes an object that is small, so not too soon.
+    At REFUSE nothing else seals a segment, so nearly all are sealed; while appends continue, each one becomes
+    a small object, so the size is larger.
     """
     part = {Step.SHRINK: 4, Step.THROTTLE: 16}.get(step, 1024)
     return max(segment_bytes // part, 1)
 
 
-def in_words(standing: Standing) -> str:
-    """Of people: how full it is, and what is done about it.
+def describe(standing: DiskState) -> str:
+    """Describe how full it is, and what is done about it.
 
-    >>> marks = Marks(True, (80, 85, 92, 97), 1, 1 << 38, 64 << 20, 1000)
-    >>> in_words(look(Step.FREE, 1 << 30, 140 << 20, marks, is_tiered=True))
+    >>> marks = DiskWatermarks(True, (80, 85, 92, 97), 1, 1 << 38, 64 << 20, 1000)
+    >>> describe(assess(Step.FREE, 1 << 30, 140 << 20, marks, is_tiered=True))
     '86% full (140 MiB left): local copies of what the bucket has go early'
     """
     used = round(100 - 100 * standing.usable / max(standing.total, 1))

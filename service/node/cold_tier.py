@@ -18,7 +18,7 @@ from service.base.rate import RateLimit
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.controller_client.prefix_owner import ClusterHouse
-from service.hot.watermarks import free_of_steps
+from service.hot.watermarks import min_free_bytes
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -363,7 +363,7 @@ def _disk_cache(config: BrokerConfig, world: World, current: Callable[[], Broker
         Path(config.remote_cache_dir),
         config.remote_cache_dir_bytes,
         beside=(*config.log_dirs, config.cluster.metadata_log_dir),
-        keeps_free=lambda total: free_of_steps(total, marks_of(current())),
+        keeps_free=lambda total: min_free_bytes(total, marks_of(current())),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from service.base.health import Check, State
 from service.hot.manager import LogManager
-from service.hot.watermarks import Step, in_words
+from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
 from service.serving.request_host import Broker
 
@@ -58,7 +58,7 @@ def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
         return Check("disks", State.FAILED, "they are not looked at yet")
     standings = broker.disks.standings()
     said = [
-        f"{path} is {in_words(standing)}"
+        f"{path} is {describe(standing)}"
         for path, standing in standings.items()
         if standing.step is not Step.FREE
     ]

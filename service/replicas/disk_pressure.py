@@ -33,7 +33,7 @@ from service.config.settings import BrokerConfig
 from service.controller_client.broker_lifecycle import FullDirectories
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
-from service.hot.watermarks import Marks, Standing, Step, in_words, least_sealed, look
+from service.hot.watermarks import DiskState, DiskWatermarks, Step, assess, describe, min_sealed_bytes
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 from service.replicas.partition_registry import Replicas
@@ -64,7 +64,7 @@ class _Directory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.standing: Standing | None = None
+        self.standing: DiskState | None = None
         self.step = Step.FREE
         self.wake = asyncio.Event()
         self.alarm_at = NEVER_BYTES
@@ -193,7 +193,7 @@ class DiskWatch:
         self._metrics.disk_refused_batches += 1
         raise RequestError(
             ErrorCode.kafka_storage_error,
-            f"the log directory of {partition.tip} is {in_words(home.standing)}",
+            f"the log directory of {partition.tip} is {describe(home.standing)}",
         )
 
     def throttle_ms(self, topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]]) -> int:
@@ -232,7 +232,7 @@ class DiskWatch:
         for home in self._directories.values():
             home.wake.set()
 
-    def standings(self) -> Mapping[Path, Standing]:
+    def standings(self) -> Mapping[Path, DiskState]:
         """Where each directory stands that is online and was looked at."""
         return self._metrics.disks
 
@@ -241,7 +241,7 @@ class DiskWatch:
         home = self._directories.get(path)
         if home is None or home.standing is None or home.full_since_ms is None:
             return ""
-        return _DISK_REFUSES if home.refused_ms and home.step is not Step.REFUSE else in_words(home.standing)
+        return _DISK_REFUSES if home.refused_ms and home.step is not Step.REFUSE else describe(home.standing)
 
     def _home(self, partition: Partition) -> _Directory | None:
         return self._directories.get(partition.log.dir.parent)
@@ -315,7 +315,7 @@ class DiskWatch:
         config = self._config()
         marks = marks_of(config)
         was_in_reserve = home.standing is not None and home.standing.is_in_reserve
-        find = partial(look, home.step, *space, marks, was_in_reserve=was_in_reserve)
+        find = partial(assess, home.step, *space, marks, was_in_reserve=was_in_reserve)
         standing = find(is_tiered=config.remote_storage_enabled)
         if standing.step is not Step.FREE and self._give_back and await self._give_back(home.path):
             home.wake.set()  # what is left now is asked next, before anything is refused
@@ -340,7 +340,7 @@ class DiskWatch:
             await self._seal(home.tiered, standing.step)
             await self._free(home, home.tiered, standing.to_free)
 
-    def _stand(self, home: _Directory, standing: Standing) -> None:
+    def _stand(self, home: _Directory, standing: DiskState) -> None:
         before, step, known = home.step, standing.step, home.standing
         home.standing, home.step = standing, step
         self._metrics.disks[home.path] = standing
@@ -351,7 +351,7 @@ class DiskWatch:
                 logging.ERROR if step is Step.REFUSE else logging.WARNING if step > before else logging.INFO
             )
             if known is not None or step is not Step.FREE:
-                self._changes.log(level, "log directory %s is %s", printable(home.path), in_words(standing))
+                self._changes.log(level, "log directory %s is %s", printable(home.path), describe(standing))
             self._tell_of_hurry(before, step)
 
     def _tell_of_hurry(self, before: Step, step: Step) -> None:
@@ -399,7 +399,7 @@ class DiskWatch:
         for partition in tiered:
             if piece.charge(_LOOK_US):
                 await piece.next_turn()
-            least_bytes = least_sealed(step, partition.config.segment_bytes)
+            least_bytes = min_sealed_bytes(step, partition.config.segment_bytes)
             if self._do(partition, partial(Partition.seal_early, least_bytes=least_bytes)):
                 self._metrics.disk_sealed_segments += 1
                 if piece.charge(_SEAL_US):
@@ -438,14 +438,14 @@ class DiskWatch:
             return 0
 
 
-def _told(standing: Standing) -> tuple[Step, bool, bool, bool]:
+def _told(standing: DiskState) -> tuple[Step, bool, bool, bool]:
     """What of it is worth a line in the log when it changes."""
     return standing.step, standing.is_in_reserve, standing.led > 0, standing.moves_leaders
 
 
-def marks_of(config: BrokerConfig) -> Marks:
+def marks_of(config: BrokerConfig) -> DiskWatermarks:
     """Where the steps of the ladder lie, as the settings say."""
-    return Marks(
+    return DiskWatermarks(
         is_on=config.disk_watermarks_enable,
         percents=(
             config.disk_upload_percent,

@@ -89,7 +89,7 @@ class Applier:
         self.config = config
         self._replication = replication
         self._logs = logs
-        logs.keep_producers(config.producer_id_expiration_ms)
+        logs.set_producer_expiration(config.producer_id_expiration_ms)
         self._replicas = replicas
         self._reader = reader
         self._purgatory = purgatory
@@ -502,7 +502,7 @@ class Applier:
         if any(self._is_ours(resource) for resource in delta.configs):
             before = self.config.replication
             self.config = dynamic_config(self.config, self._image)
-            self._logs.keep_producers(self.config.producer_id_expiration_ms)
+            self._logs.set_producer_expiration(self.config.producer_id_expiration_ms)
             if self._replication is not None:
                 if self._replication.configure(self.config.replication):
                     self._purgatory.happened(self._replication.leader_throttle)

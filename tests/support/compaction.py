@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.hot.cleaning.transactions import Transactions
+from service.hot.cleaning.transactions import CleanedTransactions
 from service.records.batch import Codec, read_header, stamp
 from service.records.builder import BatchBuilder
 from service.records.decode import Record, iter_records
@@ -59,11 +59,11 @@ def make_marker(offset: int, producer_id: int, *, commit: bool, timestamp: int =
 
 
 def key_map(
-    log: bytes, from_offset: int = 0, fates: Transactions | None = None, most: int = 1 << 20
+    log: bytes, from_offset: int = 0, fates: CleanedTransactions | None = None, most: int = 1 << 20
 ) -> KeyMap:
     """The keys of a whole log."""
     keys = KeyMap(bytearray(memory_for(1 << 40, most, 0.9)), bytes(range(16)), 0.9)
-    keys.add(memoryview(log), scan_batches(log), from_offset, fates or Transactions())
+    keys.add(memoryview(log), scan_batches(log), from_offset, fates or CleanedTransactions())
     return keys
 
 
@@ -72,12 +72,12 @@ def recopied(
     keys: KeyMap,
     rules: CopyRules,
     *,
-    fates: Transactions | None = None,
+    fates: CleanedTransactions | None = None,
     producers: Mapping[int, tuple[int, int]] | None = None,
     buffer_bytes: int = 512,
 ) -> bytes:
     """What a recopy makes of a whole log."""
-    copy = Recopy(keys, fates or Transactions(), rules, LastBatches(producers or {}), buffer_bytes)
+    copy = Recopy(keys, fates or CleanedTransactions(), rules, LastBatches(producers or {}), buffer_bytes)
     out = bytearray()
     for part in copy.copy(memoryview(log), scan_batches(log)):
         out += part

@@ -37,7 +37,7 @@ _NEVER_MS: Final = 2**63 - 1
 class CleanerListener(Protocol):
     """The log manager, as the cleaner needs it."""
 
-    def is_here(self, log: LocalLog) -> bool:
+    def is_in_use(self, log: LocalLog) -> bool:
         """Whether the log is in use and its directory works."""
 
     def flush_failed(self) -> None:
@@ -136,7 +136,7 @@ class Cleaner:
             self._world,
             self._settings,
             self._throttle,
-            self._listener.is_here,
+            self._listener.is_in_use,
         )
 
     async def _back_off(self) -> None:
@@ -155,7 +155,7 @@ class Cleaner:
 
     async def _dirtiest(self) -> LocalLog | None:
         """The log whose turn it is."""
-        best: tuple[LocalLog, plan.Dirt] | None = None
+        best: tuple[LocalLog, plan.DirtyLog] | None = None
         now_ms = self._clock.now_ms()
         piece = Slice()
         for log in tuple(self._compacted):
@@ -195,10 +195,10 @@ class Cleaner:
             and log not in self._runs
             and log.failure is None
             and self._set_aside.get(log, 0) <= now_ms
-            and self._listener.is_here(log)
+            and self._listener.is_in_use(log)
         )
 
-    def _look_at(self, log: LocalLog, now_ms: int) -> plan.Dirt | None:
+    def _look_at(self, log: LocalLog, now_ms: int) -> plan.DirtyLog | None:
         """How dirty the log is, None where it is not its turn. One that cannot be looked at is set aside."""
         if log.active_base_offset <= log.state.cleaned_offset:
             return None
@@ -213,7 +213,7 @@ class Cleaner:
             log.state.segments.all,
         )
         try:
-            return plan.judge(facts, log.config, now_ms)
+            return plan.dirty_log(facts, log.config, now_ms)
         except (StorageError, CorruptionError) as e:
             self._fail(log, e)
             return None
@@ -223,7 +223,7 @@ class Cleaner:
     async def _clean(self, run: Cleaning) -> None:
         log = run.log
         try:
-            if not self._listener.is_here(log):
+            if not self._listener.is_in_use(log):
                 raise Aborted
             if not await self._listener.note_compacted(log):
                 if log in self._compacted:
@@ -249,7 +249,7 @@ class Cleaner:
             del self._runs[log]
             run.over.set()
 
-    async def _clean_now(self, run: Cleaning, dirt: plan.Dirt) -> None:
+    async def _clean_now(self, run: Cleaning, dirt: plan.DirtyLog) -> None:
         log, counts = run.log, run.counts
         began_ms = self._clock.monotonic_ms()
         end_offset, utilization = await run.run(dirt)

@@ -19,9 +19,9 @@ from service.base.errors import StorageError
 from service.base.files import FsyncFailed
 from service.base.world import World
 from service.hot.cleaning import plan
-from service.hot.cleaning.copying import Counts, GroupCopy, Sizes, Work, map_keys
+from service.hot.cleaning.copying import BufferSizes, CleaningCounts, GroupCopy, Steps, map_keys
 from service.hot.cleaning.swap import Swap, discard
-from service.hot.cleaning.transactions import Transactions
+from service.hot.cleaning.transactions import CleanedTransactions
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.producers import ProducerEntry
@@ -88,18 +88,18 @@ class Cleaning:
         world: World,
         settings: Callable[[], CleanerSettings],
         throttle: Throttle,
-        is_here: Callable[[LocalLog], bool],
+        is_in_use: Callable[[LocalLog], bool],
     ) -> None:
         self.log = log
         self.aborted = asyncio.Event()
         self.over = asyncio.Event()
-        self.counts = Counts()
+        self.counts = CleaningCounts()
         self._io = io
         self._cleaner_io = cleaner_io
         self._world = world
         self._settings = settings
         self._throttle = throttle
-        self._is_here = is_here
+        self._is_here = is_in_use
         self._segments: list[Segment] = []
         self._truncations = log.state.truncations
 
@@ -113,7 +113,7 @@ class Cleaning:
     def _is_cut(self) -> bool:
         return self.log.state.truncations != self._truncations
 
-    async def run(self, dirt: plan.Dirt) -> tuple[int, float]:
+    async def run(self, dirt: plan.DirtyLog) -> tuple[int, float]:
         """The offset up to which the log is clean then, and which part of the memory for keys was used.
 
         `Aborted`; `CorruptionError` where the log is damaged, `StorageError`.
@@ -121,7 +121,7 @@ class Cleaning:
         log, settings = self.log, self._settings()
         threads = max(settings.threads, 1)
         buffer = max(settings.buffer_bytes // threads // 2, _LEAST_BUFFER)
-        sizes = Sizes(buffer, buffer)
+        sizes = BufferSizes(buffer, buffer)
         self._truncations = log.state.truncations
         self._segments = all_now = list(log.state.segments.all)
         bases = [segment.base_offset for segment in all_now]
@@ -145,13 +145,13 @@ class Cleaning:
         await self._cleaner_io.run(_free, keys, memory)
         return end_offset, utilization
 
-    async def _copy(self, keys: KeyMap, sizes: Sizes) -> int:
+    async def _copy(self, keys: KeyMap, sizes: BufferSizes) -> int:
         """Copy and replace the segments whose keys are in the map; the offset up to which that is."""
         log, all_now = self.log, self._segments
         end_offset = keys.latest + 1
         config, now_ms = log.config, self._world.clock.now_ms()
-        fates = Transactions()
-        groups = plan.groups(all_now, end_offset, config.segment_bytes, config.segment_index_bytes)
+        fates = CleanedTransactions()
+        groups = plan.segment_groups(all_now, end_offset, config.segment_bytes, config.segment_index_bytes)
         for group in groups:
             rules = CopyRules(now_ms, config.delete_retention_ms, group.end_offset)
             last = await self._io.run(_last_batches, log.producers.freeze())
@@ -171,7 +171,7 @@ class Cleaning:
             raise Aborted
         self.log.check()
 
-    async def _drive(self, work: Work) -> None:
+    async def _drive(self, work: Steps) -> None:
         """Do it step by step; what was begun is undone where it does not come to its end."""
         try:
             while True:
@@ -215,7 +215,7 @@ class Cleaning:
         log.swapping.end(swap)
 
 
-def _advance(work: Work, most_bytes: int) -> tuple[int, bool]:
+def _advance(work: Steps, most_bytes: int) -> tuple[int, bool]:
     """So many bytes of the work, and whether it is over; on a thread."""
     done = 0
     for step in work:

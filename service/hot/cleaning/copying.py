@@ -18,7 +18,7 @@ from service.hot import names
 from service.hot.cleaning.interrupted import clear, marked
 from service.hot.cleaning.plan import MAX_POSITION
 from service.hot.cleaning.swap import discard
-from service.hot.cleaning.transactions import Transactions, aborted_between
+from service.hot.cleaning.transactions import CleanedTransactions, aborted_between
 from service.hot.files import FileSlice
 from service.hot.index_proof import MAX_INDEX_BYTES
 from service.hot.segment import Segment
@@ -31,17 +31,17 @@ from service.records.scan import BatchScan, scan_batches, scan_pieces
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.txn_rows import AbortedEntry
 
-Work = Generator[int, None, None]
+Steps = Generator[int, None, None]
 
 
-class Sizes(NamedTuple):
+class BufferSizes(NamedTuple):
     """Buffers, in bytes."""
 
     piece: int
     out: int
 
 
-class Counts:
+class CleaningCounts:
     """What one cleaning has done so far."""
 
     __slots__ = ("bytes_read", "bytes_written", "records_kept", "records_read")
@@ -55,13 +55,13 @@ class Counts:
 
 def map_keys(
     segments: Sequence[Segment], following: Sequence[Segment], first_dirty: int, end_offset: int,
-    keys: KeyMap, sizes: Sizes,
-) -> Work:  # fmt: skip
+    keys: KeyMap, sizes: BufferSizes,
+) -> Steps:  # fmt: skip
     """Put the keys of `segments`, from `first_dirty` on, into `keys`, up to `end_offset` or until it is full.
 
     `following`: segments behind them, whose transaction indexes may name what was aborted in these.
     """
-    fates = Transactions()
+    fates = CleanedTransactions()
     fates.add(aborted_between(_indexes(_indexed([*segments, *following])), first_dirty, end_offset))
     for number, segment in enumerate(segments):
         for batches, _, piece in _pieces(segment, sizes):
@@ -72,7 +72,7 @@ def map_keys(
         keys.reached(after)
 
 
-def _pieces(segment: Segment, sizes: Sizes) -> Iterator[tuple[BatchScan, int, memoryview]]:
+def _pieces(segment: Segment, sizes: BufferSizes) -> Iterator[tuple[BatchScan, int, memoryview]]:
     file = segment.log.peek()
 
     def read(position: int, size: int) -> bytes:
@@ -110,10 +110,10 @@ class GroupCopy:
         following: Sequence[Segment],
         rules: CopyRules,
         keys: KeyMap,
-        fates: Transactions,
+        fates: CleanedTransactions,
         last_batches: LastBatches,
-        sizes: Sizes,
-        counts: Counts,
+        sizes: BufferSizes,
+        counts: CleaningCounts,
     ) -> None:
         """`following`: as `map_keys`. `fates` and `counts` go from group to group."""
         self.old = tuple(old)
@@ -130,7 +130,7 @@ class GroupCopy:
         self._index = IndexBuilder(old[0].base_offset, old[0].settings.index_interval_bytes)
         self._log = state.dir / names.offset_file(old[0].base_offset, names.LOG)
 
-    def run(self) -> Work:
+    def run(self) -> Steps:
         """The copy; `CorruptionError` where what is there is damaged, `DiskError`."""
         disk = self._state.disk
         try:
@@ -147,7 +147,7 @@ class GroupCopy:
             if self.new is None:
                 discard(disk, self._log)
 
-    def _write(self, disk: Disk, fd: int) -> Work:
+    def _write(self, disk: Disk, fd: int) -> Steps:
         kept = len(self._fates.kept)
         epoch = -1
         indexed = _indexed([*self.old, *self._following])
@@ -210,7 +210,7 @@ class GroupCopy:
             self._state.dir, first.base_offset, (self._position, *self._index_sizes), first.settings,
             self._state.files, last.created_ms,
         )  # fmt: skip
-        new.take_cleaned(self._index, last.sealed_at_ms)
+        new.set_cleaned(self._index, last.sealed_at_ms)
         try:
             for handle in new.handles:
                 handle.moved(marked(handle.path, names.CLEANED))

@@ -61,7 +61,7 @@ class LogFacts(NamedTuple):
     segments: Sequence[SegmentFacts]
 
 
-class Dirt(NamedTuple):
+class DirtyLog(NamedTuple):
     """How dirty a log is. ``late_ms``: by how much its oldest dirty record is older than it may be."""
 
     first_dirty: int
@@ -80,7 +80,7 @@ class Dirt(NamedTuple):
         return self.late_ms > 0, self.ratio
 
 
-class Group(NamedTuple):
+class SegmentGroup(NamedTuple):
     """Segments ``[first, last]`` of the log, by number, that become one; they end at ``end_offset``."""
 
     first: int
@@ -88,7 +88,7 @@ class Group(NamedTuple):
     end_offset: int
 
 
-def judge(log: LogFacts, config: LogConfig, now_ms: int) -> Dirt | None:
+def dirty_log(log: LogFacts, config: LogConfig, now_ms: int) -> DirtyLog | None:
     """How dirty the log is, None where its turn has not come."""
     segments = log.segments
     first_dirty = log.cleaned_offset if log.start <= log.cleaned_offset <= log.end else log.start
@@ -109,7 +109,7 @@ def judge(log: LogFacts, config: LogConfig, now_ms: int) -> Dirt | None:
         return None
     clean_bytes = sum(segment.size for segment in segments[:dirty])
     late_ms = _late_ms(segments[dirty:uncleanable], config, now_ms)
-    found = Dirt(first_dirty, end, clean_bytes, dirty_bytes, late_ms)
+    found = DirtyLog(first_dirty, end, clean_bytes, dirty_bytes, late_ms)
     return found if late_ms > 0 or found.ratio > config.min_cleanable_dirty_ratio else None
 
 
@@ -122,14 +122,14 @@ def _late_ms(dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> i
     return max(oldest_ms - oldest, 0)
 
 
-def groups(
+def segment_groups(
     segments: Sequence[SegmentFacts], end_offset: int, segment_bytes: int, index_bytes: int
-) -> list[Group]:
+) -> list[SegmentGroup]:
     """Segments below `end_offset`, in order, as many together as one segment may hold.
 
     `segments`: all of the log; the active one is behind `end_offset`.
     """
-    found: list[Group] = []
+    found: list[SegmentGroup] = []
     most_bytes = min(segment_bytes, MAX_POSITION)
     sizes = [0, 0, 0]
     for number, segment in enumerate(segments[:-1]):
@@ -147,6 +147,6 @@ def groups(
             found[-1] = found[-1]._replace(last=number, end_offset=following)
             sizes = added
         else:
-            found.append(Group(number, number, following))
+            found.append(SegmentGroup(number, number, following))
             sizes = [segment.size, segment.index_bytes, segment.time_index_bytes]
     return found

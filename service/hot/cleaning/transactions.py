@@ -23,7 +23,7 @@ _ABORT: Final = 0
 _COMMIT: Final = 1
 
 
-class Transactions:
+class CleanedTransactions:
     """`key_map.Fates` of one walk through the log, from its start or its first dirty offset on.
 
     ``kept``: rows of aborted transactions whose markers were met and stay.
@@ -37,7 +37,7 @@ class Transactions:
         self.kept: list[AbortedEntry] = []
 
     def add(self, rows: Iterable[AbortedEntry]) -> None:
-        """Transactions that were aborted; a row may come more than once."""
+        """CleanedTransactions that were aborted; a row may come more than once."""
         for row in rows:
             self._numbers += 1
             heapq.heappush(self._aborted, (row.first_offset, self._numbers, row))

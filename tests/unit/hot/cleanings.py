@@ -30,13 +30,13 @@ def put(
     return log.append(one, 0, log.state.world.clock.now_ms()).first_offset
 
 
-def dirt_of(log: LocalLog) -> plan.Dirt | None:
+def dirt_of(log: LocalLog) -> plan.DirtyLog | None:
     """How dirty the log is; all that is on the device may be cleaned."""
     state = log.state
     facts = plan.LogFacts(
         state.local_start, state.end_offset, state.cleaned_offset, log.recovery_point, state.segments.all
     )
-    return plan.judge(facts, log.config, state.world.clock.now_ms())
+    return plan.dirty_log(facts, log.config, state.world.clock.now_ms())
 
 
 def clean(log: LocalLog, settings: CleanerSettings | None = None) -> bool:
@@ -51,7 +51,7 @@ def clean(log: LocalLog, settings: CleanerSettings | None = None) -> bool:
 
     async def work() -> None:
         io = LogIo(log.state.world.threads, 1)
-        left: plan.Dirt | None = dirt
+        left: plan.DirtyLog | None = dirt
         try:
             while left is not None:
                 throttle = Throttle(log.state.world.clock)

@@ -313,7 +313,7 @@ class Forgetful:
         self.cleaner: Cleaner | None = None
         self.here = True
 
-    def is_here(self, _: LocalLog) -> bool:
+    def is_in_use(self, _: LocalLog) -> bool:
         return self.here
 
     def flush_failed(self) -> None:

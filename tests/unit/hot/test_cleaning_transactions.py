@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import CorruptionError
-from service.hot.cleaning.transactions import Transactions, aborted_between
+from service.hot.cleaning.transactions import CleanedTransactions, aborted_between
 from service.records.batch import BatchHeader, read_header, stamp
 from service.records.builder import BatchBuilder
 from service.records.txn_rows import AbortedEntry
@@ -35,7 +35,7 @@ def row(producer: int, first: int, last: int) -> AbortedEntry:
 
 
 def test_data_of_an_aborted_transaction_are_and_those_before_and_behind_it_are_not() -> None:
-    walk = Transactions()
+    walk = CleanedTransactions()
     walk.add([row(7, 10, 20)])
     assert walk.is_aborted(data(7, 5)) is False
     assert walk.is_aborted(data(7, 8, count=2)) is False, "it ends where the other begins"
@@ -48,7 +48,7 @@ def test_data_of_an_aborted_transaction_are_and_those_before_and_behind_it_are_n
 
 def test_a_marker_stays_while_data_of_its_transaction_do() -> None:
     """Those of aborted ones go with this cleaning, so their marker goes with a later one."""
-    walk = Transactions()
+    walk = CleanedTransactions()
     walk.add([row(7, 10, 20)])
     assert walk.is_aborted(data(7, 10))
     assert walk.has_ended(*marker(7, 20, ABORT)) is False
@@ -58,7 +58,7 @@ def test_a_marker_stays_while_data_of_its_transaction_do() -> None:
 
 
 def test_a_marker_whose_data_are_gone_goes() -> None:
-    walk = Transactions()
+    walk = CleanedTransactions()
     walk.add([row(7, 10, 20)])
     assert walk.has_ended(*marker(7, 20, ABORT)) is True
     assert walk.has_ended(*marker(8, 21, COMMIT)) is True
@@ -68,7 +68,7 @@ def test_a_marker_whose_data_are_gone_goes() -> None:
 
 
 def test_a_commit_ends_what_it_commits() -> None:
-    walk = Transactions()
+    walk = CleanedTransactions()
     assert walk.is_aborted(data(8, 1)) is False
     assert walk.has_ended(*marker(8, 2, COMMIT)) is False
     assert walk.has_ended(*marker(8, 3, COMMIT)) is True, "an empty one"
@@ -76,7 +76,7 @@ def test_a_commit_ends_what_it_commits() -> None:
 
 def test_transactions_of_one_producer_follow_each_other() -> None:
     """However their rows come."""
-    walk = Transactions()
+    walk = CleanedTransactions()
     walk.add([row(7, 30, 40), row(7, 10, 20)])
     assert walk.is_aborted(data(7, 10))
     assert walk.has_ended(*marker(7, 20, ABORT)) is False
@@ -88,7 +88,7 @@ def test_transactions_of_one_producer_follow_each_other() -> None:
 
 
 def test_rows_that_begin_at_one_offset_are_taken_in_the_order_in_which_they_came() -> None:
-    walk = Transactions()
+    walk = CleanedTransactions()
     walk.add([AbortedEntry(7, 10, 20, 21), AbortedEntry(7, 10, 18, 19)])
     assert walk.is_aborted(data(7, 10))
     assert walk.has_ended(*marker(7, 20, ABORT)) is False
@@ -96,7 +96,7 @@ def test_rows_that_begin_at_one_offset_are_taken_in_the_order_in_which_they_came
 
 
 def test_a_marker_of_another_kind_stays_and_one_without_records_has_ended() -> None:
-    walk = Transactions()
+    walk = CleanedTransactions()
     assert walk.has_ended(*marker(7, 20, b"\0\0\0\2")) is False
     _, whole = marker(7, 20, COMMIT)
     empty = bytearray(whole[:61])  # the header alone, of no record
@@ -107,11 +107,11 @@ def test_a_marker_of_another_kind_stays_and_one_without_records_has_ended() -> N
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0"])
 def test_a_marker_without_a_kind_is_damage(key: bytes | None) -> None:
     with pytest.raises(CorruptionError):
-        Transactions().has_ended(*marker(7, 20, key))
+        CleanedTransactions().has_ended(*marker(7, 20, key))
 
 
 def test_a_kind_is_read_behind_the_version_and_more_may_follow() -> None:
-    walk = Transactions()
+    walk = CleanedTransactions()
     walk.is_aborted(data(7, 10))
     assert walk.has_ended(*marker(7, 20, b"\0\5\0\1\0\0")) is False
     assert walk.has_ended(*marker(7, 21, b"\0\0\0\1")) is True

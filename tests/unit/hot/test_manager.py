@@ -433,10 +433,10 @@ def test_producers_are_kept_as_long_as_it_says_now(tmp_path: Path) -> None:
         running = asyncio.create_task(logs.run())
         await asyncio.sleep(0)
         clock.advance(2 * HOUR_MS)
-        logs.keep_producers(3 * HOUR_MS)
+        logs.set_producer_expiration(3 * HOUR_MS)
         await until(lambda: producers.expiration_ms == 3 * HOUR_MS)
         assert len(producers) == 1
-        logs.keep_producers(HOUR_MS)
+        logs.set_producer_expiration(HOUR_MS)
         clock.advance(HOUR_MS // 4)
         await until(lambda: not len(producers))
         running.cancel()

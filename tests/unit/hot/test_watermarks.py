@@ -10,23 +10,27 @@ from hypothesis import strategies as st
 
 from service.hot.watermarks import (
     LEAST_ALARM_BYTES,
-    Marks,
-    Standing,
+    DiskState,
+    DiskWatermarks,
     Step,
-    free_of_steps,
-    in_words,
-    least_sealed,
-    look,
+    assess,
+    describe,
+    min_free_bytes,
+    min_sealed_bytes,
 )
 
 GIB = 1 << 30
 TOTAL = 1000 * GIB
-MARKS = Marks(True, (80, 85, 92, 97), 1, counted_bytes=1 << 50, reserve_bytes=GIB, throttle_max_ms=1000)
+MARKS = DiskWatermarks(
+    True, (80, 85, 92, 97), 1, counted_bytes=1 << 50, reserve_bytes=GIB, throttle_max_ms=1000
+)
 
 
-def stand(left: float, before: Step = Step.FREE, marks: Marks = MARKS, *, is_tiered: bool = True) -> Standing:
+def stand(
+    left: float, before: Step = Step.FREE, marks: DiskWatermarks = MARKS, *, is_tiered: bool = True
+) -> DiskState:
     """With `left` percent left of a terabyte."""
-    return look(before, TOTAL, round(TOTAL * left / 100), marks, is_tiered=is_tiered)
+    return assess(before, TOTAL, round(TOTAL * left / 100), marks, is_tiered=is_tiered)
 
 
 @pytest.mark.parametrize(
@@ -66,18 +70,18 @@ def test_producers_wait_longer_the_less_is_left() -> None:
 
 def test_without_tiered_partitions_only_the_reserve_counts() -> None:
     assert stand(0.2, is_tiered=False).step is Step.FREE
-    assert look(Step.FREE, TOTAL, GIB, MARKS, is_tiered=False).step is Step.FREE
-    refused = look(Step.FREE, TOTAL, GIB - 1, MARKS, is_tiered=False)
+    assert assess(Step.FREE, TOTAL, GIB, MARKS, is_tiered=False).step is Step.FREE
+    refused = assess(Step.FREE, TOTAL, GIB - 1, MARKS, is_tiered=False)
     assert (refused.step, refused.to_free) == (Step.REFUSE, 0)
-    assert look(Step.REFUSE, TOTAL, GIB + GIB // 8 - 1, MARKS, is_tiered=False).step is Step.REFUSE
-    assert look(Step.REFUSE, TOTAL, GIB + GIB // 8, MARKS, is_tiered=False).step is Step.FREE
+    assert assess(Step.REFUSE, TOTAL, GIB + GIB // 8 - 1, MARKS, is_tiered=False).step is Step.REFUSE
+    assert assess(Step.REFUSE, TOTAL, GIB + GIB // 8, MARKS, is_tiered=False).step is Step.FREE
 
 
 def test_of_a_large_file_system_only_a_part_counts() -> None:
     marks = MARKS._replace(counted_bytes=100 * GIB)
-    assert look(Step.FREE, TOTAL, 20 * GIB, marks, is_tiered=True).step is Step.FREE
-    assert look(Step.FREE, TOTAL, 20 * GIB - 1, marks, is_tiered=True).step is Step.UPLOADS_FIRST
-    assert look(Step.FREE, 50 * GIB, 10 * GIB, marks, is_tiered=True).step is Step.FREE, (
+    assert assess(Step.FREE, TOTAL, 20 * GIB, marks, is_tiered=True).step is Step.FREE
+    assert assess(Step.FREE, TOTAL, 20 * GIB - 1, marks, is_tiered=True).step is Step.UPLOADS_FIRST
+    assert assess(Step.FREE, 50 * GIB, 10 * GIB, marks, is_tiered=True).step is Step.FREE, (
         "a small one as it is"
     )
 
@@ -87,8 +91,8 @@ def test_a_hundred_percent_is_never_and_off_leaves_the_reserve() -> None:
     assert stand(0, marks=never).step is Step.UPLOADS_FIRST
     off = MARKS._replace(is_on=False)
     assert stand(0.2, marks=off).step is Step.FREE
-    assert look(Step.FREE, TOTAL, GIB - 1, off, is_tiered=True).step is Step.REFUSE
-    assert look(Step.FREE, TOTAL, 0, off._replace(reserve_bytes=0), is_tiered=True).step is Step.FREE
+    assert assess(Step.FREE, TOTAL, GIB - 1, off, is_tiered=True).step is Step.REFUSE
+    assert assess(Step.FREE, TOTAL, 0, off._replace(reserve_bytes=0), is_tiered=True).step is Step.FREE
 
 
 def test_steps_with_the_same_watermark_are_one() -> None:
@@ -101,21 +105,21 @@ def test_steps_with_the_same_watermark_are_one() -> None:
 def test_what_is_freed_ends_the_steps_from_shrinking_on() -> None:
     for left in (14, 5, 1):
         standing = stand(left)
-        freed = look(standing.step, TOTAL, standing.usable + standing.to_free, MARKS, is_tiered=True)
+        freed = assess(standing.step, TOTAL, standing.usable + standing.to_free, MARKS, is_tiered=True)
         assert freed.step is Step.UPLOADS_FIRST
     assert stand(18).to_free == 0
     # A reserve that is larger than all shares is left, too.
     marks = MARKS._replace(reserve_bytes=300 * GIB)
-    standing = look(Step.FREE, TOTAL, 250 * GIB, marks, is_tiered=True)
+    standing = assess(Step.FREE, TOTAL, 250 * GIB, marks, is_tiered=True)
     assert standing.step is Step.REFUSE
-    after = look(Step.REFUSE, TOTAL, 250 * GIB + standing.to_free, marks, is_tiered=True)
+    after = assess(Step.REFUSE, TOTAL, 250 * GIB + standing.to_free, marks, is_tiered=True)
     assert after.step is Step.FREE
 
 
 def test_the_disk_is_asked_again_before_the_next_step_is_passed() -> None:
     for left in (50, 16, 10, 5):
         standing = stand(left)
-        passed = look(standing.step, TOTAL, standing.usable - standing.alarm_bytes, MARKS, is_tiered=True)
+        passed = assess(standing.step, TOTAL, standing.usable - standing.alarm_bytes, MARKS, is_tiered=True)
         assert passed.step is standing.step
     assert stand(0).alarm_bytes == LEAST_ALARM_BYTES
     assert stand(50).most_bytes == (TOTAL - GIB) // 2
@@ -135,7 +139,7 @@ def test_the_disk_is_asked_again_half_way_to_the_next_step_and_after_a_mebibyte_
         (2 * mib, mib, mib),
         (mib, mib, mib),
     ]:
-        standing = look(Step.FREE, TOTAL, usable, MARKS, is_tiered=True)
+        standing = assess(Step.FREE, TOTAL, usable, MARKS, is_tiered=True)
         assert (standing.alarm_bytes, standing.most_bytes) == (alarm, most), usable
         assert (standing.total, standing.usable) == (TOTAL, usable)
 
@@ -151,25 +155,25 @@ def test_how_long_producers_wait_between_the_last_two_steps() -> None:
 
 
 def test_how_much_has_to_be_left_so_that_nothing_is_done() -> None:
-    assert free_of_steps(TOTAL, MARKS) == 210 * GIB
-    assert free_of_steps(TOTAL, MARKS._replace(percents=(95, 85, 92, 97), margin_percent=3)) == 180 * GIB
-    assert free_of_steps(TOTAL, MARKS._replace(counted_bytes=100 * GIB)) == 21 * GIB
-    assert free_of_steps(TOTAL, MARKS._replace(is_on=False)) == GIB + GIB // 8
-    assert free_of_steps(TOTAL, MARKS._replace(reserve_bytes=400 * GIB)) == 450 * GIB
+    assert min_free_bytes(TOTAL, MARKS) == 210 * GIB
+    assert min_free_bytes(TOTAL, MARKS._replace(percents=(95, 85, 92, 97), margin_percent=3)) == 180 * GIB
+    assert min_free_bytes(TOTAL, MARKS._replace(counted_bytes=100 * GIB)) == 21 * GIB
+    assert min_free_bytes(TOTAL, MARKS._replace(is_on=False)) == GIB + GIB // 8
+    assert min_free_bytes(TOTAL, MARKS._replace(reserve_bytes=400 * GIB)) == 450 * GIB
     for usable in (210 * GIB, 210 * GIB - 1):
-        assert (look(Step.REFUSE, TOTAL, usable, MARKS, is_tiered=True).step is Step.FREE) is (
+        assert (assess(Step.REFUSE, TOTAL, usable, MARKS, is_tiered=True).step is Step.FREE) is (
             usable == 210 * GIB
         )
 
 
 def test_a_reserve_as_large_as_the_last_share_has_the_shares_margin() -> None:
     marks = MARKS._replace(reserve_bytes=30 * GIB)
-    at_end = look(Step.REFUSE, TOTAL, 35 * GIB, marks, is_tiered=True)
+    at_end = assess(Step.REFUSE, TOTAL, 35 * GIB, marks, is_tiered=True)
     assert at_end.step is Step.REFUSE, "3 % and a margin of 1 % of all, not an eighth of the reserve"
-    assert look(Step.REFUSE, TOTAL, 40 * GIB, marks, is_tiered=True).step is Step.THROTTLE
+    assert assess(Step.REFUSE, TOTAL, 40 * GIB, marks, is_tiered=True).step is Step.THROTTLE
     larger = MARKS._replace(reserve_bytes=50 * GIB)
-    assert look(Step.FREE, TOTAL, 50 * GIB, larger, is_tiered=True).step is Step.THROTTLE
-    assert look(Step.FREE, TOTAL, 49 * GIB, larger, is_tiered=True).step is Step.REFUSE
+    assert assess(Step.FREE, TOTAL, 50 * GIB, larger, is_tiered=True).step is Step.THROTTLE
+    assert assess(Step.FREE, TOTAL, 49 * GIB, larger, is_tiered=True).step is Step.REFUSE
 
 
 def test_what_has_to_go_is_what_the_steps_lack_from_shrinking_on() -> None:
@@ -182,11 +186,11 @@ def test_what_has_to_go_is_what_the_steps_lack_from_shrinking_on() -> None:
 
 
 def test_small_segments_are_sealed_from_a_quarter_to_a_thousandth_of_their_size() -> None:
-    assert [least_sealed(step, GIB) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)] == [
+    assert [min_sealed_bytes(step, GIB) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)] == [
         256 << 20, 64 << 20, 1 << 20,
     ]  # fmt: skip
-    assert [least_sealed(step, 3) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)] == [1, 1, 1]
-    assert least_sealed(Step.SHRINK, 8) == 2
+    assert [min_sealed_bytes(step, 3) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)] == [1, 1, 1]
+    assert min_sealed_bytes(Step.SHRINK, 8) == 2
 
 
 @pytest.mark.parametrize(
@@ -195,19 +199,19 @@ def test_small_segments_are_sealed_from_a_quarter_to_a_thousandth_of_their_size(
      (20_000 << 30, "20000 GiB")],
 )  # fmt: skip
 def test_sizes_are_said_in_four_digits(left: int, said: str) -> None:
-    assert f"({said} left)" in in_words(stand(50)._replace(usable=left))
+    assert f"({said} left)" in describe(stand(50)._replace(usable=left))
 
 
 def test_small_segments_are_sealed_only_where_nothing_else_helps() -> None:
-    sizes = [least_sealed(step, GIB) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)]
+    sizes = [min_sealed_bytes(step, GIB) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)]
     assert all(before > after for before, after in pairwise(sizes))
-    assert least_sealed(Step.REFUSE, 14) == 1
+    assert min_sealed_bytes(Step.REFUSE, 14) == 1
 
 
 def test_it_is_said_in_words() -> None:
-    assert in_words(stand(6)) == "94% full (60 GiB left): producers are slowed down"
-    assert in_words(stand(60)) == "40% full (600 GiB left): nothing is done about it"
-    assert in_words(look(Step.FREE, 0, 0, MARKS, is_tiered=True)).startswith("100% full (0 B left)")
+    assert describe(stand(6)) == "94% full (60 GiB left): producers are slowed down"
+    assert describe(stand(60)) == "40% full (600 GiB left): nothing is done about it"
+    assert describe(assess(Step.FREE, 0, 0, MARKS, is_tiered=True)).startswith("100% full (0 B left)")
 
 
 @given(
@@ -223,23 +227,23 @@ def test_looking_twice_changes_nothing_and_less_room_is_never_a_lower_step(
     before: Step, total: int, left: int, percents: list[int], margin: int, reserve: int, is_tiered: bool
 ) -> None:
     first, second, third, fourth = sorted(percents)
-    marks = Marks(True, (first, second, third, fourth), margin, 1 << 45, reserve, 1000)
+    marks = DiskWatermarks(True, (first, second, third, fourth), margin, 1 << 45, reserve, 1000)
     usable = total * left // 100
-    standing = look(before, total, usable, marks, is_tiered=is_tiered)
-    again = look(standing.step, total, usable, marks, is_tiered=is_tiered)
+    standing = assess(before, total, usable, marks, is_tiered=is_tiered)
+    again = assess(standing.step, total, usable, marks, is_tiered=is_tiered)
     assert again.step is standing.step
-    less = look(standing.step, total, usable // 2, marks, is_tiered=is_tiered)
+    less = assess(standing.step, total, usable // 2, marks, is_tiered=is_tiered)
     assert less.step >= standing.step
     assert standing.alarm_bytes >= LEAST_ALARM_BYTES
     assert standing.most_bytes >= LEAST_ALARM_BYTES
     assert 0 <= standing.throttle_ms <= 1000
     assert (standing.throttle_ms > 0) == (standing.step >= Step.THROTTLE)
-    assert in_words(standing)
+    assert describe(standing)
 
 
 def test_the_reserve_is_entered_and_left_a_margin_above_whatever_the_step_is() -> None:
-    def in_reserve(left: float, was: bool, marks: Marks = MARKS) -> bool:
-        return look(
+    def in_reserve(left: float, was: bool, marks: DiskWatermarks = MARKS) -> bool:
+        return assess(
             Step.REFUSE, TOTAL, round(GIB * left), marks, is_tiered=True, was_in_reserve=was
         ).is_in_reserve
 
@@ -251,22 +255,22 @@ def test_the_reserve_is_entered_and_left_a_margin_above_whatever_the_step_is() -
 
 
 def test_the_disk_is_asked_again_before_the_reserve_is_used_though_the_last_step_began_long_before() -> None:
-    standing = look(Step.REFUSE, TOTAL, 21 * GIB, MARKS, is_tiered=True)
+    standing = assess(Step.REFUSE, TOTAL, 21 * GIB, MARKS, is_tiered=True)
     assert standing.step is Step.REFUSE
     assert standing.alarm_bytes == 10 * GIB
     assert standing.most_bytes == 20 * GIB + GIB // 2
 
 
 def test_partitions_that_stay_are_said_with_the_reason() -> None:
-    full = look(Step.REFUSE, TOTAL, GIB // 2, MARKS, is_tiered=True, was_in_reserve=True)
-    assert in_words(full) == (
+    full = assess(Step.REFUSE, TOTAL, GIB // 2, MARKS, is_tiered=True, was_in_reserve=True)
+    assert describe(full) == (
         "100% full (512 MiB left): records are refused until there is room, "
         "and replicas do not follow here, as what is left is firn.disk.reserve.bytes"
     )
-    assert in_words(full._replace(led=2)).endswith(
+    assert describe(full._replace(led=2)).endswith(
         "; 2 partitions of several replicas are led here all the same: "
         "no other in-sync replica of theirs has room"
     )
-    assert in_words(full._replace(led=2, moves_leaders=False)).endswith(
+    assert describe(full._replace(led=2, moves_leaders=False)).endswith(
         ": the active controller (Apache Kafka's, or an older one) does not move them"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.hot.cleaning.transactions import Transactions
+from service.hot.cleaning.transactions import CleanedTransactions
 from service.records.batch import Codec, read_header, verify_crc
 from service.records.recopy import CopyRules, filling_batch
 from service.records.scan import scan_batches
@@ -121,8 +121,8 @@ def test_what_was_aborted_goes_and_its_marker_later() -> None:
     log += make_marker(3, 5, commit=False) + make_marker(4, 6, commit=True)
     row = AbortedEntry(5, 1, 3, 3)
 
-    def walk() -> Transactions:
-        fates = Transactions()
+    def walk() -> CleanedTransactions:
+        fates = CleanedTransactions()
         fates.add([row])
         return fates
 
@@ -141,7 +141,7 @@ def test_what_was_aborted_goes_and_its_marker_later() -> None:
     assert fates.kept == [], "nothing of the transaction is left"
 
     later = RULES._replace(now_ms=RULES.now_ms + DAY_MS)
-    gone = recopied(twice, keys, later, fates=Transactions())
+    gone = recopied(twice, keys, later, fates=CleanedTransactions())
     assert [one[0] for one in header_rows(gone)] == [0, 2, 4]
     assert [one[0] for one in header_rows(recopied(twice, keys, later, producers={5: (-1, 0)}))] == [
         0,
