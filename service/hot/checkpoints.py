@@ -104,7 +104,7 @@ class OffsetTable:
         return AllOffsets(next(self._numbers), copies)
 
     def snapshot_all(self, logs: Mapping[LocalLog, LogDir]) -> AllOffsets:
-        """Return a copy of the table, with all of these logs read anew, noted or not."""
+        """Return a copy of the table, after reading all of these logs again."""
         for log, home in logs.items():
             self.note(log, home)
         return self.snapshot()

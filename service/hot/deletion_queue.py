@@ -1,4 +1,4 @@
-"""Files that one log has let go of and that wait for deletion, oldest first.
+"""Queue of one log's files that wait for deletion, oldest first.
 
 A segment leaves the log in memory at once. Its files stay for ``file.delete.delay.ms``, and until a
 checkpoint has made the log's start durable: `file_deletion` takes them from here and unlinks them.

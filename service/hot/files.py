@@ -1,9 +1,9 @@
-"""Open files that stay open while anybody reads them, and a bound on how many are open for nobody.
+"""Files that stay open while a reader holds them, and a cache that bounds the other open files.
 
-A `SegmentFile` closes its descriptor when its last reference goes. A fetch response holds a `FileSlice`, and
-so the file: the segment may be deleted meanwhile and the bytes still go out. `FileCache` holds the recently
-used files; what falls out of it is closed as soon as no slice needs it, so thousands of sealed segments cost
-no descriptors.
+A `SegmentFile` closes its descriptor when its last reference is dropped. A fetch response holds a
+`FileSlice`, and so the file: its bytes can be sent even if the segment is deleted meanwhile. `FileCache`
+holds the recently used files; an evicted one is closed as soon as no slice holds it, so thousands of sealed
+segments cost no descriptors.
 
 The loop owns both; `SegmentFile.fd` may be used from any thread.
 """
@@ -28,8 +28,8 @@ DEFAULT_OPEN_FILES: Final = 256
 class SegmentFile:
     """One file of a segment, opened for reading and writing at the first use of `fd`.
 
-    ``size``: bytes of it that are valid; what lies beyond is never read. Every method raises `DiskError`.
-    ``kept``: entries of an index that were read last (`indexes`), gone with the file.
+    ``size``: valid bytes; bytes behind them are never read. Every method raises `DiskError`. ``kept``: index
+    entries that were read last (`indexes`), dropped with the file.
     """
 
     __slots__ = ("__weakref__", "_fd", "_opened", "disk", "kept", "path", "size")
@@ -44,14 +44,14 @@ class SegmentFile:
 
     @property
     def fd(self) -> int:
-        """The descriptor; `MissingFile` if the file is no longer there to be opened."""
+        """The descriptor; `MissingFile` if the file was deleted before it was opened."""
         return self._fd if self._fd >= 0 else self._open()
 
     def fileno(self) -> int:
         return self.fd
 
     def _open(self) -> int:
-        """Several threads may come at once: the first to say so wins (`append` is one step)."""
+        """Open the file; of several threads at once the first to append wins (`list.append` is atomic)."""
         fd = self.disk.open(self.path, Open.WRITE)
         self._opened.append(fd)
         self._fd = self._opened[0]
@@ -60,30 +60,30 @@ class SegmentFile:
         return self._fd
 
     def pread(self, size: int, position: int) -> bytes:
-        """Bytes from `position` on, fewer than `size` at the end of the file only."""
+        """Read bytes from `position` on, fewer than `size` only at the end of the file."""
         return self.disk.pread(self.fd, size, position)
 
     def pread_now(self, size: int, position: int) -> Buffer | None:
-        """As `Disk.pread_now`."""
+        """See `Disk.pread_now`."""
         return self.disk.pread_now(self.fd, size, position)
 
     def is_near(self, size: int, position: int) -> bool:
-        """As `Disk.is_near`."""
+        """See `Disk.is_near`."""
         return self.disk.is_near(self.fd, size, position)
 
     def bring(self, size: int, position: int) -> None:
-        """As `Disk.bring`."""
+        """See `Disk.bring`."""
         self.disk.bring(self.fd, size, position)
 
     def read(self, position: int, size: int) -> bytes:
-        """All of these bytes; `StorageError` if they are not all there."""
+        """Read exactly `size` bytes; `StorageError` if the file ends before."""
         data = self.disk.pread(self.fd, size, position)
         if len(data) < size:
             raise StorageError(f"{self.path} ends at {position + len(data)}")
         return data
 
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
-        """As `Disk.sendfile`."""
+        """See `Disk.sendfile`."""
         return self.disk.sendfile(self.fd, position, size, socket_fd)
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -96,7 +96,7 @@ class SegmentFile:
         self.disk.fsync(self.fd)
 
     def close(self) -> None:
-        """Close the descriptor now. Only for owners that know of no slice."""
+        """Close the descriptor now. Only for owners whose file no slice holds."""
         fd, self._fd = self._fd, -1
         self._opened.clear()
         if fd >= 0:
@@ -106,8 +106,8 @@ class SegmentFile:
         if getattr(self, "_fd", -1) >= 0:
             try:
                 self.close()
-            except DiskError as e:  # nobody is left to hear it; what was written is fsync's business
-                # Its words alone: the error knows whatever was being handled when garbage was looked for.
+            except DiskError as e:  # no caller is left; lost writes are reported by fsync
+                # The message alone: a traceback would show whatever the garbage collector interrupted.
                 _log.warning("%s", str(e))
 
 
@@ -122,14 +122,14 @@ class FileSlice(NamedTuple):
         return self.file.fd
 
     def read(self) -> bytes:
-        """The bytes; `StorageError` if they are not all there."""
+        """Read the bytes; `StorageError` if the file ends before."""
         return self.file.read(self.position, self.size)
 
 
 class FileCache:
     """Holds the `capacity` files used last; may be shared by all logs of a node.
 
-    Safe from any thread without a lock: each step on the dictionary is one, whatever comes between them.
+    Safe from any thread without a lock: each operation on the dictionary is atomic, in any order.
     """
 
     def __init__(self, disk: Disk, capacity: int = DEFAULT_OPEN_FILES) -> None:
@@ -141,9 +141,8 @@ class FileCache:
         return len(self._files)
 
     def keep(self, file: SegmentFile) -> None:
-        """Note a use of `file`; the one unused for longest may be let go for it.
-
-        Letting go closes its descriptor, unless a slice holds it.
+        """Note a use of `file`; may evict the least recently used one, which is closed unless a slice holds
+        it.
         """
         try:
             self._files.move_to_end(file)
@@ -157,10 +156,7 @@ class FileCache:
 
 
 class FileHandle:
-    """A segment's claim to one of its files:
-
-    knows where it is, and opens it again when the cache let it go.
-    """
+    """One file of a segment: its path, and the open file, reopened if the cache has evicted it."""
 
     __slots__ = ("_cache", "_file", "_pinned", "_retired", "path", "size")
 
@@ -177,7 +173,7 @@ class FileHandle:
         return self._cache.disk
 
     def get(self) -> SegmentFile:
-        """The file, kept open by the cache for now."""
+        """Return the file, and keep it in the cache."""
         pinned = self._pinned
         if pinned is not None:
             return pinned
@@ -187,11 +183,11 @@ class FileHandle:
 
     def _keep(self, file: SegmentFile) -> None:
         self._cache.keep(file)
-        if self._retired:  # looked at last: `retire` on another thread says so first, and forgets then
+        if self._retired:  # checked last: `retire` on another thread sets it first, and then forgets
             self._cache.forget(file)
 
     def peek(self) -> SegmentFile:
-        """The file, as `get`, but neither opened nor kept by this call."""
+        """Return the file as `get` does, without keeping it in the cache."""
         pinned = self._pinned
         if pinned is not None:
             return pinned
@@ -202,7 +198,7 @@ class FileHandle:
         return file
 
     def create(self) -> SegmentFile:
-        """Make the file anew, empty and open."""
+        """Create the file, empty and open; replaces an existing one."""
         self.drop()
         disk = self._cache.disk
         fd = disk.open(self.path, Open.ANEW)
@@ -213,7 +209,7 @@ class FileHandle:
         return file
 
     def pin(self) -> SegmentFile:
-        """Open the file, and keep it open until `unpin`, whatever the cache does."""
+        """Open the file, and keep it open until `unpin`, outside the cache."""
         file = self.peek()
         _ = file.fd
         self._pinned = file
@@ -221,37 +217,37 @@ class FileHandle:
         return file
 
     def unpin(self) -> None:
-        """Leave it to the cache from now on. Safe from any thread."""
+        """Leave the open file to the cache. Safe from any thread."""
         file, self._pinned = self._pinned, None
         if file is not None:
             self._keep(file)
 
     def resize(self, size: int) -> None:
-        """Note how many bytes are valid now."""
+        """Set the number of valid bytes."""
         self.size = size
         self.peek().size = size
 
     def rename(self, path: Path) -> None:
-        """Follow the file to another name; readers keep what they have open."""
+        """Rename the file; readers keep it open."""
         if path != self.path:
             self._cache.disk.rename(self.path, path)
             self.moved(path)
 
     def moved(self, path: Path) -> None:
-        """The file (or its directory) was renamed by somebody else."""
+        """Note that the file, or its directory, was renamed."""
         self.path = path
         file = self._file() if self._file is not None else None
         if file is not None:
             file.path = path
 
     def drop(self) -> None:
-        """Let go of the file; it closes when its last slice is gone."""
+        """Drop the file; it is closed with its last slice."""
         file = self._file() if self._file is not None else None
         if file is not None:
             self._cache.forget(file)
         self._pinned = self._file = None
 
     def retire(self) -> None:
-        """As `drop`, for good: whoever still reads the file opens it for as long as that takes."""
+        """Drop the file for good: a later reader opens it only for its own read."""
         self._retired = True
         self.drop()

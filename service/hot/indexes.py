@@ -1,9 +1,8 @@
-"""Files of a segment's two sparse indexes. No checksum: whatever is doubtful is rebuilt from the log.
+"""Files of a segment's two sparse indexes. No checksum: a doubtful index is rebuilt from the log.
 
-Their bytes are told by `records.segment_indexes`. Kafka preallocates an active segment's index and cuts it
-when the segment is sealed; here a file holds exactly its entries at any time, which Kafka's tools read just
-as well. Nothing is mapped and nothing is held in memory: a lookup is a handful of `pread`s of pages that are
-in the page cache.
+For the format see `records.segment_indexes`. Kafka preallocates an active segment's index and truncates it
+when the segment is sealed; here a file has exactly its entries at any time, which Kafka's tools read as well.
+No file is mapped or held in memory: a lookup is a few `pread`s from the page cache.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Index:
         return self.entries * self.ENTRY.size
 
     def truncate_entries(self, entries: int) -> None:
-        """Keep the first `entries` entries and cut the file to them."""
+        """Keep the first `entries` entries and truncate the file."""
         width = self.ENTRY.size
         file = self.handle.get()
         file.kept = None
@@ -48,7 +47,7 @@ class _Index:
         self.handle.resize(entries * width)
 
     def replace(self, data: bytes) -> None:
-        """Make the file anew with these entries, as many as it may have."""
+        """Replace the file by one with these entries, up to its maximum."""
         file = self.handle.create()
         self.entries = 0
         data = data[: self.max_entries * self.ENTRY.size]
@@ -57,12 +56,12 @@ class _Index:
         self.handle.size = file.size = len(data)
 
     def forget(self) -> None:
-        """Have no entries for now, whatever the file holds."""
+        """Use no entries of the file until it is rebuilt."""
         self.handle.peek().kept = None
         self.entries = 0
 
     def _append(self, *fields: int) -> None:
-        """Write one entry behind the others; `DiskError` leaves the entries as they were."""
+        """Append one entry; `DiskError` leaves the entries unchanged."""
         file = self.handle.get()
         width = self.ENTRY.size
         position = self.entries * width
@@ -71,7 +70,7 @@ class _Index:
         self.handle.size = file.size = position + width
 
     def _append_packed(self, data: bytes) -> None:
-        """As `_append`, of entries that are packed."""
+        """Append packed entries, as `_append` does."""
         if not data:
             return
         file = self.handle.get()
@@ -88,7 +87,8 @@ class _Index:
         return self.ENTRY.unpack(data)
 
     def _kept(self, file: SegmentFile, field: int, target: int) -> tuple[int, int, bytes] | None:
-        """As `_block`, of what was read last: who reads on asks for the same entries again and again."""
+        """Return the block that was read last, if it answers: a sequential reader needs the same entries
+        again."""
         entries, width = self.entries, self.ENTRY.size
         kept = file.kept
         if kept is not None:
@@ -103,7 +103,7 @@ class _Index:
         return None
 
     def _block(self, file: SegmentFile, field: int, target: int) -> tuple[int, int, bytes]:
-        """(low, high, bytes) of the entries ``[low, high)``: the last at or below `target` is among them."""
+        """Read entries ``[low, high)`` with the last one at or below `target`; returns (low, high, bytes)."""
         kept = self._kept(file, field, target)
         if kept is not None:
             return kept
@@ -122,9 +122,10 @@ class _Index:
         return low, high, block
 
     def _floor(self, field: int, target: int) -> tuple[int, tuple[int, ...], int] | None:
-        """(slot, entry, second field of the one before it), for the last with ``entry[field] <= target``.
+        """Return (slot, entry, second field of the previous entry) of the last with ``entry[field] <=
+        target``.
 
-        None if there is none; 0 stands for an entry that there is not, or is not at hand.
+        None if there is none. 0 for a previous entry that does not exist, or was not read.
         """
         if not self.entries:
             return None
@@ -166,13 +167,13 @@ class OffsetIndex(_Index):
         self._append_packed(b"".join([pack(one.last_offset - base, one.position) for one in entries]))
 
     def is_kept(self, offset: int) -> bool:
-        """Whether `lookup` reads nothing."""
+        """Whether `lookup` needs no read."""
         return (
             self._kept(self.handle.get(), 0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET)) is not None
         )
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """A position at or before the batch that holds `offset`, and that of the entry in front of it."""
+        """Return a position at or before the batch with `offset`, and that of the previous entry."""
         found = self._floor(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
         if found is None:
             return 0, 0
@@ -182,14 +183,14 @@ class OffsetIndex(_Index):
         return position, before
 
     def last(self) -> tuple[int, int] | None:
-        """(offset, position) of the last entry."""
+        """Return (offset, position) of the last entry."""
         if not self.entries:
             return None
         relative, position = self._entry(self.handle.get(), self.entries - 1)
         return self.base_offset + relative, position
 
     def peek_last_position(self) -> int:
-        """Position of the last entry, 0 if there is none; the file is not left open."""
+        """Return the position of the last entry, 0 if there is none; leaves the file closed."""
         if not self.entries:
             return 0
         disk = self.handle.disk
@@ -221,7 +222,7 @@ class TimeIndex(_Index):
         return self.entries >= self.max_entries - 1
 
     def last(self) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry; (-1, base offset) of an empty index."""
+        """Return (timestamp, offset) of the last entry; (-1, base offset) of an empty index."""
         if self._last is None:
             self._last = (NO_TIMESTAMP, self.base_offset)
             if self.entries:
@@ -236,7 +237,7 @@ class TimeIndex(_Index):
             self._last = (timestamp, offset)
 
     def append_all(self, entries: Iterable[IndexEntry]) -> None:
-        """Of those with a timestamp that is greater than the last one's before."""
+        """Append the entries whose timestamp is greater than that of the previous one."""
         last, rows = self.last(), []
         for one in entries:
             if one.newest > last[0]:
@@ -246,9 +247,7 @@ class TimeIndex(_Index):
         self._last = last
 
     def lookup(self, timestamp: int) -> int:
-        """An offset before which every timestamp is less than or equal to `timestamp`;
-        the base if none is known.
-        """
+        """Return an offset before which every timestamp is at most `timestamp`; at least the base offset."""
         found = self._floor(0, timestamp)
         return self.base_offset + found[1][1] if found else self.base_offset
 

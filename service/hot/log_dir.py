@@ -9,11 +9,11 @@ All are Kafka's but the last:
     log-start-offset-checkpoint        likewise; only for logs that begin above their first segment
     cleaner-offset-checkpoint          likewise; for logs that are or were compacted, up to where
     replication-offset-checkpoint      likewise; high watermarks
-    .fsync-failed                      empty; what was not known to be on disk is to be written again
-    .boot-id                           of the machine's run in which it was last in use, and what was
-                                       found damaged then, a directory a line
+    .fsync-failed                      empty; data that was not known to be durable is to be written again
+    .boot-id                           boot id of the machine when the directory was last in use, and the
+                                       replica directories found damaged then, one a line
 
-Where its logs ended is kept beside it, too, in memory that outlives the process (`kept_ends`).
+Its log ends are also kept in memory that outlives the process (`kept_ends`).
 Blocking; for start, stop and the `log-io` threads.
 """
 
@@ -66,14 +66,14 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 _RESERVED_IDS: Final = 100
 
 MAX_SMALL_BYTES: Final = 1 << 20
-"""More than any of these small files has; a larger one is not what its name says."""
+"""More than any of these small files has; a larger one is invalid."""
 
 Offsets = dict[tuple[str, int], int]
 """(topic, partition) to offset."""
 
 
 class MetaProperties(NamedTuple):
-    """Whose directory this is."""
+    """The cluster and the node that a directory belongs to, and its id."""
 
     cluster_id: str
     node_id: int
@@ -112,14 +112,14 @@ def _is_whole(text: str) -> bool:
 
 
 def is_reserved(directory_id: UUID) -> bool:
-    """Whether the id stands for something else than a directory (Kafka ``DirectoryId.reserved``)."""
+    """Whether the id is reserved, and no directory's (Kafka ``DirectoryId.reserved``)."""
     high, low = divmod(directory_id.int, 1 << 64)
     return not high and (low < _RESERVED_IDS or low >= 1 << 63)
 
 
 def random_id(world: World, taken: Collection[UUID] = ()) -> UUID:
-    """A random id that is none of `taken`, and whose text does not begin with a dash (it would look like an
-    option to the tools)."""
+    """Return a random id that is none of `taken`, and whose text does not begin with a dash, as an option
+    does."""
     while True:
         value = world.new_uuid()
         if value not in taken and not encode_uuid(value).startswith("-"):
@@ -127,12 +127,12 @@ def random_id(world: World, taken: Collection[UUID] = ()) -> UUID:
 
 
 class LogDir:
-    """A locked log directory; `close` gives it up. ``latch``: whether it can still be relied on."""
+    """A locked log directory; `close` unlocks it. ``latch``: whether its device has failed."""
 
     def __init__(self, path: Path, world: World) -> None:
-        """Make the directory if it is not there and lock it.
+        """Make the directory if it does not exist, and lock it.
 
-        `StorageError` if somebody else holds it, `DiskError` if it cannot be used.
+        `StorageError` if another process holds it, `DiskError` if it cannot be used.
         """
         self.path = path
         self.disk = world.disk
@@ -140,7 +140,7 @@ class LogDir:
         self.latch = Latch(self._mark_doubtful)
         self._boot = Boot("")
         self.kept: KeptEnds | None = None
-        """where its logs ended, for the next process; None: nothing is kept"""
+        """its log ends, for the next process; None: they are not kept"""
         self._is_marked_clean = False
         make_directory(world.disk, path)
         try:
@@ -175,15 +175,15 @@ class LogDir:
         return known
 
     def keep_ends(self, directory_id: UUID) -> None:
-        """Keep where logs end, and know what the process before kept, if the system has memory for that."""
+        """Keep log ends, and read those that the previous process kept, if the system has memory for that."""
         memory = self._world.memory
         block = None if memory is None else memory.open(f"firn-{directory_id}")
         if block is not None:
             self.kept = KeptEnds(block, self._world.boot_id)
 
     def previous_epoch(self) -> int:
-        """Of the broker process before, where this directory is known to hold all that it acknowledged, as it
-        was stopped cleanly, or killed in this run of the machine; else -1."""
+        """Return the previous broker process's epoch if this directory has all that it acknowledged: it was
+        stopped cleanly, or killed in this run of the machine. Else -1."""
         marked, kept = self.read_clean_epoch(), self.kept
         if marked >= 0 or kept is None or kept.epoch < 0:
             return marked
@@ -191,7 +191,7 @@ class LogDir:
         if why:
             _log.warning(
                 "%s may have lost records that this broker acknowledged: %s. It registers as after a loss of "
-                "power, and others lead what they have",
+                "power, so that replicas elsewhere lead",
                 self.path,
                 why,
             )
@@ -199,8 +199,8 @@ class LogDir:
         return kept.epoch
 
     def _lacks(self, kept: Mapping[tuple[UUID, int], KeptEnd]) -> str:
-        """What there is less of than the process before had written; empty where it is all there. Whether the
-        bytes are sound shows when the logs are opened."""
+        """Describe what is missing of what the previous process had written; empty if nothing is. Opening the
+        logs verifies the bytes."""
         missing = dict(kept)
         try:
             for entry in self.disk.list(self.path):
@@ -214,12 +214,12 @@ class LogDir:
                 active = self.path / entry.name / names.offset_file(end.base_offset, names.LOG)
                 size = self.disk.stat(active).size
                 if size < end.size:
-                    return f"{active} has {size} bytes, and had {end.size}"
+                    return f"{active} has {size} bytes, before it had {end.size}"
         except (StorageError, CorruptionError) as e:
             return str(e)
         if missing:
             (topic_id, partition), _ = missing.popitem()
-            return f"partition {partition} of topic id {encode_uuid(topic_id)} is not there"
+            return f"partition {partition} of topic id {encode_uuid(topic_id)} is missing"
         return ""
 
     def keep(self, state: LogState) -> None:
@@ -236,47 +236,47 @@ class LogDir:
             self.kept.forget(state.tip)
 
     def _mark_doubtful(self) -> None:
-        """Tell the next process that an fsync failed: what it reads here may be in memory alone, where the
-        kernel takes it for written.
+        """Tell the next process that an fsync failed: bytes that it reads here may be in memory only, though
+        the kernel takes them for written.
 
-        The word need not be durable: after a power failure only what is on the device is read.
+        The file need not be durable: after a power loss only what is on the device is read.
         """
         if self.kept is not None:
             self.kept.distrust(f"an fsync failed in {self.path}")
         try:
             self.disk.close(self.disk.open(self.path / DOUBTFUL, Open.CREATE))
         except DiskError as e:
-            _log.error("%s does not say that an fsync failed in it: %s", self.path, e)
+            _log.error("%s: cannot note the failed fsync: %s", self.path, e)
 
     def is_doubtful(self) -> bool:
         """Whether an fsync failed here in an earlier process."""
         return exists(self.disk, self.path / DOUBTFUL)
 
     def trust_again(self) -> None:
-        """All that was in doubt was written again, and flushed."""
+        """Remove that note, once all data in doubt was written again and flushed."""
         remove_file(self.disk, self.path / DOUBTFUL)
 
     def read_boot(self) -> Boot:
-        """The machine's run in which the directory was last in use; with id "" where that is not known."""
+        """Read in which run of the machine the directory was last in use; id "" if that is unknown."""
         path = self.path / BOOT_ID
         try:
             self._boot = _decode_boot(read_file(self.disk, path, MAX_SMALL_BYTES).decode())
         except MissingFile:
             pass
         except (DiskError, CorruptionError, ValueError) as e:
-            _log.warning("%s: whether the machine was started anew is not known: %s", path, e)
+            _log.warning("%s: cannot tell whether the machine was restarted: %s", path, e)
         return self._boot
 
     def lost_power(self, boot: Boot) -> bool:
-        """Whether the machine was started anew since: of what was not flushed, anything may be missing then.
-        False where that is not known."""
+        """Whether the machine was restarted since: anything that was not flushed may be missing then. False
+        if that is unknown."""
         return bool(boot.boot_id and self._world.boot_id) and boot.boot_id != self._world.boot_id
 
     def note_boot(self, damaged: Iterable[str]) -> None:
-        """What the machine's last run left is dealt with: what is missing from now on, it has not taken.
+        """Write this run's boot id, after recovery: later losses are not those of the previous run.
 
-        `damaged`: directories of replicas that cannot be opened: they wait for an operator, whatever becomes
-        of the machine.
+        `damaged`: directories of replicas that cannot be opened; they wait for an operator, also over
+        restarts of the machine.
         """
         boot = Boot(self._world.boot_id, frozenset(damaged))
         if boot == self._boot:
@@ -285,15 +285,12 @@ class LogDir:
             write_atomically(self.disk, self.path / BOOT_ID, _encode_boot(boot))
         except DiskError as e:
             self.latch.note(e)
-            _log.error("%s is left out of date: %s", self.path / BOOT_ID, e)
+            _log.error("cannot update %s: %s", self.path / BOOT_ID, e)
         else:
             self._boot = boot
 
     def remove_clean_marker(self) -> bool:
-        """Whether the last shutdown was clean.
-
-        Asked once: the marker is gone then, so a crash from now on shows.
-        """
+        """Remove the clean-shutdown marker, so that a later crash is known; returns whether it existed."""
         try:
             self.disk.unlink(self.path / CLEAN_SHUTDOWN)
         except MissingFile:
@@ -302,7 +299,8 @@ class LogDir:
         return True
 
     def read_clean_epoch(self) -> int:
-        """The broker epoch of the last clean shutdown; -1 where there was none, or it is not said."""
+        """Read the broker epoch of the last clean shutdown; -1 if there was none, or it is not in the
+        marker."""
         try:
             said = json.loads(read_file(self.disk, self.path / CLEAN_SHUTDOWN, MAX_SMALL_BYTES))
             epoch = said["brokerEpoch"]
@@ -316,7 +314,7 @@ class LogDir:
         self._is_marked_clean = True
 
     def read_offsets(self, name: str) -> Offsets:
-        """An offset checkpoint; an unreadable one counts as empty, which costs a longer recovery."""
+        """Read an offset checkpoint; an unreadable one counts as empty, which makes recovery longer."""
         path = self.path / name
         try:
             return decode_offsets(read_checkpoint(self.disk, path))
@@ -329,9 +327,9 @@ class LogDir:
 
 
 def cluster_id_of(disk: Disk, paths: Sequence[Path]) -> str | None:
-    """Cluster id that the log directories bear, None if all are new. `ConfigError` if they disagree.
+    """Return the cluster id of the log directories, None if all are new. `ConfigError` if they disagree.
 
-    One that cannot be used has no say.
+    Ignores a directory that cannot be used.
     """
     found: set[str] = set()
     for path in paths:
@@ -344,7 +342,7 @@ def cluster_id_of(disk: Disk, paths: Sequence[Path]) -> str | None:
 
 
 def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
-    """meta.properties of a log directory, None if there is none; `StorageError` if it cannot be right."""
+    """Read meta.properties of a log directory, None if it does not exist; `StorageError` if it is invalid."""
     file = path / META
     try:
         text = read_file(disk, file, MAX_SMALL_BYTES).decode()
@@ -362,19 +360,19 @@ def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
             fields["cluster.id"], int(fields["node.id"]), decode_uuid(fields["directory.id"])
         )
     except (KeyError, ValueError) as e:
-        raise StorageError(f"{file} is not what it must be: {e}") from e
+        raise StorageError(f"{file} is invalid: {e}") from e
 
 
 def _check_meta(file: Path, text: str) -> None:
     """Compare with the checksum in the last line, a comment to Kafka, where there is one."""
     if not _is_whole(text):
         raise StorageError(
-            f"{file} is damaged: its checksum is wrong. Who changed it on purpose takes the last line away"
+            f"{file} is damaged: its checksum is wrong. If you changed it on purpose, remove its last line"
         )
 
 
 def write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
-    """Write meta.properties, as Kafka's with a checksum behind; it is on disk when this returns."""
+    """Write meta.properties in Kafka's format, and a checksum behind; it is durable on return."""
     lines = (
         "version=1",
         f"cluster.id={meta.cluster_id}",
@@ -386,10 +384,8 @@ def write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
 
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
-    """Topic id in a replica's partition.metadata, None if the file is missing or empty.
-
-    A crash while a replica is made leaves such a one. `CorruptionError` if the file says anything else.
-    """
+    """Read the topic id in a replica's partition.metadata, None if the file is missing or empty, as a crash
+    leaves it while a replica is made. `CorruptionError` if it has any other content."""
     path = directory / names.PARTITION_METADATA
     try:
         text = read_file(disk, path, MAX_SMALL_BYTES).decode("utf-8", "replace")
@@ -406,11 +402,11 @@ def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
             raise ValueError("version 0 and a topic id are expected")
         return decode_uuid(topic_id.removeprefix("topic_id: "))
     except ValueError as e:
-        raise CorruptionError(f"{path} is not what it must be: {e}") from e
+        raise CorruptionError(f"{path} is invalid: {e}") from e
 
 
 def write_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:
-    """Kafka's two lines, and a third that Kafka does not read: a flipped bit of an id is another id."""
+    """Write Kafka's two lines, and a checksum that Kafka does not read: a flipped bit makes another id."""
     body = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
     text = f"{body}{_ID_CHECKSUM}{crc32c(body.encode()):08x}"
     write_atomically(disk, directory / names.PARTITION_METADATA, text.encode())

@@ -1,7 +1,7 @@
-"""The threads of a log manager (`log-io`, `log-append`, `log-cleaner`): work comes in groups, few at once.
+"""The threads of a log manager (`log-io`, `log-append`, `log-cleaner`): work in groups, few at once.
 
-A job for each of ten thousand logs would fill the pool's queue, and who asks for one flush then would wait
-for all of them. So long work is cut into groups, of which no more are handed over than there are threads.
+A job for each of ten thousand logs would fill the pool's queue, and a requested flush would wait for all of
+them. So work on many logs is cut into groups, and no more groups are submitted than there are threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from service.base.threads import Threads
 
 GROUP: Final = 32
-"""How much of many things one thread does before somebody else's turn comes."""
+"""Items of many that one job handles, before other jobs get the thread."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,13 +24,13 @@ class LogIo:
     """One pool. Owned by the loop."""
 
     def __init__(self, threads: Threads, size: int, name: str = "log-io", *, nice: int = 0) -> None:
-        """`nice`: as `Threads.pool`."""
+        """`nice`: see `Threads.pool`."""
         self.size = size
         self._pool = threads.pool(name, size, nice=nice)
         self._running: set[Future[Any]] = set()
 
     def run(self, job: Callable[..., R], *args: object) -> asyncio.Future[R]:
-        """Have a thread do it."""
+        """Run `job` on a thread."""
         running = self._pool.submit(job, *args)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
@@ -39,9 +39,9 @@ class LogIo:
     async def run_all(
         self, job: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T], group: int = GROUP
     ) -> list[R]:
-        """`job` done to all `things`, a group at a time on each thread; the results in their order.
+        """Run `job` on all `things`, a group at a time on each thread; returns the results in order.
 
-        Raises the first error, once what runs has ended, so that none works on unseen.
+        Raises the first error once all running groups have ended.
         """
         groups = [things[first : first + group] for first in range(0, len(things), group)]
         found: list[Sequence[R]] = [()] * len(groups)
@@ -58,7 +58,7 @@ class LogIo:
         return [one for group in found for one in group]
 
     async def finish(self) -> None:
-        """Wait for what a cancelled task began, which goes on in its thread; then end the pool."""
+        """Wait for running jobs, also those of cancelled tasks; then end the pool."""
         running = [asyncio.wrap_future(job) for job in tuple(self._running)]
         await asyncio.gather(*running, return_exceptions=True)
         self._pool.shutdown(wait=False)

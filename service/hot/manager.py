@@ -1,13 +1,12 @@
-"""All local logs of a node: where they lie, opening, flushing, checkpoints, removal (Kafka `LogManager`).
+"""All local logs of a node: directories, opening, flushes, checkpoints, deletion (Kafka `LogManager`).
 
-Owned by the event loop. Whatever waits for the disk runs on the `log-io` pool, in groups: recovery at start,
-making and renaming directories, fsync, checkpoints, unlinking. What is done costs what changes, not what is
-there.
+Owned by the event loop. The `log-io` pool does all that waits for the disk, in groups: recovery at start,
+making and renaming directories, fsync, checkpoints, unlinking. The cost depends on the number of changes, not
+of logs.
 
-What fails costs as little as it can. A log that cannot be opened, or turns out to be damaged, is offline: it
-answers nothing, keeps its bytes, and nothing is made in its place. A log directory in which an fsync failed
-takes all its logs offline. It is never checkpointed nor marked clean again, and whoever runs the node is
-told.
+Failures are contained. A log that cannot be opened, or turns out to be damaged, is offline: it serves no
+request, keeps its files, and no log is made in its place. A log directory in which an fsync failed takes all
+its logs offline: it is never checkpointed nor marked clean again, and `on_directory_failed` is called.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ LogKey = tuple[UUID, int]
 IsNew = Callable[[TopicIdPartition], bool]
 
 Made = LocalLog | StorageError | CorruptionError
-"""A log, or why there is none."""
+"""A log, or why it could not be made."""
 
 
 class LogManager:
-    """The logs in ``log.dirs``. Locks the directories at once; `open_all` brings the logs."""
+    """The logs in ``log.dirs``. The constructor locks the directories; `open_all` opens the logs."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class LogManager:
         self.is_online, self.registered = self._dirs.is_online, self._dirs.registered
         self.previous_epoch = self._dirs.previous_epoch
         self._io = LogIo(world.threads, io_threads)
-        self.on_thread = self._io.run  # for others: a read that is not small
+        self.on_thread = self._io.run  # for callers with a large read
         self._append_io = LogIo(world.threads, io_threads, "log-append")
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
         self._deletion = FileDeletion(self._io, world.disk)
@@ -132,12 +131,12 @@ class LogManager:
         return self._homes.get(log) if log else None
 
     def set_producer_expiration(self, expiration_ms: int) -> None:
-        """``producer.id.expiration.ms``; it holds from the next look at them on."""
+        """Set ``producer.id.expiration.ms``, from the next expiry on."""
         self._opener.producer_expiration_ms = expiration_ms
 
     def claim(self, cluster_id: str, node_id: int, *, keeps_ends: bool = False) -> dict[Path, MetaProperties]:
-        """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's.
-        `keeps_ends`: a broker of several, which tells by them what a kill has left."""
+        """Write cluster and node id to each directory; `ConfigError` if one is another node's or cluster's.
+        `keeps_ends`: for a broker of a cluster, which checks them after a kill."""
         return self._dirs.claim(cluster_id, node_id, keeps_ends=keeps_ends)
 
     @property
@@ -146,25 +145,25 @@ class LogManager:
         return self._dirs.paths
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
-        """All logs, offline ones among them, by topic id and partition; a live view."""
+        """All logs, also offline ones, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
 
     def by_directory(self) -> list[tuple[LocalLog, Path]]:
-        """All logs, offline ones among them, each with its log directory."""
+        """All logs, also offline ones, each with its log directory."""
         return [(log, home.path) for log, home in self._homes.items()]
 
     async def space(self, path: Path) -> Space:
-        """What a log directory's file system holds; `StorageError` where the directory is offline."""
+        """Return the space of a log directory's file system; `StorageError` if the directory is offline."""
         self._dirs.check_online(path)
         return await self._io.run(self._disk.space, path)
 
     # Opening
 
     async def open_all(self, config_of: Callable[[str], LogConfig]) -> None:
-        """Open every log in the directories, several at a time, recovering what needs it.
+        """Open every log in the directories, several at a time, and recover those that need it.
 
-        `config_of`: settings of a topic by name. A log that cannot be opened is offline, and said so; so are
-        those of a directory that cannot be read.
+        `config_of`: settings of a topic by name. A log that cannot be opened is offline, with a log line; so
+        are all logs of a directory that cannot be read.
         """
         for home in tuple(self._dirs.in_use):
             try:
@@ -186,7 +185,7 @@ class LogManager:
             # One that needs recovery takes a thread for itself.
             group = _OPENED_AT_A_TIME if found.clean else 1
             for opened in await self._io.run_all(partial(self._open_group, found, home), wanted, group):
-                self._take_in(opened, home)
+                self._add_opened(opened, home)
             if found.doubtful:
                 await self._settle(home)
             unopened = [one for one in self._offline if one.home is home]
@@ -200,8 +199,8 @@ class LogManager:
         return [self._opener.open_replica(*one, found, home) for one in wanted]
 
     async def _settle(self, home: LogDir) -> None:
-        """What an earlier process could not flush was written again: flush it before anything rests on it."""
-        _log.warning("%s: an fsync failed in it before; what was in doubt is written again", home.path)
+        """Flush data that an earlier process could not flush and that was written again, before its use."""
+        _log.warning("%s: an fsync failed in it before; data in doubt was written again", home.path)
         settled = home not in self._offline.homes()
         for log in [log for log, at in self._homes.items() if at is home]:
             done = await self._flusher.flush_quietly(log, log.log_end_offset)
@@ -209,7 +208,7 @@ class LogManager:
         if settled:
             await self._io.run(home.trust_again)
 
-    def _take_in(self, opened: LocalLog | OfflineReplica | None, home: LogDir) -> None:
+    def _add_opened(self, opened: LocalLog | OfflineReplica | None, home: LogDir) -> None:
         if isinstance(opened, OfflineReplica):
             _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
             name = opened.tip.topic, opened.tip.partition
@@ -226,9 +225,9 @@ class LogManager:
             log.close(clean=False)
             return
         if other is not None:
-            # Made in a directory that failed just then, and made again in another one.
+            # It was made in a directory that failed just then, and again in another one.
             spare, kept = (other, log) if log.log_end_offset else (log, other)
-            _log.warning("%s is left alone: it holds nothing, %s is the replica", spare.dir, kept.dir)
+            _log.warning("ignoring %s: it is empty, %s is the replica", spare.dir, kept.dir)
             if spare is other:
                 self._retire(other, names.STRAY_DIR)
             spare.close(clean=False)
@@ -245,7 +244,7 @@ class LogManager:
             self.needs_flush(log)
 
     def offline(self) -> list[tuple[TopicIdPartition, str]]:
-        """Replicas that could not be opened, and why; with topic id 0 where that is not known."""
+        """Replicas that could not be opened, and why; with topic id 0 if it is unknown."""
         return [(one.tip, str(one.why)) for one in self._offline]
 
     def _not_offline(self, one: OfflineReplica) -> None:
@@ -256,7 +255,7 @@ class LogManager:
             self._high_watermarks.forget(name, one.home)
 
     async def _open_again(self) -> None:
-        """Try those again that the disk did not let us open; damage does not pass."""
+        """Retry logs that the disk did not let us open; damaged ones stay offline."""
         for one in [one for one in self._offline if not one.is_damaged]:
             name = one.tip.topic, one.tip.partition
             opened = await self._io.run(
@@ -267,7 +266,7 @@ class LogManager:
                     opened.close(clean=False)
             elif not isinstance(opened, OfflineReplica):
                 self._not_offline(one)
-                self._take_in(opened, one.home)
+                self._add_opened(opened, one.home)
                 _log.info("%s is open now", one.path)
 
     def append_on_thread(self, log: LocalLog, data: memoryview, run: BatchScan) -> Coroutine[Any, Any, bool]:
@@ -282,13 +281,12 @@ class LogManager:
     async def create(
         self, wanted: Sequence[tuple[TopicIdPartition, LogConfig]], is_new: IsNew = lambda _: True
     ) -> list[Made]:
-        """The partitions' logs, made empty in the directory with the fewest where there are none.
+        """Return the partitions' logs; those that do not exist are made in the directory with the fewest.
 
-        A directory of the same name that belongs to another topic id is set aside as stray, not touched
-        otherwise. Instead of a log: `StorageError` where the disk refuses; `CorruptionError` where the
-        partition's files are damaged, or may be its and cannot be read: nothing is made in their place. So it
-        is where a directory could not be used, unless `is_new` says that the partition never had files. One
-        call at a time.
+        A directory of the same name with another topic id is renamed as stray. Instead of a log:
+        `StorageError` if the disk refuses; `CorruptionError` if the partition's files are damaged, or may be
+        its own and cannot be read: no log is made in their place. Likewise if a directory could not be used,
+        unless `is_new` returns that the partition never had files. One call at a time.
         """
         missing = [(tip, config) for tip, config in wanted if (tip.topic_id, tip.partition) not in self._logs]
         made = dict(await self._create_missing(missing, is_new)) if missing else {}
@@ -334,7 +332,7 @@ class LogManager:
         return found
 
     async def _make_way(self, tip: TopicIdPartition) -> None:
-        """Whatever bears the name of a log that is to be made, and is another's, is set aside."""
+        """Set aside directories of other topic ids that have the name of a log to be made."""
         name = tip.topic, tip.partition
         other = self._by_name.get(name)
         if other is not None:
@@ -353,23 +351,23 @@ class LogManager:
         return NewLog(home.path / names.partition_dir(tip.topic, tip.partition), tip, config, home)
 
     async def set_aside_unknown(self, is_known: Callable[[UUID, int], bool]) -> None:
-        """Rename the logs of partitions that the metadata does not have: they serve nobody and are not lost.
+        """Rename the logs of partitions that the metadata does not have, so that their files are kept.
 
         A topic deleted just before a crash leaves one; so does a data directory put beside another node's
-        metadata. What the disk does not let us rename stays, and is said.
+        metadata. Those that cannot be renamed stay, with a log line.
         """
         unknown = [log for key, log in self._logs.items() if not is_known(*key)]
         for log, path in zip(unknown, await self._retire_all(unknown, names.STRAY_DIR), strict=True):
             if isinstance(path, DiskError):
-                _log.warning("%s is unknown to the metadata and stays: %s", log.dir, path)
+                _log.warning("%s is unknown to the metadata, and cannot be renamed: %s", log.dir, path)
             else:
                 _log.warning("%s-%d is unknown to the metadata: set aside as %s", *log.tip[1:], path)
 
     # Going away
 
     async def delete(self, tips: Sequence[TopicIdPartition]) -> None:
-        """Take logs out of use; their files go after ``file.delete.delay.ms``. Those that are not here are
-        gone already."""
+        """Take logs out of use; their files are deleted after ``file.delete.delay.ms``. Ignores unknown
+        ones."""
         now_ms = self._clock.now_ms()
         doomed = []
         for tip in tips:
@@ -385,13 +383,13 @@ class LogManager:
             if isinstance(path, MissingFile):
                 _log.warning("%s was gone before it was deleted", log.dir)
             elif isinstance(path, DiskError):
-                _log.error("%s of a deleted topic keeps its name until it is removed: %s", log.dir, path)
+                _log.error("%s of a deleted topic keeps its name until its deletion: %s", log.dir, path)
                 self._deletion.schedule(log.dir, due_ms)
             else:
                 self._deletion.schedule(path, due_ms)
 
     async def _retire_all(self, logs: Sequence[LocalLog], suffix: str) -> list[Path | DiskError]:
-        """Take logs out of use and rename their directories; where those are now, or why they are not."""
+        """Take logs out of use and rename their directories; returns the new paths, or errors."""
         retired = []
         piece = Slice()
         for log in logs:
@@ -425,35 +423,35 @@ class LogManager:
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
         return RetiredLog(log, home.path / name)
 
-    # What logs tell
+    # `LogListener`
 
     def needs_flush(self, log: LocalLog) -> None:
-        """A segment was sealed, say."""
+        """Flush the log in the background."""
         self._flusher.enqueue(log)
-        self._hurry()
+        self._wake_up()
 
     def start_moved(self, log: LocalLog) -> None:
-        """A checkpoint should tell soon where it begins now."""
+        """Write the log's start to the checkpoint soon."""
         self.flushed(log)
         self._checkpoints.request()
-        self._hurry()
+        self._wake_up()
 
     def files_queued(self, log: LocalLog, due_ms: int) -> None:
-        """Files of it may go then."""
+        """Schedule the deletion of the log's files."""
         self.flushed(log)
         self._deletion.schedule(log, due_ms)
 
     def configured(self, log: LocalLog) -> None:
-        """It is new here, or its settings are."""
+        """Apply the settings of a log that is new, or whose settings have changed."""
         self.flushed(log)
         self._flusher.configured(log)
         self.cleaner.configured(log)
 
-    def _hurry(self) -> None:
+    def _wake_up(self) -> None:
         if self._wake is not None:
             self._wake.set()
 
-    # What the flusher and the cleaner ask
+    # `FlushListener`, `CleanerListener`
 
     def is_in_use(self, log: LocalLog) -> bool:
         return log in self._homes
@@ -470,7 +468,7 @@ class LogManager:
     def cleaned(self, log: LocalLog) -> None:
         self.flushed(log)
         self._checkpoints.request()
-        self._hurry()
+        self._wake_up()
 
     async def note_compacted(self, log: LocalLog) -> bool:
         durable = self._checkpoints.files.cleaned
@@ -483,7 +481,7 @@ class LogManager:
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable.
 
-        Callers that come together share an fsync. `StorageError` where the disk refuses or the log is gone.
+        Concurrent callers share an fsync. `StorageError` if the disk refuses, or the log is not in use.
         """
         await self._flusher.flush(log)
 
@@ -502,9 +500,9 @@ class LogManager:
     # In the background
 
     async def run(self) -> None:
-        """Flush, checkpoint, expire and unlink, for as long as the task lives.
+        """Flush, checkpoint, expire and unlink until the task is cancelled.
 
-        What the disk refuses is said and tried again; what it has lost takes its directory offline.
+        Refused operations are logged and retried; a failed fsync takes its directory offline.
         """
         try:
             await self._keep_up()
@@ -540,12 +538,12 @@ class LogManager:
                 self._flusher.enqueue(log)
 
     def durable_start(self, log: LocalLog) -> int:
-        """Where the log begins at the latest after a crash; -1 where it is not here any more."""
+        """Return the log's start in the checkpoint; -1 if the log is not in use any more."""
         home, name = self._homes.get(log), (log.tip.topic, log.tip.partition)
         return NO_OFFSET if home is None else self._checkpoints.files.durable_start(name, home)
 
     async def checkpoint_starts(self) -> None:
-        """Have checkpoints tell where all logs begin now; `durable_start` says what came of it."""
+        """Write all log starts to the checkpoints; `durable_start` then returns the result."""
         await self._checkpoints.write()
 
     def _delete_due(self) -> None:
@@ -566,9 +564,9 @@ class LogManager:
         self._deletion.start_due(self._clock.now_ms(), checkpoint, permission)
 
     async def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
-        """Close all logs and give up the directories. With `clean` the next start needs no recovery.
+        """Close all logs and unlock the directories. With `clean` the next start needs no recovery.
 
-        End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
+        End `run` first. A directory gets no marker if a log in it is offline or could not be closed.
         """
         for under_way in self._append_io, self._checkpoints, self._high_watermarks:
             await under_way.finish()

@@ -1,11 +1,11 @@
-"""What files and directories are called (Kafka `LogFileUtils`, `LocalLog`). [P]
+"""Names of files and directories (Kafka `LogFileUtils`, `LocalLog`). [P]
 
 <topic>-<partition>/                            one replica
-<topic>-<partition>.<32 hex digits>-delete/     its files wait for removal
+<topic>-<partition>.<32 hex digits>-delete/     its files wait for deletion
 <topic>-<partition>.<32 hex digits>-stray/      a replica that no longer belongs to this node's metadata
     00000000000000000000.log .index .timeindex .txnindex .snapshot
-    00000000000000000000.log.deleted            a segment waits for removal
-    00000000000000000000.log.cleaned .log.swap  a cleaned segment on its way; see `cleaning.swap`
+    00000000000000000000.log.deleted            a segment waits for deletion
+    00000000000000000000.log.cleaned .log.swap  a compacted segment before its swap; see `cleaning.swap`
     leader-epoch-checkpoint   partition.metadata
 """
 
@@ -40,7 +40,7 @@ _OFFSET_FILE: Final = re.compile(r"([0-9]{20})(\.[a-z]+)")
 
 
 def offset_file(base_offset: int, suffix: str) -> str:
-    """File name of something that belongs to `base_offset`.
+    """Return the file name for `base_offset`.
 
     >>> offset_file(42, LOG)
     '00000000000000000042.log'
@@ -49,7 +49,7 @@ def offset_file(base_offset: int, suffix: str) -> str:
 
 
 def parse_offset_file(name: str) -> tuple[int, str] | None:
-    """(base offset, suffix) of a name that `offset_file` could have made, else None."""
+    """Parse (base offset, suffix) of a name made by `offset_file`; None for any other name."""
     match = _OFFSET_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 
@@ -59,7 +59,7 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def parse_partition_dir(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a replica's directory, None for any other name.
+    """Parse (topic, partition) of a replica's directory; None for any other name.
 
     >>> parse_partition_dir("a-b-7")
     ('a-b', 7)
@@ -72,8 +72,6 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def retired_dir(topic: str, partition: int, unique: UUID, suffix: str) -> str:
-    """Name for a replica's directory that is no longer in use;
-    the topic is cut so that it fits a file name.
-    """
+    """Return the name for a replica's directory that is not in use any more; a long topic name is cut."""
     tail = f"-{partition}.{unique.hex}{suffix}"
     return topic[: _MAX_NAME - len(tail)] + tail

@@ -1,4 +1,4 @@
-"""Producers that have not written for long are forgotten, in all logs of a node."""
+"""Expiry of producers that have not written for long, in all logs of a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _US_PER_100: Final = 15
 
 
 async def expire(logs: Iterable[LocalLog], expiration_ms: int, now_ms: int) -> None:
-    """Those that were silent for ``producer.id.expiration.ms``, in slices of the loop."""
+    """Forget producers that were idle for ``producer.id.expiration.ms``, in slices of the loop."""
     piece = Slice()
     for log in tuple(logs):
         if len(log.producers):

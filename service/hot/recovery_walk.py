@@ -1,6 +1,6 @@
-"""Walking a segment that may not be whole: what is sound, and its indexes made anew.
+"""Scan of a segment that may be torn: its sound part, and rebuilt indexes.
 
-For a `log-io` thread. What there is to do for each batch is the kernel's, and holds no GIL.
+For a `log-io` thread. The kernel does the work for each batch, without the GIL.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from service.records.walk import Read, at_position, read_verified
 _PIECE_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
 _LEAST_ZEROS: Final = 8
-"""as long as a base offset, which is zero in the first batch alone"""
+"""the length of a base offset, which is zero only in the first batch"""
 _SLOTS: Final = 1024
 
 
 class Run(NamedTuple):
-    """Sound batches, one after the other, in ``data``, which begins at ``start`` in the log."""
+    """Contiguous sound batches in ``data``, which begins at ``start`` in the log."""
 
     batches: BatchScan
     data: memoryview
     start: int
 
     def producers(self) -> Iterator[BatchHeader]:
-        """Headers of the batches that the state of their producers depends on, with positions in the log.
+        """Yield headers of the batches that determine the state of their producers, with positions in the
+        log.
 
         Those are the last ones of each producer, and all of transactions.
         """
@@ -45,7 +46,7 @@ class Run(NamedTuple):
 
 
 def producers_of(data: memoryview, positions: array[int]) -> Iterator[BatchHeader]:
-    """As `Run.producers`, of sound batches at these positions in `data`."""
+    """Yield headers as `Run.producers` does, of sound batches at these positions in `data`."""
     table = array("q", bytes(8 * TABLE_FIELDS * _SLOTS))
     found = array("q", bytes(8 * len(positions)))
     count = recent_producers(data, positions, REMEMBERED_BATCHES, table, found)
@@ -54,7 +55,7 @@ def producers_of(data: memoryview, positions: array[int]) -> Iterator[BatchHeade
 
 
 class Problem(NamedTuple):
-    """Where the first batch that is not sound begins in its segment, and what is wrong with it."""
+    """Position of the first batch that is not sound, and what is wrong with it."""
 
     position: int
     why: str
@@ -63,9 +64,9 @@ class Problem(NamedTuple):
 def recover_segment(
     segment: Segment, take_over: Callable[[SegmentFile, Run], None]
 ) -> tuple[int, Problem | None]:
-    """Verify a segment and make its indexes anew: (end offset of what is sound, what stands behind it).
+    """Verify a segment and rebuild its indexes; returns (end offset of the sound part, what ends it).
 
-    `take_over` is given all sound batches, in order. The log itself is not changed.
+    Calls `take_over` with all sound batches, in order. Does not change the log itself.
     """
     file, size = segment.log.get(), segment.size
     builder = IndexBuilder(segment.base_offset, segment.settings.index_interval_bytes)
@@ -99,7 +100,7 @@ def has_unwritten_page(read: Read, position: int, end: int) -> bool:
 
 
 def _read(file: SegmentFile, position: int, size: int, next_offset: int) -> Run:
-    """The batches that begin at `position`: many, or one that is larger than a piece."""
+    """Read the batches at `position`: many, or one that is larger than a piece."""
     piece = memoryview(file.pread(min(_PIECE_BYTES, size - position), position))
     batches = scan_batches(piece, next_offset=next_offset)
     if batches.status is Status.TRUNCATED and not batches.batches and position + len(piece) < size:
@@ -121,7 +122,7 @@ def _one(header: BatchHeader) -> BatchScan:
 
 
 def _sound_part(run: Run, segment: Segment) -> tuple[Run, Problem | None]:
-    """The run without what cannot be part of this segment, and what ends it for good."""
+    """Cut batches from the run that cannot belong to this segment; also returns what ends the segment."""
     batches, end = run.batches, run.start + run.batches.end
     path = segment.log.path
     fit = bisect_right(batches.last_offsets, segment.base_offset + MAX_RELATIVE_OFFSET)

@@ -1,4 +1,4 @@
-"""Which local segments may go. [P]
+"""Decision which local segments retention deletes. [P]
 
 Decides from facts alone; `SegmentDeletion.apply_retention` acts.
 
@@ -9,9 +9,9 @@ Kafka `UnifiedLog.deleteOldSegments`: from the oldest segment on, as long as one
 3. its greatest timestamp is older than the limit.
 
 and never a segment that reaches to the high watermark or beyond, nor, where segments are copied to the
-bucket, one that the bucket does not wholly hold: unless rule 1 takes it, or it is beyond the total retention
-of both tiers whatever the bucket holds, and the bucket does not take it (`is_overdue`). The active segment is
-rolled first when its time has come.
+bucket, one that the bucket does not wholly hold: unless rule 1 deletes it, or it is beyond the total
+retention of both tiers whatever the bucket holds, and the bucket does not take it (`OVERDUE_MS`). The active
+segment is rolled before its own deletion.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from typing import Final, NamedTuple
 from service.config.settings import LogConfig
 
 MOST_AT_ONCE: Final = 50
-"""Segments that go in one turn of the loop."""
+"""Segments that one turn of the loop deletes."""
 OVERDUE_MS: Final = 600_000
-"""For so long the bucket may fail to take what is beyond total retention. A clock that is wrong is no reason
-to delete what was never copied: where the store answers it is copied by then, and ages by the store's clock.
+"""How long a segment beyond total retention waits to be copied. A wrong clock must not delete segments that
+were never copied: if the store answers they are copied by then, and age by the store's clock.
 """
 
 
 class SegmentFacts(NamedTuple):
-    """``end_offset`` exclusive;
-    ``size`` bytes; ``largest_timestamp`` ms (file time where records have none).
-    """
+    """``end_offset`` exclusive; ``size`` bytes; ``largest_timestamp`` ms (file time if records have none)."""
 
     end_offset: int
     size: int
@@ -40,9 +38,9 @@ class SegmentFacts(NamedTuple):
 
 
 class RetentionLimits(NamedTuple):
-    """Limits for the local log;
-    negative means none. ``remote``: segments are copied to the bucket before they go. ``total``: the limits
-    of both tiers, where a segment that was not copied may go by them (ms, bytes).
+    """Limits for the local log; negative means none. ``remote``: segments are copied to the bucket before
+    their deletion. ``total``: limits of both tiers (ms, bytes), if a segment that was not copied may be
+    deleted by them.
     """
 
     retention_ms: int
@@ -54,7 +52,7 @@ class RetentionLimits(NamedTuple):
 class RetentionBounds(NamedTuple):
     """Offsets that segments must not reach beyond (exclusive), the log's start and its size in bytes.
 
-    ``is_archive_empty``: nothing that came before is in the bucket, and may be younger.
+    ``is_archive_empty``: no earlier segment is in the bucket, whose records may be younger.
     """
 
     start_offset: int
@@ -73,9 +71,10 @@ class RetentionDecision(NamedTuple):
 
 
 def limits_of(config: LogConfig, *, is_tiered: bool = False) -> RetentionLimits:
-    """The limits that a topic's settings give its local log.
+    """Return the limits of a local log by its topic's settings.
 
-    `is_tiered`: part of it is in the bucket, whatever the settings say now: what is not there stays here.
+    `is_tiered`: part of the log is in the bucket, whatever the settings are now: segments that are not there
+    stay here.
     """
     if "delete" not in config.cleanup_policy:
         return RetentionLimits(-1, -1, False)
@@ -94,9 +93,9 @@ def decide(
     now_ms: int,
     most: int = MOST_AT_ONCE,
 ) -> RetentionDecision:
-    """How many of `segments` (oldest first, the last is the active one) may go now, `most` at a time.
+    """Decide how many of `segments` (oldest first, the last is the active one) to delete now, up to `most`.
 
-    Those behind the first one that stays are not looked at.
+    Reads no segment behind the first one that stays.
 
     >>> facts = [SegmentFacts(10, 100, 0), SegmentFacts(20, 100, 900), SegmentFacts(20, 0, 900)]
     >>> decide(facts, RetentionLimits(500, -1, False), RetentionBounds(0, 20, 0, 200), 1000).segments
@@ -130,10 +129,10 @@ def decide(
 def _is_beyond_total(
     segment: SegmentFacts, limits: RetentionLimits, bounds: RetentionBounds, following: int, now_ms: int
 ) -> bool:
-    """Whether the log need not hold it, whatever the bucket holds. `following`: bytes behind it.
+    """Whether the segment is beyond total retention, whatever the bucket holds. `following`: bytes behind it.
 
-    By size where those are enough alone. By time only where nothing in the bucket comes before it: the
-    old end goes first, and what is there may be younger.
+    By size if those bytes are enough alone. By time only if no earlier segment is in the bucket: the oldest
+    one is deleted first, and those in the bucket may be younger.
     """
     total_ms, total_bytes = limits.total
     if 0 <= total_bytes <= following:

@@ -109,13 +109,13 @@ def test_nothing_is_done_while_nothing_changes(tmp_path: Path) -> None:
         disk.calls.clear()
         for _ in range(3):
             clock.advance(70_000)
-            logs._hurry()
+            logs._wake_up()
             await asyncio.sleep(0.02)
         assert not disk.calls
 
     def wrote() -> bool:
         clock.advance(70_000)
-        logs._hurry()
+        logs._wake_up()
         return False
 
     while_running(logs, scenario)

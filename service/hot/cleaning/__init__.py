@@ -1,6 +1,6 @@
-"""Log compaction: of each key only the last record stays (Kafka `LogCleaner`, `Cleaner`).
+"""Log compaction: keeps only the last record of each key (Kafka `LogCleaner`, `Cleaner`).
 
-What to do is decided on the loop (`plan`), looking and copying is done on `log-cleaner` threads, megabytes at
-a time (`copying`), and what was copied takes the place of what it was copied from so that any crash leaves
-the one or the other (`swap`). Knows nothing of topics and leaders, nor of settings other than a log's own.
+The loop decides (`plan`), `log-cleaner` threads read and copy megabytes at a time (`copying`), and the copy
+replaces its source so that a crash leaves one or the other whole (`swap`). Knows nothing of topics and leaders,
+nor of settings other than a log's own.
 """

@@ -1,7 +1,7 @@
-"""Which log is compacted when: the dirtiest, while there is one that is dirty enough (Kafka `LogCleaner`).
+"""Order of compactions: the dirtiest log first, while one is dirty enough (Kafka `LogCleaner`).
 
-Owned by the loop; each cleaning is a task. A log that fails to be cleaned is set aside and the others go on:
-for a while where the disk refused, until the next start where what is there is damaged or a defect shows.
+Owned by the loop; each compaction is a task. A log whose compaction fails is set aside, and others continue:
+for a while if the disk refused, until the next start if the log is damaged or a defect shows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from service.hot.metrics import HotMetrics
 _log = logging.getLogger(__name__)
 
 CLEANER_NICE: Final = 10
-"""A tenth of a processor that others want, too: they need not wait until a long slice of time is over."""
+"""Leaves the cleaner a tenth of a busy processor: other threads need not wait for its time slice."""
 _LOOK_US: Final = 20
 _SEGMENT_US: Final = 1
 _READ_US: Final = 60
 _LOOK_S: Final = 1.0
-"""How often settings are looked at, and other logs while one is being cleaned."""
+"""Interval at which settings are read, and other logs while one is being compacted."""
 _AGAIN_MS: Final = 60_000
 _NEVER_MS: Final = 2**63 - 1
 
@@ -56,7 +56,7 @@ class Cleaner:
     def __init__(
         self, io: LogIo, cleaner_io: LogIo, world: World, listener: CleanerListener, metrics: HotMetrics
     ) -> None:
-        """`cleaner_io`: threads for what takes long; `io` for what others may have to wait for."""
+        """`cleaner_io`: threads for long work; `io` for work that others may have to wait for."""
         self._io = io
         self._cleaner_io = cleaner_io
         self._world = world
@@ -70,17 +70,17 @@ class Cleaner:
         self._settings: Callable[[], CleanerSettings] = CleanerSettings
         self._stable_offset: Callable[[LocalLog], int | None] = lambda log: log.log_end_offset
 
-    # What the manager tells
+    # Calls of the log manager
 
     def configured(self, log: LocalLog) -> None:
-        """The log is new here, or its settings are."""
+        """Apply the settings of a log that is new, or whose settings have changed."""
         if log.config.is_compacted:
             self._compacted[log] = None
         else:
             self.forget(log)
 
     def forget(self, log: LocalLog) -> None:
-        """The log is not here any more, or not to be compacted."""
+        """Remove a log that is not in use any more, or not to be compacted."""
         self._compacted.pop(log, None)
         if self._set_aside.pop(log, None) is not None:
             self._metrics.uncleanable_logs = len(self._set_aside)
@@ -92,24 +92,24 @@ class Cleaner:
             run.aborted.set()
 
     async def wait_for(self, logs: Collection[LocalLog]) -> None:
-        """Wait until none of `logs`, which were forgotten, is being cleaned."""
+        """Wait until none of `logs`, which were forgotten, is being compacted."""
         for log in logs:
             run = self._runs.get(log)
             if run is not None:
                 await run.over.wait()
 
     def set_aside(self) -> Mapping[LocalLog, int]:
-        """Logs that failed to be cleaned, and until when they are left alone (wall clock ms)."""
+        """Logs whose compaction failed, and until when they are set aside (wall clock ms)."""
         return self._set_aside
 
-    # Whose turn it is
+    # Choice of the next log
 
     async def run(
         self, settings: Callable[[], CleanerSettings], stable_offset: Callable[[LocalLog], int | None]
     ) -> None:
-        """Compact what is dirty enough, for as long as the task lives.
+        """Compact dirty logs until the task is cancelled.
 
-        `stable_offset`: up to where a log may be cleaned, None where it must not be now.
+        `stable_offset`: up to where a log may be compacted, None if it must not be now.
         """
         self._settings, self._stable_offset = settings, stable_offset
         tasks: set[asyncio.Task[None]] = set()
@@ -140,7 +140,7 @@ class Cleaner:
         )
 
     async def _back_off(self) -> None:
-        """Until the settings, which may change meanwhile, say that it is time to look again."""
+        """Wait for ``log.cleaner.backoff.ms``, which may change meanwhile."""
         began_ms = self._clock.monotonic_ms()
         while True:
             waited_s = (self._clock.monotonic_ms() - began_ms) / 1000
@@ -154,7 +154,7 @@ class Cleaner:
         return settings.threads if settings.is_enabled else 0
 
     async def _dirtiest(self) -> LocalLog | None:
-        """The log whose turn it is."""
+        """Return the log to compact next, if any."""
         best: tuple[LocalLog, plan.DirtyLog] | None = None
         now_ms = self._clock.now_ms()
         piece = Slice()
@@ -164,15 +164,15 @@ class Cleaner:
             if not self._may_be_cleaned(log, now_ms):
                 continue
             await self._read_times(log, now_ms, piece)
-            dirt = self._look_at(log, now_ms) if self._may_be_cleaned(log, now_ms) else None
+            dirt = self._dirty_part_of(log, now_ms) if self._may_be_cleaned(log, now_ms) else None
             if dirt is not None and (best is None or dirt.urgency > best[1].urgency):
                 best = log, dirt
         if best is not None and not self._may_be_cleaned(best[0], now_ms):
-            return None  # it went while others were looked at; the next round finds another
+            return None  # removed while others were checked; the next round finds another
         return best[0] if best is not None else None
 
     async def _read_times(self, log: LocalLog, now_ms: int, piece: Slice) -> None:
-        """Have segments know their timestamps, if `plan` asks for them: it does so in one go."""
+        """Read the timestamps that `plan` will need, in slices: `plan` itself does not pause."""
         config, state = log.config, log.state
         if config.min_compaction_lag_ms <= 0 and config.max_compaction_lag_ms >= now_ms:
             return
@@ -183,7 +183,7 @@ class Cleaner:
             if piece.charge(_READ_US):
                 await piece.next_turn()
             if log.failure is not None or segment.log.path.suffix != names.LOG:
-                return  # it went meanwhile
+                return  # it was removed meanwhile
             try:
                 _ = segment.max_timestamp, segment.first_timestamp
             except (StorageError, CorruptionError):
@@ -198,8 +198,9 @@ class Cleaner:
             and self._listener.is_in_use(log)
         )
 
-    def _look_at(self, log: LocalLog, now_ms: int) -> plan.DirtyLog | None:
-        """How dirty the log is, None where it is not its turn. One that cannot be looked at is set aside."""
+    def _dirty_part_of(self, log: LocalLog, now_ms: int) -> plan.DirtyLog | None:
+        """Return the dirty part of the log, None if it need not be compacted. Sets the log aside on an
+        error."""
         if log.active_base_offset <= log.state.cleaned_offset:
             return None
         stable = self._stable_offset(log)
@@ -218,7 +219,7 @@ class Cleaner:
             self._fail(log, e)
             return None
 
-    # One cleaning
+    # One compaction
 
     async def _clean(self, run: Cleaning) -> None:
         log = run.log
@@ -228,7 +229,7 @@ class Cleaner:
             if not await self._listener.note_compacted(log):
                 if log in self._compacted:
                     self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
-            elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:
+            elif (dirt := self._dirty_part_of(log, self._clock.now_ms())) is not None:
                 await self._clean_now(run, dirt)
         except Aborted:
             pass
@@ -240,7 +241,7 @@ class Cleaner:
                 self._fail(log, e)
         except Exception as e:
             if log.swapping.current is not None:
-                raise  # nobody knows what its files are now
+                raise  # the state of its files is unknown now
             _log.critical("a defect: %s cannot be cleaned", log.tip, exc_info=e)
             if log in self._compacted:
                 self._fail(log, e)

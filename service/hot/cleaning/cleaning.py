@@ -1,8 +1,8 @@
-"""One cleaning of one log, from the map of its keys to the last segment that is replaced.
+"""One compaction of one log, from the map of its keys to the last segment that is replaced.
 
-Owned by the loop; what reads and writes is done on `log-cleaner` threads a few megabytes at a time, and waits
-there for nothing: throttling is done here. They leave the processor to whoever serves clients. Replacing
-segments is `log-io`'s: the log may have to wait for it.
+Owned by the loop; `log-cleaner` threads read and write a few megabytes at a time, and never sleep: throttling
+is done here. Their low priority leaves the processor to threads that serve clients. `log-io` threads replace
+segments, as the log may have to wait for that.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _log = logging.getLogger(__name__)
 
 _STEP_BYTES: Final = 4 << 20
 _STEP_S: Final = 0.3
-"""What is throttled goes on in steps that take about so long."""
+"""Length of a step under throttling."""
 _LEAST_WAIT_S: Final = 0.001
 _LOOK_S: Final = 1.0
-"""How often the rate is looked at, which may have changed."""
+"""Interval at which a changed rate is noticed."""
 _LEAST_BUFFER: Final = 16 << 10
 _MOST_MAP_BYTES: Final = 2**31 - 1
 _MOST_RATE: Final = 2.0**62
@@ -44,7 +44,7 @@ _SECRET_BYTES: Final = 16
 
 
 class CleanerSettings(NamedTuple):
-    """The keys under ``log.cleaner.``; buffers are for all cleanings together, in bytes."""
+    """The keys under ``log.cleaner.``; buffers are for all compactions together, in bytes."""
 
     is_enabled: bool = True
     threads: int = 1
@@ -56,20 +56,20 @@ class CleanerSettings(NamedTuple):
 
 
 class Aborted(Exception):
-    """The log goes, or is not to be compacted any more; or it has changed meanwhile."""
+    """The log is being deleted, is not compacted any more, or has changed meanwhile."""
 
 
 class Throttle:
-    """What all cleanings together may read and write. Owned by the loop."""
+    """Limits what all compactions together read and write. Owned by the loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead = 0.0
-        """bytes that were done before their time"""
+        """bytes that were done in advance of the rate"""
         self._charged_ms = clock.monotonic_ms()
 
     def charge(self, done: int, bytes_per_second: float) -> float:
-        """Count so many bytes; for how long (s) to wait now, if the rate stays what it is."""
+        """Count `done` bytes; returns how long (s) to wait now at this rate."""
         now_ms = self._clock.monotonic_ms()
         made_up = (now_ms - self._charged_ms) / 1000 * bytes_per_second
         self._ahead = max(self._ahead - made_up, 0.0) + done
@@ -78,7 +78,7 @@ class Throttle:
 
 
 class Cleaning:
-    """``aborted`` asks for its end, ``over`` tells it, ``counts`` what it has done."""
+    """One compaction. Set ``aborted`` to end it; ``over`` is set at its end; ``counts`` are its counters."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class Cleaning:
         self._world = world
         self._settings = settings
         self._throttle = throttle
-        self._is_here = is_in_use
+        self._is_in_use = is_in_use
         self._segments: list[Segment] = []
         self._truncations = log.state.truncations
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the log was cut meanwhile, or lost segments that were to be cleaned."""
+        """Whether the log was truncated meanwhile, or lost segments that were to be compacted."""
         there = set(self.log.state.segments.all)
         return self._is_cut or any(segment not in there for segment in self._segments)
 
@@ -114,9 +114,9 @@ class Cleaning:
         return self.log.state.truncations != self._truncations
 
     async def run(self, dirt: plan.DirtyLog) -> tuple[int, float]:
-        """The offset up to which the log is clean then, and which part of the memory for keys was used.
+        """Compact the log; returns the end of the clean part, and the used share of the memory for keys.
 
-        `Aborted`; `CorruptionError` where the log is damaged, `StorageError`.
+        `Aborted`; `CorruptionError` if the log is damaged, `StorageError`.
         """
         log, settings = self.log, self._settings()
         threads = max(settings.threads, 1)
@@ -146,7 +146,7 @@ class Cleaning:
         return end_offset, utilization
 
     async def _copy(self, keys: KeyMap, sizes: BufferSizes) -> int:
-        """Copy and replace the segments whose keys are in the map; the offset up to which that is."""
+        """Copy and replace the segments whose keys are in the map; returns the end of the compacted part."""
         log, all_now = self.log, self._segments
         end_offset = keys.latest + 1
         config, now_ms = log.config, self._world.clock.now_ms()
@@ -166,13 +166,13 @@ class Cleaning:
         return end_offset
 
     def _check(self) -> None:
-        """`Aborted`, or `LogOffline`, where the log is not to be touched any more."""
-        if self.aborted.is_set() or not self._is_here(self.log) or self._is_cut:
+        """Raise `Aborted` or `LogOffline` if the log must not be touched any more."""
+        if self.aborted.is_set() or not self._is_in_use(self.log) or self._is_cut:
             raise Aborted
         self.log.check()
 
     async def _drive(self, work: Steps) -> None:
-        """Do it step by step; what was begun is undone where it does not come to its end."""
+        """Run `work` step by step; undo it if it does not end."""
         try:
             while True:
                 self._check()
@@ -200,9 +200,9 @@ class Cleaning:
         log, new = self.log, copy.new
         assert new is not None
         swap: Swap | None = None
-        if not self.aborted.is_set() and self._is_here(log):
+        if not self.aborted.is_set() and self._is_in_use(log):
             swap = log.swapping.begin(copy.old, new)
-        if swap is None:  # the log has changed: what was copied is of no use
+        if swap is None:  # the log has changed: the copy is useless
             new.close()
             await self._io.run(discard, log.state.disk, new.log.path.with_suffix(""))
             raise Aborted
@@ -211,12 +211,12 @@ class Cleaning:
         except FsyncFailed as e:
             log.latch.fail(e)
         except StorageError as e:
-            _log.warning("%s: %s", log.tip, e)  # `end` says what comes of it
+            _log.warning("%s: %s", log.tip, e)  # `end` handles it
         log.swapping.end(swap)
 
 
 def _advance(work: Steps, most_bytes: int) -> tuple[int, bool]:
-    """So many bytes of the work, and whether it is over; on a thread."""
+    """Do `most_bytes` bytes of the work, on a thread; returns the bytes done, and whether it is over."""
     done = 0
     for step in work:
         done += step
@@ -226,7 +226,7 @@ def _advance(work: Steps, most_bytes: int) -> tuple[int, bool]:
 
 
 def _memory(size: int) -> mmap.mmap:
-    """Zeros, of which what is not touched costs nothing. `StorageError` where there are none."""
+    """Map zeroed memory; untouched pages cost nothing. `StorageError` if there is none."""
     try:
         return mmap.mmap(-1, size)
     except OSError as e:
@@ -234,7 +234,7 @@ def _memory(size: int) -> mmap.mmap:
 
 
 def _free(keys: KeyMap, memory: mmap.mmap) -> None:
-    """On a thread: the system takes 30 ms for 128 MB, which the loop would spend where the last name goes."""
+    """Unmap the memory, on a thread: that takes 30 ms for 128 MB, which the loop would wait for otherwise."""
     keys.release()
     memory.close()
 

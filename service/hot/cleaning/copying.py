@@ -1,8 +1,8 @@
-"""The work of one cleaning, for a thread of its pool: each step yields the bytes it has read or written.
+"""Steps of one compaction, for a `log-cleaner` thread: each yields the bytes that it has read or written.
 
-Two walks: the keys of the dirty part go into a map, then segments are copied, group by group, without the
-records that a later one has replaced. What is written is looked at as what is read is, checksums included,
-before it counts. A generator that is closed before its end leaves nothing behind.
+Two passes: the keys of the dirty part are put into a map, then segments are copied, group by group, without
+the records that a later record replaces. Output is verified like input, with checksums, before it is used. A
+generator that is closed early leaves no files.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Steps = Generator[int, None, None]
 
 
 class BufferSizes(NamedTuple):
-    """Buffers, in bytes."""
+    """Sizes of buffers, in bytes."""
 
     piece: int
     out: int
 
 
 class CleaningCounts:
-    """What one cleaning has done so far."""
+    """Counters of one compaction."""
 
     __slots__ = ("bytes_read", "bytes_written", "records_kept", "records_read")
 
@@ -59,7 +59,7 @@ def map_keys(
 ) -> Steps:  # fmt: skip
     """Put the keys of `segments`, from `first_dirty` on, into `keys`, up to `end_offset` or until it is full.
 
-    `following`: segments behind them, whose transaction indexes may name what was aborted in these.
+    `following`: later segments, whose transaction indexes may list transactions aborted in these.
     """
     fates = CleanedTransactions()
     fates.add(aborted_between(_indexes(_indexed([*segments, *following])), first_dirty, end_offset))
@@ -84,14 +84,14 @@ def _pieces(segment: Segment, sizes: BufferSizes) -> Iterator[tuple[BatchScan, i
 
 
 def _indexed(segments: Sequence[Segment]) -> list[Segment]:
-    """Those of the segments of one log that have a transaction index; most have none."""
+    """Return the segments of one log that have a transaction index; most have none."""
     log = segments[0].log
     there = {entry.name for entry in log.disk.list(log.path.parent)}
     return [one for one in segments if one.log.path.with_suffix(names.TXN_INDEX).name in there]
 
 
 def _indexes(segments: Iterable[Segment]) -> Iterator[list[AbortedEntry]]:
-    """The transaction indexes of these segments, one after the other."""
+    """Read the transaction indexes of these segments, one after the other."""
     for segment in segments:
         path = segment.log.path.with_suffix(names.TXN_INDEX)
         try:
@@ -101,7 +101,7 @@ def _indexes(segments: Iterable[Segment]) -> Iterator[list[AbortedEntry]]:
 
 
 class GroupCopy:
-    """Segments that become one. ``new`` is it once `run` has ended: its files are durable, and open."""
+    """Merges segments. ``new``: the copy, once `run` has ended; its files are durable, and open."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class GroupCopy:
         sizes: BufferSizes,
         counts: CleaningCounts,
     ) -> None:
-        """`following`: as `map_keys`. `fates` and `counts` go from group to group."""
+        """`following`: see `map_keys`. `fates` and `counts` are shared by all groups."""
         self.old = tuple(old)
         self.new: Segment | None = None
         self._state = state
@@ -131,10 +131,10 @@ class GroupCopy:
         self._log = state.dir / names.offset_file(old[0].base_offset, names.LOG)
 
     def run(self) -> Steps:
-        """The copy; `CorruptionError` where what is there is damaged, `DiskError`."""
+        """Copy the segments; `CorruptionError` if they are damaged, `DiskError`."""
         disk = self._state.disk
         try:
-            clear(disk, self._log)  # what an earlier one could not remove
+            clear(disk, self._log)  # files that an earlier compaction could not delete
             fd = disk.open(marked(self._log, names.CLEANED), Open.ANEW)
             try:
                 yield from self._write(disk, fd)
@@ -164,7 +164,7 @@ class GroupCopy:
                 yield len(piece) + self._position - before
         for part in self._recopy.rest():
             self._append(disk, fd, part)
-        # A segment of Apache Kafka's may stand before a gap that is wider than any can be.
+        # A segment written by Apache Kafka may precede a gap that is wider than a segment can span.
         last_offset = min(self._rules.end_offset - 1, self.old[0].base_offset + MAX_RELATIVE_OFFSET)
         if self._next_offset <= last_offset:
             self._append(disk, fd, filling_batch(self._next_offset, last_offset, epoch))
@@ -174,14 +174,14 @@ class GroupCopy:
         yield 0
 
     def _append(self, disk: Disk, fd: int, data: Buffer) -> None:
-        """Write batches, once they are found to be what they should."""
+        """Write batches, once they are verified."""
         batches = scan_batches(data, next_offset=self._next_offset)
         if batches.status is not Status.OK or batches.last_offsets[-1] >= self._rules.end_offset:
             raise CorruptionError(
-                f"{self._log}: cleaning it gave a batch that is none: {batches.status.reason}"
+                f"{self._log}: compaction produced an invalid batch: {batches.status.reason}"
             )
         if self._position + len(data) > MAX_POSITION:
-            raise StorageError(f"{self._log} would be larger than a segment can be once it is cleaned")
+            raise StorageError(f"{self._log} would be larger than a segment can be after compaction")
         disk.pwrite(fd, data, self._position)
         self._index.add(batches, self._position)
         self._position += len(data)

@@ -1,4 +1,4 @@
-"""What a crash leaves of a cleaning, undone or finished by the next start; `swap` says what the names mean.
+"""Undoing or finishing a compaction that a crash interrupted, at the next start; for the names see `swap`.
 
 Source: Kafka `LogLoader.removeTempFilesAndCollectSwapFiles`.
 """
@@ -21,12 +21,12 @@ SIDE_FILES: Final = (names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX)
 
 
 def marked(path: Path, mark: str) -> Path:
-    """The file's name with a mark behind it."""
+    """Add a mark to the file's name."""
     return path.with_name(path.name + mark)
 
 
 def rename(disk: Disk, source: Path, target: Path, *, must_be: bool) -> None:
-    """Rename a file; one that is not there is `MissingFile` where it `must_be`, else nothing."""
+    """Rename a file; if it does not exist, raise `MissingFile` if it `must_be`, else do nothing."""
     try:
         disk.rename(source, target)
     except MissingFile:
@@ -35,9 +35,9 @@ def rename(disk: Disk, source: Path, target: Path, *, must_be: bool) -> None:
 
 
 def take_names(disk: Disk, log: Path) -> None:
-    """The last two steps: from ``.swap`` to names of a log. The files that they replace are out of the way.
+    """Do the last two steps: from ``.swap`` to final names, which no other file has any more.
 
-    The log's comes first and for good: while it is called ``.swap``, so are the others.
+    The log is first, durably: while it ends with ``.swap``, so do the others.
     """
     rename(disk, marked(log, names.SWAP), log, must_be=True)
     fsync_dir(disk, log.parent)
@@ -48,9 +48,9 @@ def take_names(disk: Disk, log: Path) -> None:
 
 
 def clear(disk: Disk, log: Path) -> None:
-    """Remove what was written and will not be used.
+    """Delete a copy that will not be used.
 
-    The log's file goes last: while it is there, a start knows that the others are of no use.
+    The log is last: while it exists, a start knows that the other files are unused.
     """
     for path in (*(log.with_suffix(suffix) for suffix in SIDE_FILES), log):
         for mark in (names.SWAP, names.CLEANED):
@@ -58,9 +58,9 @@ def clear(disk: Disk, log: Path) -> None:
 
 
 def tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> list[Entry]:
-    """Undo or finish what a crash has left; what the directory holds then.
+    """Undo or finish an interrupted compaction; returns the directory's entries afterwards.
 
-    `CorruptionError` where what is to be finished is damaged, `DiskError`.
+    `CorruptionError` if a copy that is to be finished is damaged, `DiskError`.
     """
     entries = list(entries)
     marks = [(entry, *split) for entry in entries if entry.is_file and (split := _split(entry.name))]
@@ -72,8 +72,8 @@ def tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> list[Entry]:
         if base not in undone:
             swaps.setdefault(base, []).append(suffix)
         else:
-            # The log's file last, as it tells that the others are of no use.
-            _log.warning("removing what was not cleaned to the end: %s", directory / entry.name)
+            # The log last, as it shows that the other files are unused.
+            _log.warning("deleting an unfinished compacted copy: %s", directory / entry.name)
             remove_file(disk, directory / entry.name)
     for base, suffixes in sorted(swaps.items()):
         _finish(disk, directory, base, suffixes)
@@ -81,7 +81,7 @@ def tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _split(name: str) -> tuple[int, str, str] | None:
-    """(base offset, suffix, mark) of a segment's file that bears one of the two marks."""
+    """Parse (base offset, suffix, mark) of a segment's file with one of the two marks."""
     stem, dot, mark = name.rpartition(".")
     if dot + mark not in (names.CLEANED, names.SWAP):
         return None
@@ -93,7 +93,7 @@ def _finish(disk: Disk, directory: Path, base: int, suffixes: Sequence[str]) -> 
     log = directory / names.offset_file(base, names.LOG)
     if names.LOG in suffixes:
         end_offset = _end_of(disk, marked(log, names.SWAP), base)
-        _log.warning("finishing what was cleaned: %s, up to offset %d", log, end_offset)
+        _log.warning("finishing an interrupted compaction: %s, up to offset %d", log, end_offset)
         for entry in disk.list(directory):
             parsed = names.parse_offset_file(entry.name)
             if parsed is not None and parsed[1] in names.SEGMENT_SUFFIXES and base <= parsed[0] < end_offset:
@@ -102,7 +102,7 @@ def _finish(disk: Disk, directory: Path, base: int, suffixes: Sequence[str]) -> 
         take_names(disk, log)
         return
     for path in (log.with_suffix(suffix) for suffix in suffixes):
-        if exists(disk, path):  # what is new was never complete
+        if exists(disk, path):  # the copy was never complete
             remove_file(disk, marked(path, names.SWAP))
         else:
             rename(disk, marked(path, names.SWAP), path, must_be=True)
@@ -110,7 +110,8 @@ def _finish(disk: Disk, directory: Path, base: int, suffixes: Sequence[str]) -> 
 
 
 def _end_of(disk: Disk, path: Path, base: int) -> int:
-    """Offset behind the last batch of a log file. `CorruptionError` unless sound batches fill it."""
+    """Return the offset behind the last batch of a log file. `CorruptionError` unless sound batches fill
+    it."""
     fd = disk.open(path, Open.READ)
 
     def read(position: int, size: int) -> bytes:

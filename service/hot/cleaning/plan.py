@@ -1,18 +1,18 @@
-"""Which log is cleaned next, from where to where, and which of its segments become one. [P]
+"""Plan of a compaction: the dirty part of a log, and the segments that are merged. [P]
 
 Offsets are exclusive at their ends; sizes are bytes, times ms. A log has a clean part, which begins at its
 start, and a dirty one behind it:
 
     start ... first dirty ... first uncleanable ... end
 
-What may not be cleaned yet: the active segment; what lies beyond the last stable offset, or is not on the
-device; and from the first segment on that has a record younger than ``min.compaction.lag.ms``. A log's
-turn comes when more than ``min.cleanable.dirty.ratio`` of its bytes are dirty, or when a dirty record is
-older than ``max.compaction.lag.ms``. Those that are late are first, then the dirtiest.
+Uncleanable are the active segment; segments beyond the last stable offset, or that are not durable; and all
+from the first segment on that has a record younger than ``min.compaction.lag.ms``. A log is compacted when
+more than ``min.cleanable.dirty.ratio`` of its bytes are dirty, or when a dirty record is older than
+``max.compaction.lag.ms``. Late logs are first, then the dirtiest.
 
 Source: Kafka `LogCleanerManager.cleanableOffsets` and `grabFilthiestCompactedLog`,
-`Cleaner.groupSegmentsBySize`. Kafka cleans what is not on the device, too, and takes the dirtiest first,
-late or not.
+`Cleaner.groupSegmentsBySize`. Kafka also compacts segments that are not durable, and the dirtiest
+log first, late or not.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from service.config.settings import LogConfig
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 
 MAX_POSITION: Final = 2**31 - 1
-"""A segment is no larger: its index has four bytes for a position."""
+"""Largest segment: an index entry has four bytes for a position."""
 
 
 class SegmentFacts(Protocol):
-    """What is asked of a segment. The timestamps look at files: they are asked for only where they count."""
+    """Facts about a segment. The timestamps may read files: they are used only if they matter."""
 
     @property
     def base_offset(self) -> int: ...
@@ -51,8 +51,8 @@ class SegmentFacts(Protocol):
 
 
 class LogFacts(NamedTuple):
-    """One log. ``cleaned_offset``: up to there it was cleaned. ``stable_offset``: neither beyond the last
-    stable offset nor beyond what is on the device. ``segments``: oldest first, the last is the active one."""
+    """One log. ``cleaned_offset``: end of the compacted part. ``stable_offset``: the lower one of the last
+    stable offset and the recovery point. ``segments``: oldest first, the last is the active one."""
 
     start: int
     end: int
@@ -62,7 +62,7 @@ class LogFacts(NamedTuple):
 
 
 class DirtyLog(NamedTuple):
-    """How dirty a log is. ``late_ms``: by how much its oldest dirty record is older than it may be."""
+    """A log to compact. ``late_ms``: by how much its oldest dirty record exceeds the maximum lag."""
 
     first_dirty: int
     first_uncleanable: int
@@ -76,12 +76,12 @@ class DirtyLog(NamedTuple):
 
     @property
     def urgency(self) -> tuple[bool, float]:
-        """Greatest first."""
+        """Sort key; the greatest is compacted first."""
         return self.late_ms > 0, self.ratio
 
 
 class SegmentGroup(NamedTuple):
-    """Segments ``[first, last]`` of the log, by number, that become one; they end at ``end_offset``."""
+    """Segments ``[first, last]`` of the log, by number, that are merged; they end at ``end_offset``."""
 
     first: int
     last: int
@@ -89,7 +89,7 @@ class SegmentGroup(NamedTuple):
 
 
 def dirty_log(log: LogFacts, config: LogConfig, now_ms: int) -> DirtyLog | None:
-    """How dirty the log is, None where its turn has not come."""
+    """Describe the dirty part of the log; None if the log need not be compacted yet."""
     segments = log.segments
     first_dirty = log.cleaned_offset if log.start <= log.cleaned_offset <= log.end else log.start
     bases = [segment.base_offset for segment in segments]
@@ -125,7 +125,7 @@ def _late_ms(dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> i
 def segment_groups(
     segments: Sequence[SegmentFacts], end_offset: int, segment_bytes: int, index_bytes: int
 ) -> list[SegmentGroup]:
-    """Segments below `end_offset`, in order, as many together as one segment may hold.
+    """Group the segments below `end_offset`, in order, as many together as one segment may hold.
 
     `segments`: all of the log; the active one is behind `end_offset`.
     """

@@ -1,18 +1,18 @@
-"""What was cleaned takes the place of what it was copied from, whatever fails and whenever it is killed.
+"""Replacement of segments by their compacted copy; safe against errors and a kill at any time.
 
-The files' names say how far it has come; every step is on the device before the next one:
+The files' names show the progress; each step is durable before the next one:
 
-    1  x.log.cleaned ...            written: of no use yet
-    2  x.log.swap ...               the log's file last: from here on what is new counts
-    3  x.log.deleted y.log.deleted  what is old is out of the way
-    4  x.log                        what is new has its name
-    5  x.index ...                  and so have the files beside it
+    1  x.log.cleaned ...            the copy is written, and not used yet
+    2  x.log.swap ...               the log file last: from here on the copy counts
+    3  x.log.deleted y.log.deleted  the old files are renamed
+    4  x.log                        the copy has its final name
+    5  x.index ...                  and so have its side files
 
-A start undoes 1, and 2 where anything is still called ``.cleaned``; it finishes the rest (`interrupted`).
-What is new ends where the last of what it replaces ends, so it tells by itself what it replaces.
+A start undoes 1, and 2 if any file still ends with ``.cleaned``; it finishes the rest (`interrupted`). The
+copy ends where the last segment that it replaces ends, so its own content shows what it replaces.
 
-Whoever reads meanwhile reads what is new, through files that are held open, from just before step 2 on;
-slices of what is old keep theirs open.
+From just before step 2 on reads use the copy, through files that are held open; slices of the old segments
+keep theirs open.
 
 Source: Kafka `LocalLog.replaceSegments`.
 """
@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 
 
 class Swap:
-    """One replacement: what is done on disk. From any thread, once; whoever comes later waits for it.
+    """One replacement on disk. `run` may be called on any thread; it runs once, and later callers wait for
+    it.
 
     ``is_committed``: whether a start would finish it.
     """
@@ -52,7 +53,7 @@ class Swap:
         self._error: StorageError | None = None
 
     def run(self) -> None:
-        """Steps 2 to 5. `StorageError`; where nothing was committed then, nothing is left of what is new."""
+        """Do steps 2 to 5. `StorageError`; if nothing was committed, the copy is deleted then."""
         with self._lock:
             if not self._is_over:
                 try:
@@ -73,7 +74,7 @@ class Swap:
         except DiskError:
             discard(disk, log)
             raise
-        self.is_committed = True  # perhaps: nobody knows once the next line has failed
+        self.is_committed = True  # perhaps: it is unknown if the next line fails
         fsync_dir(disk, directory)
         for segment in self.old:
             for suffix in names.SEGMENT_SUFFIXES:
@@ -84,11 +85,11 @@ class Swap:
 
 
 def discard(disk: Disk, log: Path) -> None:
-    """As `clear`; what stays is removed by the next start."""
+    """Delete an unused copy as `clear` does; the next start deletes files that stay."""
     try:
         clear(disk, log)
     except DiskError as e:
-        _log.warning("left for the next start: %s", e)
+        _log.warning("the next start deletes an unused copy: %s", e)
 
 
 class Swapping:

@@ -1,8 +1,8 @@
-"""What became of the transactions that a cleaning passes. [P]
+"""Outcome of each transaction met while compacting. [P]
 
-A transaction index names those that were aborted. Data of an aborted transaction go at once. A marker goes in
-two steps, and only once nothing of its transaction is left in front of it; the index of what is written anew
-keeps the rows whose markers do not go.
+A transaction index lists the aborted ones. Data of an aborted transaction are dropped at once. A marker is
+dropped in two steps, and only once no data of its transaction precede it; the index of the copy keeps the
+rows whose markers stay.
 
 Source: Kafka `CleanedTransactionMetadata`, `UnifiedLog.collectAbortedTransactions`.
 """
@@ -37,7 +37,7 @@ class CleanedTransactions:
         self.kept: list[AbortedEntry] = []
 
     def add(self, rows: Iterable[AbortedEntry]) -> None:
-        """CleanedTransactions that were aborted; a row may come more than once."""
+        """Add aborted transactions; a row may be added more than once."""
         for row in rows:
             self._numbers += 1
             heapq.heappush(self._aborted, (row.first_offset, self._numbers, row))
@@ -76,7 +76,8 @@ class CleanedTransactions:
 
 
 def _kind_of(header: BatchHeader, batch: Buffer) -> int | None:
-    """The kind of a control batch's record: i16 version, i16 kind in its key; None where it is empty."""
+    """Read the kind of a control batch's record: i16 version, i16 kind in its key; None if the batch is
+    empty."""
     for record in iter_records(batch, include_control=True):
         if record.key is None or len(record.key) < 4:
             raise CorruptionError(f"control record without a key at offset {header.base_offset}")
@@ -87,9 +88,9 @@ def _kind_of(header: BatchHeader, batch: Buffer) -> int | None:
 def aborted_between(
     indexes: Iterable[Iterable[AbortedEntry]], start: int, end: int
 ) -> Iterator[AbortedEntry]:
-    """Of the transactions in these indexes, oldest first, those that touch ``[start, end)``.
+    """Yield the transactions in these indexes, oldest first, that overlap ``[start, end)``.
 
-    Rows behind one whose last stable offset reaches `end` are about later ones.
+    Rows behind one whose last stable offset reaches `end` belong to later transactions.
     """
     for index in indexes:
         for row in index:

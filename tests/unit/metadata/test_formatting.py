@@ -150,7 +150,7 @@ class TestFormatting:
         (tmp_path / "a" / "meta.properties").write_text("version=7\n")
         assert f"I/O error trying to read log directory {tmp_path}/a. Ignoring..." in formatted(tmp_path)
         (tmp_path / "m" / "meta.properties").write_text("version=7\n")
-        with pytest.raises(StorageError, match=r"m/meta.properties is not what it must be"):
+        with pytest.raises(StorageError, match=r"m/meta.properties is invalid"):
             formatted(tmp_path, ignore=True)
 
     def test_data_without_an_identity_is_not_given_a_new_one(self, tmp_path: Path) -> None:
