@@ -50,8 +50,8 @@ from service.tiering import eraser, housekeeping, sweeper
 from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
-from service.tiering.judgement import Verdict
-from service.tiering.partition_work import PartitionWork
+from service.tiering.head_check import Verdict
+from service.tiering.partition_archiver import PartitionWork
 from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up
 

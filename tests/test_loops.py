@@ -24,7 +24,7 @@ RECEIVERS = {"store": READS | WRITES, "chains": CHAINS, "pool": POOL}
 ENDS = {
     "tiering/chain.py:append": "the pages of one version: it cannot be written without any of them",
     "tiering/fence.py:update_cluster": "tries again at one object, `cluster.json`",
-    "tiering/housekeeping.py:_others_ahead": "`_look` goes on beyond each HEAD",
+    "tiering/bucket_maintenance.py:_others_ahead": "`_look` goes on beyond each HEAD",
     "tiering/sweeper.py:_child_at": "goes down the pages of one key, and is called within a handler",
     "tiering/sweeper.py:sweep": "without the listing there is no next chunk; each catches what it meets",
 }

@@ -1,6 +1,6 @@
 """Who of a cluster's brokers keeps the prefix that they share, by this node's own image.
 
-The unfenced broker of lowest id, unless it does not keep it (`tiering.office`). Images lag, so two may take
+The unfenced broker of lowest id, unless it does not keep it (`tiering.keeper_election`). Images lag, so two may take
 themselves for it for a moment: before it deletes anything each passes a barrier, behind which its image holds
 all that was committed before.
 """

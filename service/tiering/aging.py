@@ -12,9 +12,9 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import Child
 from service.remote.reading.object_reader import Chain
+from service.tiering.archive_attempt import ClockDoubted, Oldest, Tools
 from service.tiering.expiry import UNLIMITED, ChainSpan, ExpiryPlan, Retention, plan_expiry
 from service.tiering.store_clock import MAX_SKEW_MS
-from service.tiering.units import ClockDoubted, Oldest, Tools
 
 
 class Aging(NamedTuple):

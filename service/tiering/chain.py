@@ -50,7 +50,7 @@ from service.remote.stores import conditional
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.expiry import EVERYTHING
-from service.tiering.judgement import Verdict, judge, judge_damaged
+from service.tiering.head_check import Verdict, judge, judge_damaged
 
 MAX_CACHED_CHILDREN: Final = 8192
 

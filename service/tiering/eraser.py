@@ -34,7 +34,7 @@ from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress
 from service.tiering.deleting import DELETE_BATCH, NO_ANSWER, Deleted, FailureRun, delete_each
 from service.tiering.fence import Displaced, Fence, NotNamed
-from service.tiering.judgement import Verdict, judge
+from service.tiering.head_check import Verdict, judge
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.tasks import Task

@@ -8,9 +8,9 @@ from __future__ import annotations
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import Child
 from service.tiering.aging import Aging
+from service.tiering.archive_attempt import Oldest, Tools
 from service.tiering.expiry import UNLIMITED, ChainSpan, Retention, plan_expiry
 from service.tiering.ports import TieredPartition
-from service.tiering.units import Oldest, Tools
 
 
 class ExpiryWatch:

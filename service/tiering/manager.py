@@ -30,24 +30,24 @@ from service.remote.format.manifest import USUAL_LIMITS, Limits
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.remote.stores.store import ObjectStore
-from service.tiering.agenda import Agenda
+from service.tiering.archive_attempt import CommitRefused, Deposed, Tools
+from service.tiering.bucket_maintenance import Host, Housekeeping
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence, NotNamed
-from service.tiering.house import Alone
-from service.tiering.housekeeping import Host, Housekeeping
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.partition_work import PartitionWork
+from service.tiering.partition_archiver import PartitionWork
 from service.tiering.ports import AbandonedUploads, House, TieredPartition, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
+from service.tiering.sole_owner import Alone
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
 from service.tiering.sweeper import Standing, Sweeper
 from service.tiering.tasks import Task
-from service.tiering.units import CommitRefused, Deposed, Tools
+from service.tiering.work_queue import Agenda
 
 log = logging.getLogger(__name__)
 

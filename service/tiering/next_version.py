@@ -15,9 +15,9 @@ from service.remote.catalog import CatalogCommit, CatalogEntry
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound, StoreRefused
+from service.tiering.archive_attempt import catalog_entry, commit_of
 from service.tiering.chain import ChainStore, HeadMoved, verdict_on
-from service.tiering.judgement import MAY_GO_ON, Verdict
-from service.tiering.units import catalog_entry, commit_of
+from service.tiering.head_check import MAY_GO_ON, Verdict
 
 Writes = Callable[[str], None]
 """Told each key before anything is written under it"""

@@ -33,8 +33,8 @@ from service.remote.reading.object_reader import (
 )
 from service.remote.stores.errors import UNREADABLE, ObjectNotFound, raise_of_the_store
 from service.remote.stores.store import ObjectStore
+from service.tiering.archive_attempt import catalog_entry
 from service.tiering.fence import read_cluster
-from service.tiering.units import catalog_entry
 
 _MANIFESTS_KEPT: Final = 16
 """Of each partition's manifests the newest are remembered, for where HEAD is damaged or gone."""

@@ -64,7 +64,7 @@ from service.tiering.chain import ChainStore, HeadMoved
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence, NotNamed
-from service.tiering.judgement import Verdict, judge
+from service.tiering.head_check import Verdict, judge
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import AbandonedUploads

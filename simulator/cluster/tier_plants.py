@@ -12,9 +12,9 @@ from service.partition.partition import Partition
 from service.replicas.tier_state_builder import ArchiveOfLeader
 from service.serving.handlers import delete_records
 from service.tiering import copier, fence, partition_work
+from service.tiering.keeper_election import Office
 from service.tiering.lifecycle import SegmentState
-from service.tiering.office import Office
-from service.tiering.partition_work import PartitionWork
+from service.tiering.partition_archiver import PartitionWork
 from service.tiering.sweeper import Sweeper
 from simulator.plant import dropped_objects_go_before_the_commit, tiering_stopped_by_refusals
 

@@ -14,7 +14,7 @@ from service.base.slices import Slice
 from service.hot.segment import Segment
 from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.manager import TieringManager
-from service.tiering.partition_work import PartitionWork
+from service.tiering.partition_archiver import PartitionWork
 from service.tiering.ports import ChooseUploads
 from tests.support.waiting import until
 from tests.unit.tiering.world import SETTINGS, Fault, World

@@ -9,7 +9,7 @@ from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import ClusterFile, decode_cluster
 from service.remote.reading.object_reader import open_chain
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.units import catalog_entry
+from service.tiering.archive_attempt import catalog_entry
 from tests.support.older_format import older_key, version_1
 from tests.unit.tiering.world import CLUSTER, World
 

@@ -29,7 +29,7 @@ from service.remote.format.manifest_codec import (
 )
 from service.remote.reading.object_reader import open_cluster, open_cluster_file, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.judgement import Verdict, judge, judge_damaged
+from service.tiering.head_check import Verdict, judge, judge_damaged
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.recovery import read_archive

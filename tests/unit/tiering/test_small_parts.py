@@ -13,13 +13,13 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import PageRef
-from service.tiering.agenda import Agenda
 from service.tiering.expiry import ChainSpan, ExpiryPlan, Retention, plan_expiry
-from service.tiering.house import Alone
-from service.tiering.judgement import Verdict, judge_damaged, problem
+from service.tiering.head_check import Verdict, judge_damaged, problem
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
+from service.tiering.sole_owner import Alone
 from service.tiering.tasks import Task
+from service.tiering.work_queue import Agenda
 
 TIP = TopicIdPartition(UUID(int=7), "events", 3)
 OTHER = TopicIdPartition(UUID(int=8), "others", 0)

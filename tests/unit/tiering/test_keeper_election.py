@@ -13,8 +13,8 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.fence import claim_prefix
-from service.tiering.office import Succession
-from tests.unit.tiering.test_house import TOPIC, Cluster, archive, named
+from service.tiering.keeper_election import Succession
+from tests.unit.tiering.test_shared_prefix import TOPIC, Cluster, archive, named
 from tests.unit.tiering.world import CLUSTER, Fault, no_faults
 
 STRANGER = Stamp(5, Writer(1, UUID(int=99)))

@@ -30,20 +30,8 @@ from service.remote.catalog import CatalogEntry, CatalogResult
 from service.remote.format.manifest import SegmentEntry
 from service.remote.reading.object_reader import Chain
 from service.tiering import next_version
-from service.tiering.agenda import Priority
 from service.tiering.aging import look_for_expired
-from service.tiering.chain import HeadMoved, SeenHead, verdict_on
-from service.tiering.copier import Progress, copy_segment
-from service.tiering.expiry import EVERYTHING
-from service.tiering.expiry_watch import ExpiryWatch
-from service.tiering.judgement import MAY_GO_ON, Verdict, problem
-from service.tiering.lifecycle import SegmentState, move
-from service.tiering.metrics import note
-from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority, priority_after_failure
-from service.tiering.ports import TieredPartition
-from service.tiering.steps import Step
-from service.tiering.tasks import Failure, Retries, Task
-from service.tiering.units import (
+from service.tiering.archive_attempt import (
     NOTHING,
     Attempt,
     CommitRefused,
@@ -53,6 +41,18 @@ from service.tiering.units import (
     Tools,
     identity_of,
 )
+from service.tiering.chain import HeadMoved, SeenHead, verdict_on
+from service.tiering.copier import Progress, copy_segment
+from service.tiering.expiry import EVERYTHING
+from service.tiering.expiry_watch import ExpiryWatch
+from service.tiering.head_check import MAY_GO_ON, Verdict, problem
+from service.tiering.lifecycle import SegmentState, move
+from service.tiering.metrics import note
+from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority, priority_after_failure
+from service.tiering.ports import TieredPartition
+from service.tiering.steps import Step
+from service.tiering.tasks import Failure, Retries, Task
+from service.tiering.work_queue import Priority
 
 log = logging.getLogger(__name__)
 

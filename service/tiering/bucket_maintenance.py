@@ -19,13 +19,14 @@ from service.base.errors import CorruptionError, FirnError, RequestError, Storag
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import ClusterFile
+from service.tiering.archive_attempt import Tools
 from service.tiering.chain import SeenHead, verdict_on
 from service.tiering.copier import Progress
 from service.tiering.deleting import FailureRun
 from service.tiering.fence import Displaced, NotNamed
-from service.tiering.judgement import MAY_GO_ON
+from service.tiering.head_check import MAY_GO_ON
+from service.tiering.keeper_election import Office
 from service.tiering.metadata_copy import MetadataCopies
-from service.tiering.office import Office
 from service.tiering.ports import House
 from service.tiering.shared_objects import (
     Compared,
@@ -36,7 +37,6 @@ from service.tiering.shared_objects import (
 )
 from service.tiering.sweeper import Sweeper
 from service.tiering.tasks import OF_THE_KEEPER, Retries, Task
-from service.tiering.units import Tools
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from service.remote.format.keys import ManifestKey, PageKey, SegmentKey, manifes
 from service.remote.format.manifest_codec import encode_topics
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
+from service.tiering.archive_attempt import Deposed
 from service.tiering.fence import NotNamed
 from service.tiering.metadata_copy import MetadataSnapshot
-from service.tiering.partition_work import PartitionWork
+from service.tiering.partition_archiver import PartitionWork
 from service.tiering.steps import Step
-from service.tiering.units import Deposed
 from tests.unit.tiering.clusters import Member, Quorum
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, SETTINGS, Fault, Replica, crash_at
 

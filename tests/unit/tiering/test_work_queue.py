@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from service.tiering.agenda import Agenda
+from service.tiering.work_queue import Agenda
 
 
 def test_free_places_go_to_the_smallest_priority_first_and_equal_ones_in_turn() -> None:
