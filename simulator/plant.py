@@ -45,13 +45,13 @@ from service.remote.stores.errors import StoreRefused
 from service.replicas import dynamic_config
 from service.replicas.metadata_applier import Applier
 from service.serving.coordinator_log import CoordinatorLog
+from service.tiering import bucket_maintenance, eraser, sweeper
 from service.tiering import chain as tiering_chain
-from service.tiering import eraser, housekeeping, sweeper
 from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
-from service.tiering.head_check import Verdict
-from service.tiering.partition_archiver import PartitionWork
+from service.tiering.head_check import HeadVerdict
+from service.tiering.partition_archiver import PartitionArchiver
 from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up
 
@@ -282,29 +282,29 @@ def checkpoint_ahead() -> None:
 def judged_without_head() -> None:
     """This node's metadata is believed, whatever HEAD says. One place of several would stop all the same."""
 
-    def ours(entry: Any, head: Any) -> Verdict:
+    def ours(entry: Any, head: Any) -> HeadVerdict:
         is_written = entry is None or (head is not None and head.manifest_key == entry.manifest_key)
-        return Verdict.EQUAL if is_written else Verdict.OURS_NEWER
+        return HeadVerdict.EQUAL if is_written else HeadVerdict.OURS_NEWER
 
     for module in (sweeper, eraser):
-        _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
-    _swap(tiering_chain, "judge", lambda _: ours)
+        _swap(module, "check_head", lambda _: lambda entry, head: HeadVerdict.EQUAL)
+    _swap(tiering_chain, "check_head", lambda _: ours)
 
 
 def unknown_topics_swept() -> None:
     """Absence is death: objects of topics that the metadata does not know are orphans."""
 
     def make(orphans: Any) -> Any:
-        async def greedy(self: Any, chunk: Any, unknown: set[Any]) -> list[sweeper.Orphan]:
-            found: list[sweeper.Orphan] = await orphans(self, chunk, unknown)
+        async def greedy(self: Any, chunk: Any, unknown: set[Any]) -> list[sweeper.UnnamedKey]:
+            found: list[sweeper.UnnamedKey] = await orphans(self, chunk, unknown)
             prefixes = tuple(topic_prefix(one) for one in sorted(unknown))
-            dead = [sweeper.Orphan(info.key) for info in chunk if info.key.startswith(prefixes)]
+            dead = [sweeper.UnnamedKey(info.key) for info in chunk if info.key.startswith(prefixes)]
             return found + dead if prefixes else found
 
         return greedy
 
     _swap(sweeper.Sweeper, "_orphans", make)
-    _swap(housekeeping, "compare_topics", lambda _: _nothing)
+    _swap(bucket_maintenance, "compare_topics", lambda _: _nothing)
     judged_without_head()
 
 
@@ -336,7 +336,7 @@ def told_before_the_commit() -> None:
 
         return hasty
 
-    _swap(PartitionWork, "_settle", make)
+    _swap(PartitionArchiver, "_settle", make)
 
 
 def dropped_objects_go_before_the_commit() -> None:
@@ -345,12 +345,12 @@ def dropped_objects_go_before_the_commit() -> None:
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
             if proposal.dropped.segments:
-                await self._tools.pool.run(self._tools.store.delete, proposal.retired)
+                await self._context.pool.run(self._context.store.delete, proposal.retired)
             await settle(self, proposal)
 
         return hasty
 
-    _swap(PartitionWork, "_settle", make)
+    _swap(PartitionArchiver, "_settle", make)
 
 
 def lost_answer_erases() -> None:
@@ -362,12 +362,12 @@ def lost_answer_erases() -> None:
                 await publish(self, entry, chain)
             except StorageError:
                 with suppress(StorageError):
-                    await self._tools.pool.run(self._tools.store.delete, [entry.manifest_key])
+                    await self._context.pool.run(self._context.store.delete, [entry.manifest_key])
                 raise
 
         return erasing
 
-    _swap(PartitionWork, "_publish", make)
+    _swap(PartitionArchiver, "_publish", make)
 
 
 def _refusals_are_failures(is_failure: Any) -> Any:

@@ -17,14 +17,14 @@ SERVICE = Path(__file__).parent.parent / "service"
 ROOMS = ("tiering", "broker")
 READS = {"get", "get_range", "get_suffix", "get_tagged", "head", "list"}
 WRITES = {"put", "put_stream", "put_if_absent", "put_if_match", "delete"}
-CHAINS = {"look", "load", "page", "write_head", "append", "drop"}
+CHAINS = {"read_head", "load", "page", "write_head", "append", "drop"}
 POOL = {"run", "watch"}
 RECEIVERS = {"store": READS | WRITES, "chains": CHAINS, "pool": POOL}
 
 ENDS = {
     "tiering/chain.py:append": "the pages of one version: it cannot be written without any of them",
     "tiering/fence.py:update_cluster": "tries again at one object, `cluster.json`",
-    "tiering/bucket_maintenance.py:_others_ahead": "`_look` goes on beyond each HEAD",
+    "tiering/bucket_maintenance.py:_others_ahead": "`_doubtful_heads` goes on after each HEAD",
     "tiering/sweeper.py:_child_at": "goes down the pages of one key, and is called within a handler",
     "tiering/sweeper.py:sweep": "without the listing there is no next chunk; each catches what it meets",
 }
@@ -35,7 +35,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def asks_the_store(call: ast.Call) -> bool:
-    """`self._store.delete(…)`, `tools.chains.look(…)`, `self._pool.run(…)`."""
+    """`self._store.delete(…)`, `context.chains.read_head(…)`, `self._pool.run(…)`."""
     if not isinstance(call.func, ast.Attribute):
         return False
     receiver = call.func.value
@@ -128,7 +128,7 @@ def test_no_loop_over_partitions_or_keys_is_ended_by_one_of_them() -> None:
         ("sizes = [tools.store.head(key).size for key in keys]", True),
         ("for key in keys:\n  self._one(key)", True),
         ("for key in self._store.list(''):\n  take(key)", False),
-        ("for key in keys:\n  try:\n    pass\n  except ValueError:\n    self._chains.look(tip)", True),
+        ("for key in keys:\n  try:\n    pass\n  except ValueError:\n    self._chains.read_head(tip)", True),
     ],
 )  # fmt: skip
 def test_the_lint_finds_what_it_is_for(source: str, is_found: bool) -> None:

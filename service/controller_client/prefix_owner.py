@@ -1,8 +1,8 @@
 """Who of a cluster's brokers keeps the prefix that they share, by this node's own image.
 
-The unfenced broker of lowest id, unless it does not keep it (`tiering.keeper_election`). Images lag, so two may take
-themselves for it for a moment: before it deletes anything each passes a barrier, behind which its image holds
-all that was committed before.
+The unfenced broker of lowest id, unless it does not keep it (`tiering.keeper_election`). Images lag, so two
+may take themselves for it for a moment: before it deletes anything each passes a barrier, behind which its
+image holds all that was committed before.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MAX_SEEN: Final = 10_000
 """So many processes are remembered after they went; each is a start of a broker."""
 
 
-class ClusterHouse:
-    """Is a `tiering.ports.House`. Owned by the event loop.
+class ClusterPrefixOwner:
+    """Is a `tiering.ports.PrefixOwner`. Owned by the event loop.
 
     `published` is to be called with each change of the image, before anybody acts on that.
     """

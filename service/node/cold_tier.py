@@ -17,7 +17,7 @@ from service.base.errors import ConfigError, CorruptionError, StorageError, Unkn
 from service.base.rate import RateLimit
 from service.base.world import World
 from service.config.settings import BrokerConfig
-from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.hot.watermarks import min_free_bytes
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
@@ -225,7 +225,7 @@ class ColdTier:
     @property
     def may_let_go(self) -> bool:
         """Whether local bytes may go because the bucket has them: it is the cluster's, as far as is known."""
-        return self._manager is not None and self._manager.may_let_go
+        return self._manager is not None and self._manager.may_delete_local
 
     async def _claim_again(self, manager: TieringManager) -> None:
         """Ask whose prefix it is until it is this cluster's."""
@@ -233,11 +233,11 @@ class ColdTier:
             await asyncio.sleep(CLAIM_AGAIN_S)
             self._claim = asyncio.ensure_future(self._ask())
             if await self._claimed(self._claim):
-                manager.claimed(None, is_conditional=self._is_conditional)
+                manager.set_claim(None, is_conditional=self._is_conditional)
 
     async def run(self, broker: Broker) -> None:
         """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
-        house = broker.plane.house
+        owner = broker.plane.prefix_owner
         broker.disks.take_first(self._give_back)
         broker.replicas.may_let_go = lambda: self.may_let_go
         while self._claim is None or not (await self._claimed(self._claim) or self._foreign is not None):
@@ -250,11 +250,11 @@ class ColdTier:
             broker.plane.catalog,
             cluster_id=self._cluster_id,
             writer=self._writer,
-            partitions=partial(_led, broker, house),
-            find=partial(_find_led, broker, house),
+            partitions=partial(_led, broker, owner),
+            find=partial(_find_led, broker, owner),
             topics=lambda: _topics(broker.image),
             world=self._world,
-            house=house,
+            owner=owner,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
             is_conditional=self._is_conditional,
             abandoned_uploads=_uploads_child(config),
@@ -266,17 +266,17 @@ class ColdTier:
                 sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
             copy_limit=lambda: _copy_limit(broker.config),
-            hurries=broker.disks.hurries,
+            is_urgent=broker.disks.hurries,
         )
 
         self.tiering, self._manager = manager.metrics, manager
         if self._foreign is not None:
-            manager.claimed(self._foreign)
+            manager.set_claim(self._foreign)
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-            if house is not None:
-                house.published(before, image, delta)
-                for partition in house.moved(before, image, delta):
+            if owner is not None:
+                owner.published(before, image, delta)
+                for partition in owner.moved(before, image, delta):
                     manager.changed(*partition)
             if delta.deleted_topics:
                 manager.topics_deleted()
@@ -315,15 +315,17 @@ def is_tiered(image: MetadataImage) -> bool:
     return bool(image.remote) or bool(image.tombstones) or any(enabled)
 
 
-def _led(broker: Broker, house: ClusterHouse | None) -> Iterator[Partition]:
+def _led(broker: Broker, owner: ClusterPrefixOwner | None) -> Iterator[Partition]:
     """The partitions whose tiering is this node's."""
     return (
-        one for one in broker.replicas if house is None or house.leads(one.tip.topic_id, one.tip.partition)
+        one for one in broker.replicas if owner is None or owner.leads(one.tip.topic_id, one.tip.partition)
     )
 
 
-def _find_led(broker: Broker, house: ClusterHouse | None, topic_id: UUID, partition: int) -> Partition | None:
-    is_led = house is None or house.leads(topic_id, partition)
+def _find_led(
+    broker: Broker, owner: ClusterPrefixOwner | None, topic_id: UUID, partition: int
+) -> Partition | None:
+    is_led = owner is None or owner.leads(topic_id, partition)
     return broker.replicas.get(topic_id, partition) if is_led else None
 
 

@@ -315,7 +315,7 @@ class Node:
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
             server.answer_by(dispatcher, dispatcher.describe)
-        if plane.house is None:
+        if plane.prefix_owner is None:
             await plane.join(stack)
         return broker
 
@@ -412,12 +412,12 @@ class Node:
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
             await self._archives_compared(applier)
-            if broker.plane.house is None:
+            if broker.plane.prefix_owner is None:
                 await cold.heads_compared()
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
-        if broker.plane.house is not None:
+        if broker.plane.prefix_owner is not None:
             # Others learn from the metadata at once that it is unfenced: it must be there for them by then.
             await broker.plane.join(stack)
         # First of all at the end: who waits for a generation would keep the servers waiting, too.

@@ -30,7 +30,7 @@ from service.controller_client.controller_channel import Controllers, Here
 from service.controller_client.forwarded_admin import RemoteAdmin
 from service.controller_client.forwarding import Forwarder
 from service.controller_client.lifecycle_messages import Feature, Identity
-from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.controller_client.remote_log_catalog import Registration, RpcCatalog
 from service.controller_server.broker_prober import knock
 from service.controller_server.controller_server import (
@@ -235,10 +235,10 @@ class ClusterPlane:
         self.metadata.watch_leader(self._controller_changed)
         self._asking, self._committing = (new_queue() for _ in range(2))
         self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
-        self.house = ClusterHouse(
+        self.prefix_owner = ClusterPrefixOwner(
             config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier
         )
-        self.metadata.subscribe(self.house.published)
+        self.metadata.subscribe(self.prefix_owner.published)
         self.admin = RemoteAdmin(
             self._asking, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
         )

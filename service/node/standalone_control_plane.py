@@ -67,7 +67,7 @@ class AlonePlane:
 
     forwarder: Final = None
     new_queue: Final = None
-    house: Final = None
+    prefix_owner: Final = None
     servers: Final = ()
 
     def __init__(

@@ -27,7 +27,7 @@ from service.remote.format.manifest_codec import MetadataRef, Topics
 from service.remote.stores.errors import StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.replicas.dynamic_config import check_topics, dynamic_config
-from service.tiering.recovery import Archive, check_prefix, read_archive
+from service.tiering.recovery import RecoveredArchive, check_prefix, read_archive
 from service.tiering.shared_objects import read_topics
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Bucket(NamedTuple):
 
     newest: NewestCopy
     listed: Topics | None
-    archive: Archive
+    archive: RecoveredArchive
     problems: Sequence[str]
 
 
@@ -149,7 +149,7 @@ def _why_doubted(
     return None
 
 
-def _made_since(archive: Archive, copy: MetadataImage) -> str | None:
+def _made_since(archive: RecoveredArchive, copy: MetadataImage) -> str | None:
     """A topic of a later cluster than the copy tells of: each new topic is followed by a copy."""
     for (topic_id, _), found in archive.partitions.items():
         is_known = topic_id in copy.topics_by_id or topic_id in copy.tombstones

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from service.controller_client.broker_lifecycle import FullDirectories
 from service.controller_client.forwarding import Asker, Forwarder
-from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import Endpoint
 from service.metadata.publisher import Publisher
@@ -38,7 +38,7 @@ class ControlPlane(Protocol):
         """The controller, where it is an object of this process that decides what clients ask for."""
 
     @property
-    def house(self) -> ClusterHouse | None:
+    def prefix_owner(self) -> ClusterPrefixOwner | None:
         """The brokers that share the bucket's prefix; None: this node has it alone."""
 
     @property

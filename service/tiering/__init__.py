@@ -1,6 +1,6 @@
-"""How sealed segments become objects, and how objects go again.
+"""Copy sealed segments to objects, and delete objects that no log needs any more.
 
-Intent, upload, manifest, commit, HEAD; expiry, grace, delete; sweep and proof (fsck). Owns every write to
-the bucket. Knows the local log by what it seals and the catalog by a small protocol; it knows nothing of
-requests, of Raft or of how remote bytes are served.
+Copying: intent, upload, manifest, commit, HEAD. Deleting: expiry, grace, delete. Checking: sweep and fsck.
+This room owns every write to the bucket. It sees the local log as a list of sealed segments and the catalog
+as a small protocol. It does not know requests, Raft, or how remote bytes are served.
 """

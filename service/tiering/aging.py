@@ -1,4 +1,4 @@
-"""What of a chain has expired: it is walked from its old end, and its age is doubted where clocks disagree.
+"""Find the part of a chain that has expired, from its old end; check the clock before age decides.
 
 Called on `offload` threads.
 """
@@ -12,13 +12,13 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import Child
 from service.remote.reading.object_reader import Chain
-from service.tiering.archive_attempt import ClockDoubted, Oldest, Tools
+from service.tiering.archive_attempt import ClockDoubted, OldestSegment, TieringContext
 from service.tiering.expiry import UNLIMITED, ChainSpan, ExpiryPlan, Retention, plan_expiry
 from service.tiering.store_clock import MAX_SKEW_MS
 
 
 class Aging(NamedTuple):
-    """What decides besides the chain, as it was when the walk was begun."""
+    """Inputs of an expiry besides the chain, as of its begin."""
 
     retention: Retention
     now_ms: int
@@ -26,27 +26,28 @@ class Aging(NamedTuple):
     total_bytes: int
 
 
-class Expired(NamedTuple):
-    """What goes of a chain: what lies below `start`. None where nothing does, and `oldest` stays."""
+class ExpiryFinding(NamedTuple):
+    """Result of a search: everything below `start` goes; None where nothing does, and `oldest` is the first
+    that stays."""
 
     start: int | None
-    oldest: Oldest | None
+    oldest: OldestSegment | None
 
 
-def look_for_expired(
-    tools: Tools, tip: TopicIdPartition, entry: CatalogEntry, chain: Chain, aging: Aging
-) -> Expired:
-    """Find what goes of `chain`, which is what `entry` names.
+def find_expired(
+    context: TieringContext, tip: TopicIdPartition, entry: CatalogEntry, chain: Chain, aging: Aging
+) -> ExpiryFinding:
+    """Find what goes of `chain`, which `entry` names.
 
-    What cannot be read, and an age that is not to be believed, keep nothing that goes without it. Where
-    nothing else goes they are raised: `ClockDoubted`, or what reading raised.
+    A page or an upload time that cannot be read, or a clock that is wrong, does not hold up what expires for
+    other reasons. Where nothing else expires the error is raised: `ClockDoubted`, or what the read raised.
     """
-    load = tools.chains.loader(tip)
+    load = context.chains.loader(tip)
     uploaded: dict[str, int] = {}
 
     def uploaded_at_ms(part: Child) -> int:
         if part.key not in uploaded:
-            uploaded[part.key] = tools.store.head(part.key).last_modified_ms
+            uploaded[part.key] = context.store.head(part.key).last_modified_ms
         return uploaded[part.key]
 
     def plan(retention: Retention) -> ExpiryPlan[Child]:
@@ -68,24 +69,26 @@ def look_for_expired(
             raise found.problem
         first = found.first
         if first is None:
-            return Expired(None, None)
-        return Expired(None, Oldest(entry.start_offset, first, uploaded.get(first.key, aging.now_ms)))
+            return ExpiryFinding(None, None)
+        return ExpiryFinding(
+            None, OldestSegment(entry.start_offset, first, uploaded.get(first.key, aging.now_ms))
+        )
     without_time = plan(aging.retention._replace(ms=UNLIMITED))
     if found.start == without_time.start:
-        return Expired(found.start, None)
+        return ExpiryFinding(found.start, None)
     try:
-        _trust_clock(tools)
+        _trust_clock(context)
     except StorageError:
         if without_time.start is None:
             raise
-        return Expired(without_time.start, None)
-    return Expired(found.start, None)
+        return ExpiryFinding(without_time.start, None)
+    return ExpiryFinding(found.start, None)
 
 
-def _trust_clock(tools: Tools) -> None:
-    """Return where our clock and the store's agree; otherwise `ClockDoubted`, or what the store raised."""
-    skew_ms = tools.store_clock.skew_ms()
-    tools.metrics.clock_skew_ms = skew_ms
+def _trust_clock(context: TieringContext) -> None:
+    """Raise `ClockDoubted` unless our clock and the store's agree; raises what the store raises."""
+    skew_ms = context.store_clock.skew_ms()
+    context.metrics.clock_skew_ms = skew_ms
     if abs(skew_ms) > MAX_SKEW_MS:
         raise ClockDoubted(
             f"this node's clock and the store's disagree by {skew_ms} ms: "

@@ -1,4 +1,4 @@
-"""What a unit of work of a partition has in hand: what all partitions share, and what is not settled yet."""
+"""One attempt to change a partition's archive: shared context, written keys, and the unsettled commit."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from service.tiering.store_clock import StoreClock
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
-    """What all partitions of a node share."""
+class TieringContext:
+    """Everything that all partitions of a node share."""
 
     cluster_id: str
     store: ObjectStore
@@ -50,40 +50,41 @@ class Tools:
     fence: Fence
     store_clock: StoreClock
     copy_rate: Rate
-    hurries: Callable[[TopicIdPartition], bool]
+    is_urgent: Callable[[TopicIdPartition], bool]
     """whether the disk of a partition fills up, so that it is copied before others"""
 
 
-class Sum(NamedTuple):
-    """A number of segments, and the bytes of their objects."""
+class SegmentTotals(NamedTuple):
+    """Number of segments, and bytes of their objects."""
 
     segments: int
     bytes: int
 
 
-NOTHING: Final = Sum(0, 0)
+NO_SEGMENTS: Final = SegmentTotals(0, 0)
 
 
 @dataclass(slots=True)
-class Proposal:
-    """A manifest that is written and whose commit is not settled yet.
+class ManifestProposal:
+    """A written manifest whose commit is not settled yet.
 
-    `retired` are keys that nobody needs once it is committed; `written` those that nobody needs if it
-    never is.
+    `retired` keys are dead once it is committed; `written` keys are dead if it never is.
     """
 
     commit: CatalogCommit
     chain: Chain
     copied: tuple[SegmentEntry, ...]
-    dropped: Sum
+    dropped: SegmentTotals
     retired: tuple[str, ...]
     written: tuple[str, ...]
     state: SegmentState
 
 
-class Oldest(NamedTuple):
-    """The first segment of the chain at some start offset, or the page that it is in while none of that can
-    go; and when it was uploaded if that decides its age."""
+class OldestSegment(NamedTuple):
+    """First segment of the chain at `start_offset`, or its page while no segment of that page may go.
+
+    `uploaded_at_ms` decides its age where its records have no timestamp.
+    """
 
     start_offset: int
     part: Child
@@ -91,31 +92,31 @@ class Oldest(NamedTuple):
 
     @property
     def ages_from_ms(self) -> int:
-        """From when on it grows old, as `expiry` has it."""
+        """Time from which `expiry` counts its age."""
         part = self.part
         timestamp = part.min_timestamp if isinstance(part, PageRef) else part.max_timestamp
         return timestamp if timestamp >= 0 else self.uploaded_at_ms
 
     @property
     def goes_at_bytes(self) -> int:
-        """By so much the log must exceed `retention.bytes` before any of it goes."""
+        """Bytes above `retention.bytes` that the log must reach before any of it goes."""
         return 1 if isinstance(self.part, PageRef) else self.part.size_bytes
 
 
 class ClockDoubted(StorageError):
-    """Our clock and the store's disagree, so that neither decides what is deleted."""
+    """Our clock and the store's disagree, so neither decides what is deleted."""
 
 
 class CommitRefused(StorageError):
-    """The catalog said no: another leader, another version, no such topic. Look at it again, later."""
+    """The catalog refused a commit: another leader, another version, or no such topic. Tried again later."""
 
 
 class Deposed(StorageError):
-    """Another node leads the partition by now, or this one in another epoch: what was begun is left there."""
+    """Another node leads the partition now, or this one in another epoch: what was begun is abandoned."""
 
 
-class Attempt:
-    """The keys that one try writes. They are guarded against the sweeper until it is settled."""
+class ArchiveAttempt:
+    """Keys written by one attempt. They are guarded against the sweeper until the attempt is settled."""
 
     def __init__(self, eraser: Eraser, check: Callable[[], None]) -> None:
         """`check` raises where nothing more may be written."""
@@ -124,24 +125,25 @@ class Attempt:
         self.keys: tuple[str, ...] = ()
 
     def writes(self, key: str) -> None:
-        """Called before anything is written under `key`; from offload threads too, one at a time."""
+        """Guard `key` before anything is written under it; called from offload threads too, one at a time."""
         self._check()
         self.keys = (*self.keys, key)
         self._eraser.guard(key)
 
     def failed(self, tip: TopicIdPartition, due_ms: int) -> None:
-        """Nothing of it was ever proposed, so it may go; what arrives later still is the sweeper's."""
+        """Release the keys and schedule their deletion: none was proposed. The sweeper deletes what arrives
+        later."""
         self._eraser.release(self.keys)
         self._eraser.schedule(tip, self.keys, due_ms)
 
 
 def commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:
-    """What replaces `entry` by one that names `chain`."""
+    """Return the commit that replaces `entry` by one that names `chain`."""
     return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, catalog_entry(chain))
 
 
 def catalog_entry(chain: Chain) -> CatalogEntry:
-    """The catalog entry that names `chain`."""
+    """Return the catalog entry that names `chain`."""
     manifest = chain.manifest
     return CatalogEntry(
         version=manifest.version,
@@ -157,7 +159,7 @@ def catalog_entry(chain: Chain) -> CatalogEntry:
 def identity_of(
     tip: TopicIdPartition, copy: Copy[SegmentSpan], leader_epoch: int, cluster_id: str, uuid: UUID
 ) -> SegmentIdentity:
-    """What the object says of itself that holds `copy`."""
+    """Return the identity that the object of `copy` carries."""
     return SegmentIdentity(
         cluster_id=cluster_id,
         topic_id=tip.topic_id,

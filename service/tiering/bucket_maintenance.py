@@ -1,8 +1,8 @@
-"""What one broker of a cluster does for the bucket that all share.
+"""Maintenance that one broker of a cluster does for the bucket that all share.
 
-The keeper (`office`) deletes topics, sweeps, and writes `topics.json` and the metadata's copy. Each deletes
-what it knows to be dead itself. One asyncio task, woken when something has changed or is due. Each of its
-tasks (`tasks.Task`) that fails is tried again by itself, and keeps no other from its turn.
+The keeper (`keeper_election`) deletes topics, sweeps, and writes `topics.json` and the metadata's copy. Each
+broker deletes what it knows to be dead itself. One asyncio task, woken when something has changed or is due.
+Each task (`tasks.Task`) that fails is retried on its own and delays no other.
 """
 
 from __future__ import annotations
@@ -19,126 +19,129 @@ from service.base.errors import CorruptionError, FirnError, RequestError, Storag
 from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import ClusterFile
-from service.tiering.archive_attempt import Tools
+from service.tiering.archive_attempt import TieringContext
 from service.tiering.chain import SeenHead, verdict_on
-from service.tiering.copier import Progress
+from service.tiering.copier import CallProgress
 from service.tiering.deleting import FailureRun
 from service.tiering.fence import Displaced, NotNamed
 from service.tiering.head_check import MAY_GO_ON
-from service.tiering.keeper_election import Office
+from service.tiering.keeper_election import KeeperElection
 from service.tiering.metadata_copy import MetadataCopies
-from service.tiering.ports import House
+from service.tiering.ports import PrefixOwner
 from service.tiering.shared_objects import (
-    Compared,
+    TopicsComparison,
     TopicsSnapshot,
     compare_topics,
     etag_of_topics,
     write_topics,
 )
 from service.tiering.sweeper import Sweeper
-from service.tiering.tasks import OF_THE_KEEPER, Retries, Task
+from service.tiering.tasks import KEEPER_TASKS, Retries, Task
 
 log = logging.getLogger(__name__)
 
 _HEADS_AT_A_TIME: Final = 50
-"""So many HEADs of others are looked at by one call on a thread."""
+"""HEADs of other brokers that one call on a thread compares."""
 
 
-class Host(NamedTuple):
-    """What housekeeping asks of the tiering that it is part of."""
+class MaintenanceHost(NamedTuple):
+    """Callbacks into the tiering manager."""
 
-    has_looked: Callable[[], bool]
-    """whether every HEAD of what this node leads was looked at"""
+    has_compared_heads: Callable[[], bool]
+    """whether every HEAD of the partitions that this node leads was compared"""
     store_pause_ms: Callable[[int], int]
-    """for how long the store is left alone yet"""
+    """how long the breaker still keeps calls from the store"""
     backoff_ms: Callable[[int], int]
     """how long to wait after so many failures"""
     wake: Callable[[], None]
-    """this process may write now, or may not: all partitions are to be assessed"""
+    """`may_write` has changed: all partitions are to be assessed"""
 
 
-class Housekeeping:
-    """The housekeeping of one node. Owned by the event loop."""
+class BucketMaintenance:
+    """Maintenance by one node. Owned by the event loop."""
 
     def __init__(
         self,
-        tools: Tools,
-        house: House,
+        context: TieringContext,
+        owner: PrefixOwner,
         topics: Callable[[], TopicsSnapshot | None],
         metadata: MetadataCopies,
         sweeper: Sweeper,
-        host: Host,
+        host: MaintenanceHost,
         own: UUID,
     ) -> None:
         """`own` is the incarnation of this process."""
-        self._tools = tools
-        self._house = house
+        self._context = context
+        self._owner = owner
         self._topics = topics
         self._metadata = metadata
         self._sweeper = sweeper
         self._host = host
-        self._fence = tools.fence
-        self._news = asyncio.Event()
-        now_ms = tools.clock.monotonic_ms()
+        self._fence = context.fence
+        self._wake_event = asyncio.Event()
+        now_ms = context.clock.monotonic_ms()
         self._topics_due_ms: int | None = now_ms
         self._topics_latest_ms = now_ms
-        """`_topics_due_ms` is put off no longer than this"""
+        """`_topics_due_ms` is never delayed beyond this"""
         self._topics_etag = ""
-        """of the one that this process wrote, empty for none: another one is written over"""
-        self._topics_look_due_ms = now_ms
+        """of the file that this process wrote, empty for none: any other file is overwritten"""
+        self._topics_check_due_ms = now_ms
         self._listed: frozenset[UUID] | None = None
-        """topics in it, since this process has written it as the keeper"""
-        self._sweep_due_ms = now_ms + tools.settings.sweep_interval_ms
-        self._told: dict[str, str] = {}
+        """topics in the file, since this process wrote it as keeper"""
+        self._sweep_due_ms = now_ms + context.settings.sweep_interval_ms
+        self._logged: dict[str, str] = {}
         self._retries = Retries()
         self._was_keeper = False
-        self.office = Office(
-            tools.store, tools.fence, house, tools.pool, tools.clock, own, tools.metrics,
-            self._take_over, self._office_changed,
+        self.election = KeeperElection(
+            context.store, context.fence, owner, context.pool, context.clock, own, context.metrics,
+            self._take_over, self._may_write_changed,
         )  # fmt: skip
-        house.watch(self.office.go_on)
+        owner.watch(self.election.wake)
 
-    def go_on(self) -> None:
-        """There may be something to do."""
-        self._news.set()
+    def wake(self) -> None:
+        """Run again: there may be something to do."""
+        self._wake_event.set()
 
-    def _office_changed(self) -> None:
-        """This process may write now, or may not any more."""
+    def _may_write_changed(self) -> None:
+        """Have all partitions assessed and the tasks run: `may_write` of this process has changed."""
         self._host.wake()
-        self._news.set()
+        self._wake_event.set()
 
     def topics_changed(self) -> None:
-        """The image has other topics or settings: `topics.json` is written when it has been quiet for a
-        moment, and the metadata is copied with it: nothing but the copy has settings of brokers."""
-        settings, now_ms = self._tools.settings, self._tools.clock.monotonic_ms()
+        """Schedule `topics.json` and the metadata's copy: the image has other topics or settings.
+
+        The write waits until there was no change for a moment. The copy goes along, because it alone has
+        settings of brokers.
+        """
+        settings, now_ms = self._context.settings, self._context.clock.monotonic_ms()
         if self._topics_due_ms is None:
             self._topics_latest_ms = now_ms + settings.topics_latest_ms
         self._topics_due_ms = min(now_ms + settings.topics_debounce_ms, self._topics_latest_ms)
         self._metadata.changed(settings.topics_debounce_ms)
-        self._news.set()
+        self._wake_event.set()
 
     def topics_deleted(self) -> None:
-        """The image has other tombstones: what they name is deleted after the grace period."""
-        self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
-        self._news.set()
+        """Schedule the topics of new tombstones for deletion after the grace period."""
+        self._context.eraser.schedule_deleted(self._context.catalog.tombstones())
+        self._wake_event.set()
 
     async def run(self) -> None:
-        """Keep house until cancelled."""
+        """Run the tasks when they are due, until cancelled."""
         while True:
-            self._news.clear()
-            await self.round()
-            now_ms = self._tools.clock.monotonic_ms()
+            self._wake_event.clear()
+            await self.run_once()
+            now_ms = self._context.clock.monotonic_ms()
             until_ms = max(self._due_ms(now_ms), now_ms + self._host.store_pause_ms(now_ms))
             try:
                 async with asyncio.timeout(max(0, until_ms - now_ms) / 1000):
-                    await self._news.wait()
+                    await self._wake_event.wait()
             except TimeoutError:
                 continue
 
     def _due_ms(self, now_ms: int) -> int:
-        """When there is something to do although nothing happens."""
-        fence, eraser = self._fence, self._tools.eraser
-        due = [now_ms + self._tools.settings.heads_interval_ms]
+        """Return when to run next if nothing happens before."""
+        fence, eraser = self._fence, self._context.eraser
+        due = [now_ms + self._context.settings.heads_interval_ms]
 
         def add(task: Task, due_ms: int | None) -> None:
             if due_ms is not None:
@@ -149,60 +152,60 @@ class Housekeeping:
         if fence.is_ours:
             add(Task.SWEEP, self._sweep_due_ms)
             add(Task.WRITE_TOPICS, self._topics_due_ms)
-            add(Task.COMPARE_TOPICS, self._topics_look_due_ms)
+            add(Task.COMPARE_TOPICS, self._topics_check_due_ms)
             if self._listed is not None:
                 add(Task.DELETE_TOPICS, eraser.next_topic_due_ms(self._listed))
             add(Task.COPY_METADATA, self._metadata.due_ms)
         return min(due)
 
-    async def round(self) -> None:
-        """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
-        now_ms = self._tools.clock.monotonic_ms()
+    async def run_once(self) -> None:
+        """Run every task that is due; each failure is logged, counted and retried later."""
+        now_ms = self._context.clock.monotonic_ms()
         if self._host.store_pause_ms(now_ms):
             return
         failures: dict[Task, FirnError] = {}
         if not self._fence.is_ours:
             self._topics_etag, self._listed = "", None
             if self._was_keeper:
-                self._forget(OF_THE_KEEPER)
+                self._forget_tasks(KEEPER_TASKS)
         self._was_keeper = self._fence.is_ours
         if self._fence.may_write:
-            await self._attempt(Task.DELETE, partial(self._tools.eraser.run_due, now_ms), failures)
+            await self._try(Task.DELETE, partial(self._context.eraser.run_due, now_ms), failures)
         if self._fence.is_ours:
-            await self._keep(now_ms, failures)
-        self._tell(failures)
+            await self._run_keeper_tasks(now_ms, failures)
+        self._report_failures(failures)
 
-    def _forget(self, tasks: Iterable[Task]) -> None:
-        """These are for others to do now."""
+    def _forget_tasks(self, tasks: Iterable[Task]) -> None:
+        """Forget the failures of `tasks`, which other brokers run now."""
         for task in tasks:
             self._retries.succeeded(task)
-            self._tools.metrics.forget(task)
+            self._context.metrics.forget(task)
 
-    async def _keep(self, now_ms: int, failures: dict[Task, FirnError]) -> None:
-        """What the keeper alone does."""
-        eraser = self._tools.eraser
-        if now_ms >= self._topics_look_due_ms:
-            await self._attempt(Task.COMPARE_TOPICS, partial(self._look_at_topics, now_ms), failures)
+    async def _run_keeper_tasks(self, now_ms: int, failures: dict[Task, FirnError]) -> None:
+        """Run the tasks that only the keeper runs."""
+        eraser = self._context.eraser
+        if now_ms >= self._topics_check_due_ms:
+            await self._try(Task.COMPARE_TOPICS, partial(self._check_topics_file, now_ms), failures)
         if self._topics_due_ms is not None and now_ms >= min(self._topics_due_ms, self._metadata.due_ms):
-            # Before the copy: a reader that finds the copy of a topic finds its name, too.
-            await self._attempt(Task.WRITE_TOPICS, self._write_topics, failures)
-        await self._attempt(Task.COPY_METADATA, partial(self._metadata.run_due, now_ms), failures)
+            # Before the copy: a reader that finds a topic in the copy then finds its name, too.
+            await self._try(Task.WRITE_TOPICS, self._write_topics, failures)
+        await self._try(Task.COPY_METADATA, partial(self._metadata.run_due, now_ms), failures)
         if (listed := self._listed) is not None:
-            await self._attempt(Task.DELETE_TOPICS, partial(eraser.delete_topics, now_ms, listed), failures)
+            await self._try(Task.DELETE_TOPICS, partial(eraser.delete_topics, now_ms, listed), failures)
         if now_ms >= self._sweep_due_ms:
-            await self._attempt(Task.SWEEP, self.sweep, failures)
+            await self._try(Task.SWEEP, self.sweep, failures)
 
-    async def _attempt(
+    async def _try(
         self, task: Task, work: Callable[[], Awaitable[object]], failures: dict[Task, FirnError]
     ) -> None:
-        """Do `task`, unless it waits after a failure."""
-        clock = self._tools.clock
+        """Run `task`, unless it waits after a failure."""
+        clock = self._context.clock
         if self._retries.waits_until(task, clock.monotonic_ms()) is not None:
             return
         try:
             await work()
         except Displaced as e:
-            self.office.displaced(e)
+            self.election.note_displaced(e)
         except (StorageError, CorruptionError, RequestError) as e:
             self._retries.failed(
                 task,
@@ -211,16 +214,18 @@ class Housekeeping:
                 wait_ms=self._host.backoff_ms(self._retries.count(task) + 1),
                 wall_ms=clock.now_ms(),
             )
-            if not isinstance(e, NotNamed):  # that is no failure: it waits
+            if not isinstance(e, NotNamed):  # not a failure: the task waits
                 failures[task] = e
         else:
             self._retries.succeeded(task)
-            self._tools.metrics.failing.pop((task, None), None)
+            self._context.metrics.failing.pop((task, None), None)
 
-    def _tell(self, failures: dict[Task, FirnError]) -> None:
-        """Count the failures of a round, and log the first one and every doubling: one line for each error,
-        as several tasks meet the same one."""
-        metrics = self._tools.metrics
+    def _report_failures(self, failures: dict[Task, FirnError]) -> None:
+        """Count the failures of a run, and log the first of a row and every doubling.
+
+        One line for each error, as several tasks meet the same one.
+        """
+        metrics = self._context.metrics
         by_error: dict[str, list[Task]] = {}
         for task, error in failures.items():
             metrics.task_errors[task] += 1
@@ -231,38 +236,36 @@ class Housekeeping:
             if in_a_row & (in_a_row - 1) == 0:
                 names = ", ".join(task.value for task in tasks)
                 log.warning(
-                    "tiering cannot %s, failed %d times in a row, is tried again: %s", names, in_a_row, why
+                    "tiering cannot %s, failed %d times in a row, will retry: %s", names, in_a_row, why
                 )
 
     # -- who writes ------------------------------------------------------------------------------------------
 
     async def _take_over(self, after: ClusterFile | None) -> None:
-        """Become the keeper, once every HEAD was looked at and none is ahead of our metadata.
+        """Become the keeper, once every HEAD was compared and none is ahead of our metadata.
 
-        `after` is `cluster.json` as it was read, None where this node shares the prefix with nobody.
+        `after` is `cluster.json` as it was read, None where this node shares the prefix with no other.
 
-        A node whose past is older than the bucket does not displace the one that wrote it. Who follows a
-        keeper of its own cluster is of the same past, and looks at nothing but `topics.json`.
+        A node whose past is older than the bucket does not displace the one that wrote it. A successor of a
+        keeper of its own cluster has the same past, and compares nothing but `topics.json`.
         """
-        # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
-        if not self._host.has_looked():
+        # A HEAD that cannot be read holds up no other; it is compared before its partition is written.
+        if not self._host.has_compared_heads():
             return
-        is_shared = bool(self._house.members())
+        is_shared = bool(self._owner.members())
         if is_shared:
-            await self._house.barrier()
-            if not self._house.is_unfenced():
+            await self._owner.barrier()
+            if not self._owner.is_unfenced():
                 return
-            if not self._fence.is_conditional and len(self._house.members()) > 1:
-                self._tell_once(
-                    "take-over", "several brokers cannot share a store without conditional writes"
-                )
+            if not self._fence.is_conditional and len(self._owner.members()) > 1:
+                self._log_once("take-over", "several brokers cannot share a store without conditional writes")
                 return
         if after is None or not self._fence.is_successor(after):
-            ahead = [str(tip) for tip in self._tools.metrics.stopped]
+            ahead = [str(tip) for tip in self._context.metrics.stopped]
             if is_shared:
                 ahead += await self._others_ahead()
             if ahead:
-                self._tell_once(
+                self._log_once(
                     "take-over",
                     f"the bucket is ahead of this node's metadata in {len(ahead)} partitions "
                     f"({', '.join(ahead[:5])}): nothing is copied, expired or swept by this node",
@@ -270,8 +273,8 @@ class Housekeeping:
                 return
         snapshot = self._topics()
         if snapshot is not None:
-            compared = await self._tools.pool.run(
-                compare_topics, self._tools.store, self._tools.cluster_id, snapshot, self._deleted()
+            compared = await self._context.pool.run(
+                compare_topics, self._context.store, self._context.cluster_id, snapshot, self._deleted()
             )
             if compared.damage is not None:
                 compared = compared._replace(refusal=await self._why_behind_copy(snapshot))
@@ -279,54 +282,55 @@ class Housekeeping:
             if compared.refusal is not None:
                 return
         await self._fence.take_over(after)
-        if self._topics_due_ms is None:  # what it lists was written by another one
-            self._topics_due_ms = self._tools.clock.monotonic_ms()
-        self._told.pop("take-over", None)
-        self._tools.metrics.take_over_refused = None
-        self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
-        self.go_on()
+        if self._topics_due_ms is None:  # another process wrote the file
+            self._topics_due_ms = self._context.clock.monotonic_ms()
+        self._logged.pop("take-over", None)
+        self._context.metrics.take_over_refused = None
+        self._context.eraser.schedule_deleted(self._context.catalog.tombstones())
+        self.wake()
 
     async def _others_ahead(self) -> list[str]:
-        """Partitions that this node does not lead, and of which the bucket has more than our metadata.
+        """Return partitions that this node does not lead and of which the bucket has more than our metadata.
 
-        They may be written to meanwhile, by brokers of ours that the keeper before us has named: what looks
-        ahead is held against the metadata as it is after it was seen.
+        Brokers of ours that the previous keeper named may write to them meanwhile. So a HEAD that reads ahead
+        is compared again with the metadata as of after it was read.
         """
         doubtful: list[tuple[TopicIdPartition, SeenHead]] = []
-        others = iter(self._house.others())
+        others = iter(self._owner.others())
         while True:
             rounds = [
                 [(tip, self._entry(tip)) for tip in islice(others, _HEADS_AT_A_TIME)]
-                for _ in range(self._tools.settings.copier_threads)
+                for _ in range(self._context.settings.copier_threads)
             ]
-            looks = [self._tools.pool.watch(partial(self._look, some)) for some in rounds if some]
-            if not looks:
+            reads = [self._context.pool.watch(partial(self._doubtful_heads, some)) for some in rounds if some]
+            if not reads:
                 break
-            for found in await asyncio.gather(*looks):
+            for found in await asyncio.gather(*reads):
                 doubtful += found
         if not doubtful:
             return []
-        await self._house.barrier()
+        await self._owner.barrier()
         return [str(tip) for tip, seen in doubtful if verdict_on(self._entry(tip), seen) not in MAY_GO_ON]
 
     def _entry(self, tip: TopicIdPartition) -> CatalogEntry | None:
-        return self._tools.catalog.entry(tip.topic_id, tip.partition)
+        return self._context.catalog.entry(tip.topic_id, tip.partition)
 
-    def _look(
-        self, some: list[tuple[TopicIdPartition, CatalogEntry | None]], progress: Progress
+    def _doubtful_heads(
+        self, some: list[tuple[TopicIdPartition, CatalogEntry | None]], progress: CallProgress
     ) -> list[tuple[TopicIdPartition, SeenHead]]:
-        """On an offload thread: those of `some` whose HEAD is not what their entry lets one expect.
+        """Return the partitions of `some` whose HEAD is not what their entry implies. Runs on an offload
+        thread.
 
-        One that cannot be read holds up no other. Raises what a store raises that does not answer.
+        A HEAD that cannot be read holds up no other. Raises what a store raises that does not answer.
         """
         doubtful = []
         failures = FailureRun()
         for tip, entry in some:
             progress.advance(1)
             try:
-                seen = self._tools.chains.look(tip)
+                seen = self._context.chains.read_head(tip)
             except (CorruptionError, StorageError) as e:
-                log.warning("HEAD of %s cannot be looked at: %s", tip, e)
+                log.warning("HEAD of %s cannot be read, skipping its comparison: %s", tip, e)
                 failures.note(e)
                 continue
             failures.note(None)
@@ -335,20 +339,20 @@ class Housekeeping:
         return doubtful
 
     def _deleted(self) -> frozenset[UUID]:
-        return frozenset(self._tools.catalog.tombstones())
+        return frozenset(self._context.catalog.tombstones())
 
-    def _tell_once(self, about: str, what: str) -> None:
+    def _log_once(self, about: str, what: str) -> None:
         if about == "take-over":
-            self._tools.metrics.take_over_refused = what
-        if self._told.get(about) != what:
-            self._told[about] = what
+            self._context.metrics.take_over_refused = what
+        if self._logged.get(about) != what:
+            self._logged[about] = what
             log.error("%s", what)
 
-    def _note_topics(self, compared: Compared) -> None:
-        """Say what is wrong with `topics.json`, in the log and to whoever asks for this node's health."""
+    def _note_topics(self, compared: TopicsComparison) -> None:
+        """Report what is wrong with `topics.json`, in the log and in the node's health."""
         said = None
         if compared.refusal is not None:
-            said = f"topics.json is left as it is: {compared.refusal}"
+            said = f"topics.json is not overwritten: {compared.refusal}"
         elif compared.foreign:
             named = ", ".join(f"{row.name} ({row.topic_id})" for row in compared.foreign[:5])
             said = (
@@ -356,14 +360,17 @@ class Housekeeping:
                 f"this node's metadata lacks: {named}. They are left alone (firn.remote.recover brings them "
                 f"back, firn sweep --topic deletes them)"
             )
-        self._tools.metrics.topics_file = said
+        self._context.metrics.topics_file = said
         if said is None:
-            self._told.pop("topics.json", None)
+            self._logged.pop("topics.json", None)
         else:
-            self._tell_once("topics.json", said)
+            self._log_once("topics.json", said)
 
     async def _why_behind_copy(self, snapshot: TopicsSnapshot) -> str | None:
-        """Where `topics.json` cannot be read: why our metadata is older than what `cluster.json` names."""
+        """Return why our metadata is older than the copy that `cluster.json` names; None where it is not.
+
+        For a `topics.json` that cannot be read.
+        """
         named = (await self._fence.read()).metadata
         if named is None or (named.life, named.end_offset) <= (snapshot.life, snapshot.metadata_offset + 1):
             return None
@@ -375,23 +382,25 @@ class Housekeeping:
     # -- what is due -----------------------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Look for orphans now; how many were deleted."""
-        now_ms = self._tools.clock.monotonic_ms()
-        self._sweep_due_ms = now_ms + self._tools.settings.sweep_interval_ms
+        """Search for orphans now; return how many were deleted."""
+        now_ms = self._context.clock.monotonic_ms()
+        self._sweep_due_ms = now_ms + self._context.settings.sweep_interval_ms
         try:
             return await self._sweeper.sweep(now_ms)
         except (StorageError, CorruptionError, RequestError):
             self._sweep_due_ms = now_ms
             raise
 
-    async def _look_at_topics(self, now_ms: int) -> None:
-        """Have `topics.json` written again where it is not the one that this process wrote: somebody damaged
-        it, or put an old one back."""
-        self._topics_look_due_ms = now_ms + self._tools.settings.heads_interval_ms
+    async def _check_topics_file(self, now_ms: int) -> None:
+        """Schedule a write of `topics.json` where it is not the one that this process wrote.
+
+        It was damaged then, or replaced by an old one.
+        """
+        self._topics_check_due_ms = now_ms + self._context.settings.heads_interval_ms
         if self._topics_etag and self._topics_due_ms is None:
-            etag = await self._tools.pool.run(etag_of_topics, self._tools.store)
+            etag = await self._context.pool.run(etag_of_topics, self._context.store)
             if etag != self._topics_etag:
-                log.warning("topics.json is not the one that this node wrote: it is written again")
+                log.warning("topics.json is not the one that this node wrote, rewriting it")
                 self._topics_due_ms = now_ms
 
     async def _write_topics(self) -> None:
@@ -400,14 +409,14 @@ class Housekeeping:
             snapshot = self._topics()
             if snapshot is None:
                 return
-            await self._fence.check(self._tools.settings.fence_age_ms)
+            await self._fence.check(self._context.settings.fence_age_ms)
             behind = await self._why_behind_copy(snapshot)
-            written = await self._tools.pool.run(
+            written = await self._context.pool.run(
                 write_topics,
-                self._tools.store,
-                self._tools.cluster_id,
+                self._context.store,
+                self._context.cluster_id,
                 snapshot,
-                self._tools.stamps(),
+                self._context.stamps(),
                 self._deleted(),
                 behind=behind,
                 is_conditional=self._fence.is_conditional,
@@ -417,8 +426,11 @@ class Housekeeping:
             raise
         self._note_topics(written.compared)
         if written.compared.refusal is None:
-            # What it was made of must not be later than the copy: a recovery would doubt all settings.
+            # The metadata of `topics.json` must not be later than the copy: a recovery would doubt all
+            # settings.
             self._metadata.changed(0)
             self._topics_etag, self._listed = written.etag, frozenset(snapshot.ids)
-        else:  # it may be another one by then
-            self._topics_due_ms = self._tools.clock.monotonic_ms() + self._tools.settings.heads_interval_ms
+        else:  # the file may have changed by then
+            self._topics_due_ms = (
+                self._context.clock.monotonic_ms() + self._context.settings.heads_interval_ms
+            )

@@ -1,9 +1,9 @@
-"""The bucket's side of a chain: manifests, their pages and HEAD, read and written.
+"""Read and write the objects of a chain: manifests, their pages and HEAD.
 
 Called on `offload` threads.
 
-A manifest of the newest thousand segments is about a megabyte of objects, so they are cached under one bound
-(segments and pages listed), not per partition.
+A manifest of the newest thousand segments takes about a megabyte of memory, so manifests and pages are cached
+under one bound (segments and pages listed), not one per partition.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from service.remote.stores import conditional
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.expiry import EVERYTHING
-from service.tiering.head_check import Verdict, judge, judge_damaged
+from service.tiering.head_check import HeadVerdict, check_damaged_head, check_head
 
 MAX_CACHED_CHILDREN: Final = 8192
 
 
 class HeadMoved(StorageError):
-    """HEAD is another than the one that was to be replaced."""
+    """HEAD is not the one that was to be replaced."""
 
 
 class SeenHead(NamedTuple):
-    """HEAD at one moment: what it says, the object as it was (None: there is none), and what is wrong.
+    """HEAD as read at one moment: its content, the stored object (None: there is none), and its damage.
 
-    `newest_version` is looked up only where it is damaged: the newest manifest's in the bucket.
+    `newest_version`, of the newest manifest in the bucket, is looked up only where HEAD is damaged.
     """
 
     head: Head | None
@@ -72,7 +72,8 @@ class SeenHead(NamedTuple):
 
 
 class ChainStore:
-    """Reads and writes chains of one bucket. Safe from any thread. `stamps` says who writes, and when."""
+    """Reads and writes chains of one bucket. Safe from any thread. `stamps` gives the writer and the time of
+    each object."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class ChainStore:
         max_cached_children: int = MAX_CACHED_CHILDREN,
         is_conditional: bool = True,
     ) -> None:
-        """`is_conditional`: the store honours conditional writes, by which HEAD is written then."""
+        """`is_conditional`: the store honours conditional writes, so HEAD is written conditionally."""
         self._store = store
         self._cluster_id = cluster_id
         self._new_uuid = world.new_uuid
@@ -98,7 +99,8 @@ class ChainStore:
         self._cached_children = 0
 
     def load(self, tip: TopicIdPartition, key: str) -> Chain:
-        """The manifest under `key`. `ObjectNotFound`, `CorruptionError`, or what the store raises."""
+        """Return the manifest under `key`. Raises `ObjectNotFound`, `CorruptionError`, or what the store
+        raises."""
         cached = self._cached(key)
         if isinstance(cached, Chain):
             return cached
@@ -109,7 +111,7 @@ class ChainStore:
         return chain
 
     def page(self, tip: TopicIdPartition, ref: PageRef) -> Page:
-        """The page that `ref` names."""
+        """Return the page that `ref` names."""
         cached = self._cached(ref.key)
         if isinstance(cached, Page):
             return cached
@@ -118,16 +120,19 @@ class ChainStore:
         return page
 
     def loader(self, tip: TopicIdPartition) -> Callable[[PageRef], Page]:
-        """`page` for one partition, as the manifest's methods take it."""
+        """Return `page` bound to one partition, as the manifest's methods take it."""
         return lambda ref: self.page(tip, ref)
 
     def empty(self, tip: TopicIdPartition) -> Manifest:
-        """What the first version is made from."""
+        """Return the empty manifest from which the first version is made."""
         return Manifest(self._cluster_id, tip.topic_id, tip.topic, tip.partition)
 
-    def unread(self, tip: TopicIdPartition, entry: CatalogEntry) -> Manifest:
-        """What the catalog alone tells of the committed manifest, where that cannot be read: one page under
-        the manifest's own key lists all that it names. It can only be dropped, as a whole."""
+    def stand_in(self, tip: TopicIdPartition, entry: CatalogEntry) -> Manifest:
+        """Return a manifest that stands in for the committed one where that cannot be read.
+
+        It is made from the catalog's entry: one page, under the manifest's own key, stands for all segments.
+        It can only be dropped as a whole.
+        """
         page = PageRef(
             base_offset=0,
             last_offset=entry.end_offset - 1,
@@ -157,13 +162,14 @@ class ChainStore:
         leader_epoch: int,
         on_key: Callable[[str], None],
     ) -> Chain:
-        """Write the version that ends with `entries`, and the pages it needs. Nothing is committed by it.
+        """Write the version that ends with `entries`, and the pages it needs. This commits nothing.
 
-        `on_key` hears of every key before anything is written under it.
+        `on_key` is called with each key before anything is written under it.
         """
         start_offset = entries[0].base_offset
         if not parent.children and parent.start_offset < start_offset:
-            # The chain lost its last segment and the log went on elsewhere: it begins anew where records are.
+            # The chain lost its last segment and the log continued elsewhere: the chain restarts where
+            # records are.
             parent = replace(parent, start_offset=start_offset)
         change = parent.append(
             entries,
@@ -186,17 +192,17 @@ class ChainStore:
         leader_epoch: int,
         on_key: Callable[[str], None],
     ) -> tuple[Chain, tuple[str, ...]]:
-        """Write the version whose log starts at `offset` (`EVERYTHING`: that names nothing), and say which
-        keys it no longer names.
+        """Write the version whose log starts at `offset` (`EVERYTHING`: an empty one); also return the keys
+        it no longer names.
 
-        What an unreadable page lists is found by the keys of the partition. Where such a page keeps the start
-        where it is, what reading it raised is raised.
+        Objects that an unreadable page lists are found by listing the partition's keys. Where such a page
+        keeps the start from moving, the error of reading it is raised.
         """
         problems: list[FirnError] = []
 
         def load(ref: PageRef) -> Page:
             try:
-                if ref.key == parent.stored_key:  # of `unread`
+                if ref.key == parent.stored_key:  # from `stand_in`
                     raise StorageError(f"{ref.key} was not read")
                 return self.page(tip, ref)
             except (StorageError, CorruptionError) as e:
@@ -214,9 +220,9 @@ class ChainStore:
         return self._write(drop.manifest, on_key), gone
 
     def _keys_within(self, tip: TopicIdPartition, page: PageRef) -> Iterator[str]:
-        """The segments and pages of the partition that lie within the offsets of `page`.
+        """Yield the segments and pages of the partition that lie within the offsets of `page`.
 
-        The chain names nothing else there, so they are the ones that it lists, or named by no chain.
+        The chain names nothing else there, so the page lists them, or no chain names them.
         """
         for info in self._store.list(partition_prefix(tip.topic_id, tip.partition)):
             key = parse_key(info.key)
@@ -237,14 +243,15 @@ class ChainStore:
         self._remember(key, chain)
         return chain
 
-    def look(self, tip: TopicIdPartition) -> SeenHead:
-        """HEAD as it lies there, with what it takes to replace exactly that. Raises what the store raises."""
+    def read_head(self, tip: TopicIdPartition) -> SeenHead:
+        """Read HEAD, with what a conditional write needs to replace exactly it. Raises what the store
+        raises."""
         key = HeadKey(tip.topic_id, tip.partition)
         name = head_key(*key)
         try:
             stored = conditional.tagged_or_none(self._store, name, max_size=MAX_SMALL_BYTES)
         except CorruptionError as e:
-            # It is larger than any HEAD. Nothing can replace it but a repair.
+            # It is larger than any HEAD. Only a repair can replace it.
             return SeenHead(None, None, f"{name}: {e}", self._newest_version(tip))
         if stored is None:
             return SeenHead(None, None, None, 0)
@@ -258,22 +265,22 @@ class ChainStore:
         return SeenHead(head, stored, None, 0)
 
     def _newest_version(self, tip: TopicIdPartition) -> int:
-        """The newest version of which there is a manifest, committed or not; 0 for none."""
+        """Return the newest version that has a manifest, committed or not; 0 for none."""
         keys = (
             parse_key(info.key) for info in self._store.list(manifest_prefix(tip.topic_id, tip.partition))
         )
         return max((key.version for key in keys if isinstance(key, ManifestKey)), default=0)
 
     def write_head(self, seen: SeenHead, head: Head) -> None:
-        """Write `head` where `seen` was. `HeadMoved` when somebody else has written there since."""
+        """Replace `seen` by `head`. Raises `HeadMoved` when HEAD was written by another since."""
         key, data = head_key(head.topic_id, head.partition), encode_head(head)
         if not self._is_conditional:
             self._store.put(key, data)
         elif not conditional.write(self._store, key, data, seen.stored):
-            raise HeadMoved(f"{key} was written by somebody else at the same moment")
+            raise HeadMoved(f"{key} was written by another process at the same moment")
 
     def forget(self, key: str) -> None:
-        """Read what is under `key` anew next time: somebody doubts that it is still there."""
+        """Drop `key` from the cache, so that the next read checks that the object still exists."""
         with self._lock:
             found = self._cache.pop(key, None)
             if found is not None:
@@ -297,9 +304,13 @@ class ChainStore:
                 self._cached_children -= _children(oldest)
 
 
-def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> Verdict:
-    """How what was seen stands to `entry`."""
-    return judge(entry, seen.head) if seen.damage is None else judge_damaged(entry, seen.newest_version)
+def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> HeadVerdict:
+    """Return how `seen` relates to `entry`."""
+    return (
+        check_head(entry, seen.head)
+        if seen.damage is None
+        else check_damaged_head(entry, seen.newest_version)
+    )
 
 
 def _children(item: Chain | Page) -> int:

@@ -1,4 +1,4 @@
-"""Commits of many partitions in few calls: whatever arrives while one call is under way goes with the next.
+"""Commits of many partitions in few calls: commits that arrive during a call are sent with the next one.
 
 Owned by the event loop.
 """
@@ -15,7 +15,7 @@ MAX_BATCH: Final = 500
 
 
 class CommitQueue:
-    """Hands single commits to the catalog in batches, one call at a time."""
+    """Sends single commits to the catalog in batches, one call at a time."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -23,7 +23,7 @@ class CommitQueue:
         self._task: asyncio.Task[None] | None = None
 
     async def commit(self, commit: CatalogCommit) -> CatalogResult:
-        """The catalog's answer. `StorageError` when the outcome is not known."""
+        """Return the catalog's answer. Raises `StorageError` when the outcome is unknown."""
         answer: asyncio.Future[CatalogResult] = asyncio.get_running_loop().create_future()
         self._waiting.append((commit, answer))
         if self._task is None or self._task.done():
@@ -39,7 +39,8 @@ class CommitQueue:
                     if not answer.done():
                         answer.set_result(result)
             except BaseException as e:
-                # Everybody in the batch learns of it; what is no failure of the quorum's ends the node there.
+                # Every commit of the batch gets the error. An error that is not the quorum's is a bug and
+                # ends the node there.
                 for _, answer in batch:
                     if not answer.done():
                         answer.set_exception(_outcome_unknown(e))
@@ -47,7 +48,7 @@ class CommitQueue:
                     raise
 
     async def close(self) -> None:
-        """Give up what is under way; its outcome is found in the catalog after the next start."""
+        """Cancel the call in flight; the catalog tells its outcome after the next start."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -1,9 +1,9 @@
-"""Copies one sealed segment into one object: prove it, lay it out, upload it, look at what arrived.
+"""Copy one sealed segment into one object: verify it, lay it out, upload it, check what arrived.
 
-Runs on an `offload` thread. The file is read twice, a block at a time: first every batch is proved and the
-block table built, then the blocks go out, each checked against the table again, so what is uploaded is
-what was proved. Every try has a key of its own (a fresh uuid): a request that timed out and arrives late
-can only ever write an orphan.
+Runs on an `offload` thread. The file is read twice, a block at a time. The first pass verifies every batch
+and builds the block table; the second uploads the blocks, each checked against the table again, so the
+uploaded bytes are the verified ones. Every attempt has a key of its own (a fresh uuid): a request that timed
+out and arrives late can only write an orphan.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from service.tiering.planner import Copy
 from service.tiering.ports import Sealed
 
 MAX_SIDE_FILE_BYTES: Final = 64 << 20
-"""A transaction index or a snapshot beyond this is not a segment's."""
+"""A larger transaction index or snapshot does not belong to a segment."""
 _TXN_VERSION: Final = struct.Struct(">h32x")
 
 
-class GivenUp(StorageError):
-    """The watchdog or a shutdown told this upload to stop."""
+class CallCancelled(StorageError):
+    """The watchdog or a shutdown cancelled this call."""
 
 
-class Progress:
-    """Shared by the uploading thread (counts) and the loop (watches, cancels)."""
+class CallProgress:
+    """Progress of a call, shared by its thread (which counts) and the loop (which watches and cancels)."""
 
     __slots__ = ("cancelled", "moved_bytes")
 
@@ -55,9 +55,10 @@ class Progress:
         self.cancelled = False
 
     def advance(self, size: int) -> None:
-        """Note `size` more bytes to prove or to upload; `GivenUp` when nobody waits for them any more."""
+        """Count `size` more bytes to verify or to upload; raise `CallCancelled` when the call was
+        cancelled."""
         if self.cancelled:
-            raise GivenUp("upload given up")
+            raise CallCancelled("the call was cancelled")
         self.moved_bytes += size
 
 
@@ -65,14 +66,14 @@ def copy_segment(
     store: ObjectStore,
     copy: Copy[Sealed],
     identity: SegmentIdentity,
-    progress: Progress,
+    progress: CallProgress,
     block_bytes: int,
     stamp: Stamp | None = None,
 ) -> SegmentEntry:
-    """Upload `copy` under ``identity.key``, written by whom `stamp` says, and return its manifest entry.
+    """Upload `copy` under ``identity.key``, stamped with `stamp`, and return its manifest entry.
 
-    Raises `CorruptionError` when the local bytes or those that arrived are not right, `StorageError` when the
-    disk or the store fails, `GivenUp` when `progress` was cancelled. No local file is changed.
+    Raises `CorruptionError` when the local bytes or those that arrived are wrong, `StorageError` when the
+    disk or the store fails, `CallCancelled` when `progress` was cancelled. Changes no local file.
     """
     source = _Source(copy, progress)
     scanned = source.scan(block_bytes)
@@ -99,16 +100,17 @@ def copy_segment(
 
 
 def _verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:
-    """After the commit local bytes may go, so the store has to show the object's end and its size first."""
+    """Raise `StorageError` unless the store shows the object's size and last bytes: after the commit local
+    bytes may go."""
     suffix, size = store.get_suffix(planned.key, TRAILER.size)
     if size != planned.size or suffix != planned.tail[-TRAILER.size :]:
         raise StorageError(f"{planned.key}: {planned.size} bytes written, the store shows {size} others")
 
 
 class _Source:
-    """The local segment from the first batch that is copied on."""
+    """Local segment from the first batch that is copied on."""
 
-    def __init__(self, copy: Copy[Sealed], progress: Progress) -> None:
+    def __init__(self, copy: Copy[Sealed], progress: CallProgress) -> None:
         self._copy = copy
         self._file = copy.segment.log_file
         self._progress = progress
@@ -129,7 +131,7 @@ class _Source:
         return self._file.read(position, length)
 
     def scan(self, block_bytes: int) -> ScannedLog:
-        """Prove every batch, and have the indexes ready: one look at the log, unless they are not true."""
+        """Verify every batch and get the indexes ready: reads the log once, unless an index is wrong."""
         segment = self._copy.segment
         scanned = ScannedLog()
 
@@ -155,7 +157,7 @@ class _Source:
         return scanned
 
     def blocks(self, scanned: ScannedLog) -> Iterator[Buffer]:
-        """The proved bytes, a block at a time, each checked once more as it goes out."""
+        """Yield the verified bytes, a block at a time, each checked once more."""
         for block in scanned.blocks:
             data = self.read(self.start + block.position, block.length)
             if crc32c(data) != block.crc32c:
@@ -163,7 +165,7 @@ class _Source:
             yield data
 
     def offset_of_newest(self, scanned: ScannedLog) -> int:
-        """Offset of the first record that has the greatest timestamp; -1 where it is not to be found out."""
+        """Return the offset of the first record with the greatest timestamp; -1 where it cannot be found."""
         if scanned.newest is None:
             return NO_OFFSET
         position, size = scanned.newest
@@ -173,16 +175,17 @@ class _Source:
                 if record.timestamp == scanned.max_timestamp:
                     return record.offset
         except CorruptionError:
-            # Inflates beyond our bound, or a record that no client could read either. The batch itself is
-            # proved and belongs to the log; readers look for the offset themselves.
+            # Inflates beyond our bound, or has a record that no client could read either. The batch itself is
+            # verified and belongs to the log; readers search for the offset themselves.
             return NO_OFFSET
         return NO_OFFSET
 
 
 def _producer_snapshot(segment: Sealed) -> bytes:
-    """Its bytes, proved: readers take open transactions and a new disk its producers from it.
+    """Return the bytes of the snapshot, verified: readers use its open transactions, a new disk its
+    producers.
 
-    Empty where the file is not there: the format allows that.
+    Empty where the file does not exist: the format allows that.
     """
     path = segment.producer_snapshot_path
     data = segment.side_file(path, MAX_SIDE_FILE_BYTES)
@@ -193,7 +196,8 @@ def _producer_snapshot(segment: Sealed) -> bytes:
 
 
 def _txn_index(segment: Sealed) -> bytes:
-    """Its bytes, proved as far as they can be: it has no checksum. Empty where the file is not there."""
+    """Return the bytes of the index, verified as far as possible: it has no checksum. Empty where there is no
+    file."""
     path = segment.txn_index_path
     data = segment.side_file(path, MAX_SIDE_FILE_BYTES)
     versions = {version for (version,) in _TXN_VERSION.iter_unpack(data)} if len(data) % 34 == 0 else {-1}
@@ -203,6 +207,6 @@ def _txn_index(segment: Sealed) -> bytes:
 
 
 def _leader_epochs(from_offset: int, scanned: ScannedLog) -> LeaderEpochs:
-    """(epoch, first offset) as the batches have them: what lies in the object needs no other witness."""
+    """Return (epoch, first offset) as the batches have them, so the object proves its own epochs."""
     first, *others = scanned.leader_epochs
     return ((first[0], from_offset), *others)

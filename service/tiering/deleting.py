@@ -1,4 +1,4 @@
-"""Deletes many objects so that one that is refused keeps no other, and says when to stop asking.
+"""Delete many objects: a refused one does not hold up the others, a store that does not answer ends the loop.
 
 `delete_each` is called on `offload` threads.
 """
@@ -16,11 +16,11 @@ from service.tiering.offload import Stalled
 DELETE_BATCH: Final = 1000
 MOST_IN_A_ROW: Final = 3
 NO_ANSWER: Final = (StoreUnavailable, *OF_THE_STORE, Stalled)
-"""What says nothing of the object that was asked for: the others would meet the same."""
+"""Errors that do not depend on the object: the next object would meet the same."""
 
 
 class Deleted(NamedTuple):
-    """How many keys were deleted, which were not, and the last error of those."""
+    """Number of deleted keys, the keys that are left, and their last error."""
 
     number: int
     left: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Deleted(NamedTuple):
 def delete_each(store: ObjectStore, keys: Sequence[str]) -> Deleted:
     """Delete `keys` in one call, and in ever smaller ones where the store refuses some of them.
 
-    A store that does not answer is not asked again: all of that call's keys are left.
+    A store that does not answer is not called again: all keys of that call are left.
     """
     if not keys:
         return Deleted(0)
@@ -49,17 +49,17 @@ def delete_each(store: ObjectStore, keys: Sequence[str]) -> Deleted:
 
 
 class FailureRun:
-    """The failures of a loop over partitions or keys, which goes on beyond each of them.
+    """Failures of a loop over partitions or keys, which continues after each of them.
 
-    Only a store that does not answer `MOST_IN_A_ROW` times in a row ends the loop: it would not answer the
-    others either, and each call may take long to fail.
+    The loop ends only when a store does not answer `MOST_IN_A_ROW` times in a row: it would not answer for
+    the others either, and each call may take long to fail.
     """
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def note(self, error: FirnError | None) -> None:
-        """Note how a turn of the loop ended. Raises `error` where the loop is to end by it."""
+        """Record how an iteration ended. Raises `error` where it ends the loop."""
         if not isinstance(error, NO_ANSWER):
             self._in_a_row = 0
             return

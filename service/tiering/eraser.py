@@ -1,15 +1,14 @@
-"""Deletes what nobody names any more: after a grace period, in batches, again until it works.
+"""Delete objects known to be dead: after a grace period, in batches, with retries.
 
-What is scheduled here is known to be dead: dropped by a commit that HEAD names, or written by a try that
-was never proposed; and every object of a topic whose tombstone says that it was deleted. It is looked at
-once more before it goes: this process must be one of the prefix's writers still, and the partition's HEAD
-must be what our metadata says, otherwise the keys are left for the sweeper. Each broker deletes what its own
-commits dropped, and the one that keeps the prefix deletes topics. Everything else that should go
-(whatever a crash left behind) is the sweeper's to find. The schedule is only in memory: losing it costs
-time, not bytes, and tombstones are in the metadata. `guard` protects keys that this node is writing, or may
-be about to commit.
+The schedule holds keys that are known to be dead: dropped by a commit that HEAD names, written by an attempt
+that was never proposed, or part of a topic that has a tombstone. Each is checked once more before it is
+deleted: this process must still be a writer of the prefix, and the partition's HEAD must be what our metadata
+says; otherwise the keys are left to the sweeper. Each broker deletes what its own commits dropped, and the
+keeper deletes topics. The sweeper finds everything else that should go (such as what a crash left behind).
+The schedule is only in memory: losing it costs time, not bytes, and tombstones are in the metadata. `guard`
+protects keys that this node is writing, or may be about to commit.
 
-Each batch of keys, and each topic, fails and waits by itself: an object that is locked delays no other one.
+Each batch of keys, and each topic, fails and waits on its own: a locked object delays no other.
 
 Owned by the event loop; `guard` is also called from offload threads.
 """
@@ -31,10 +30,10 @@ from service.remote.catalog import Catalog, CatalogEntry, Tombstone
 from service.remote.format.keys import topic_prefix
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore
-from service.tiering.copier import Progress
+from service.tiering.copier import CallProgress
 from service.tiering.deleting import DELETE_BATCH, NO_ANSWER, Deleted, FailureRun, delete_each
 from service.tiering.fence import Displaced, Fence, NotNamed
-from service.tiering.head_check import Verdict, judge
+from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.tasks import Task
@@ -56,7 +55,7 @@ class _DueTopic(NamedTuple):
 
 
 class Eraser:
-    """The schedule of deletions and the guarded keys of one node. Times are monotonic milliseconds."""
+    """Schedule of deletions and guarded keys of one node. Times are monotonic milliseconds."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Eraser:
         grace_ms: int,
         backoff_ms: Callable[[int], int],
     ) -> None:
-        """`backoff_ms`: how long to wait after so many failures."""
+        """`backoff_ms` returns how long to wait after so many failures."""
         self._store = store
         self._chains = chains
         self._catalog = catalog
@@ -82,17 +81,17 @@ class Eraser:
         self._backoff_ms = backoff_ms
         self._order = count()
         self._due: list[_Due] = []
-        """a heap: each is looked at before it leaves, and goes back when its deletion fails"""
+        """a heap: an entry is checked before it is popped, and goes back when its deletion fails"""
         self._topics_due: dict[UUID, _DueTopic] = {}
         self._guarded: set[str] = set()
 
     @property
     def next_due_ms(self) -> int | None:
-        """When there is something to delete next of what this process knows to be dead."""
+        """Time of the next deletion of keys that this process knows to be dead."""
         return self._due[0].due_ms if self._due else None
 
     def next_topic_due_ms(self, listed: Collection[UUID]) -> int | None:
-        """When a topic is to be deleted next, by the one that keeps the prefix; `listed`: `delete_topics`."""
+        """Return when the keeper is to delete a topic next; `listed` as in `delete_topics`."""
         return min((at.due_ms for one, at in self._topics_due.items() if one not in listed), default=None)
 
     def guard(self, key: str) -> None:
@@ -102,7 +101,7 @@ class Eraser:
         self._guarded.difference_update(keys)
 
     def is_guarded(self, key: str) -> bool:
-        """Whether `key` is guarded at this moment."""
+        """Return whether `key` is guarded now."""
         return key in self._guarded
 
     def schedule(self, tip: TopicIdPartition, keys: Sequence[str], due_ms: int) -> None:
@@ -111,10 +110,10 @@ class Eraser:
             heapq.heappush(self._due, _Due(due_ms, next(self._order), tip, tuple(keys)))
 
     def schedule_deleted(self, tombstones: Mapping[UUID, Tombstone]) -> None:
-        """Delete the topics of `tombstones`, a grace after each was deleted, and no others.
+        """Schedule the topics of `tombstones`, each a grace after its deletion, and no others.
 
-        That was some time ago by the wall clock, which may have jumped: it is waited for no longer than the
-        grace from now, which is for readers of the topic and not for its safety.
+        The time of deletion is by the wall clock, which may have jumped, so the wait is at most the grace
+        from now. The grace is for readers of the topic, not for safety.
         """
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         for topic_id in [one for one in self._topics_due if one not in tombstones]:
@@ -125,13 +124,13 @@ class Eraser:
             self._topics_due.setdefault(topic_id, _DueTopic(due_ms))
 
     async def run_due(self, now_ms: int) -> None:
-        """Delete what is due of this process's own. What fails is tried again later.
+        """Delete this process's own dead keys that are due. Failures are retried later.
 
         Raises what the fence raises, and what a store raises that does not answer.
         """
         if not self._due or self._due[0].due_ms > now_ms:
             return
-        await self._fence.before_erasing()
+        await self._fence.check_before_delete()
         failures = FailureRun()
         while self._due and self._due[0].due_ms <= now_ms:
             await self._fence.check()
@@ -150,8 +149,8 @@ class Eraser:
             failures.note(deleted.error)
 
     def _note(self, one: _Due, deleted: Deleted) -> None:
-        """Have what is left of `one` deleted later. Of a call without an answer, nobody knows which key it
-        failed at: each half is tried by itself then."""
+        """Schedule what is left of `one` again. A call without an answer does not tell which key failed, so
+        its halves are retried separately."""
         self._metrics.failing.pop((Task.DELETE, one.order), None)
         left, error = deleted.left, deleted.error
         if error is None:
@@ -166,27 +165,27 @@ class Eraser:
                 self._metrics.failing[Task.DELETE, part.order] = str(error)
 
     def _failed(self, task: Task, failures: int, what: str, error: FirnError) -> int:
-        """Count a failure, and log the first one and every doubling; how long to wait."""
+        """Count a failure, log the first one and every doubling, and return how long to wait."""
         self._metrics.task_errors[task] += 1
         wait_ms = self._backoff_ms(failures)
         if failures & (failures - 1) == 0:
             log.warning(
-                "%s are not deleted, which failed %d times in a row, next try in %d ms; others are: %s",
+                "%s are not deleted, failed %d times in a row, next try in %d ms, others go on: %s",
                 what, failures, wait_ms, error,
             )  # fmt: skip
         return wait_ms
 
     async def delete_topics(self, now_ms: int, listed: Collection[UUID]) -> None:
-        """Delete the topics that are due, but those `listed` by `topics.json`: whoever reads the bucket, or
-        is restored from it, takes them for whole. What fails is tried again later.
+        """Delete the topics that are due, except those `listed` in `topics.json`: readers of the bucket, and
+        a node restored from it, take a listed topic for whole. Failures are retried later.
 
-        Raises what the fence raises, as `NotNamed` where this process does not keep the prefix, and what a
-        store raises that does not answer.
+        Raises what the fence raises (`NotNamed` where this process is not the keeper), and what a store
+        raises that does not answer.
         """
         due = [one for one, at in self._topics_due.items() if at.due_ms <= now_ms and one not in listed]
         if not due:
             return
-        await self._fence.before_housekeeping()
+        await self._fence.check_before_sweep()
         failures = FailureRun()
         for topic_id in due:
             await self._fence.check_keeper()
@@ -203,7 +202,7 @@ class Eraser:
             failures.note(error)
 
     async def _try_topic(self, topic_id: UUID) -> FirnError | None:
-        """Delete a topic and forget its tombstone; why that did not come to its end, None where it did."""
+        """Delete a topic and forget its tombstone; return the error, None where all of it went."""
         if topic_id not in self._catalog.tombstones():
             return None
         try:
@@ -222,16 +221,16 @@ class Eraser:
         self._metrics.failing.pop((Task.DELETE_TOPICS, topic_id), None)
 
     def _delete_dead(self, one: _Due, entry: CatalogEntry | None) -> Deleted:
-        """On an offload thread: what HEAD and entry agree about, otherwise nothing."""
-        seen = self._chains.look(one.tip)
-        if seen.damage is not None or judge(entry, seen.head) is not Verdict.EQUAL:
+        """Delete the keys where HEAD and entry agree, otherwise nothing. Runs on an offload thread."""
+        seen = self._chains.read_head(one.tip)
+        if seen.damage is not None or check_head(entry, seen.head) is not HeadVerdict.EQUAL:
             return Deleted(0)
         return delete_each(
             self._store, [key for key in one.keys if entry is None or key != entry.manifest_key]
         )
 
-    def _delete_topic(self, topic_id: UUID, progress: Progress) -> Deleted:
-        """On an offload thread: everything of a deleted topic, until a listing shows nothing."""
+    def _delete_topic(self, topic_id: UUID, progress: CallProgress) -> Deleted:
+        """Delete all objects of a deleted topic, until a listing shows none. Runs on an offload thread."""
         count, left, error = 0, 0, None
         failures = FailureRun()
         listing = iter(self._store.list(topic_prefix(topic_id)))
@@ -241,13 +240,14 @@ class Eraser:
             count, left, error = count + deleted.number, left + len(deleted.left), deleted.error or error
             failures.note(deleted.error)
         if left:
-            return Deleted(count, error=StorageError(f"{left} objects of it are left: {error}"))
+            return Deleted(count, error=StorageError(f"{left} of its objects are left: {error}"))
         if count and next(iter(self._store.list(topic_prefix(topic_id))), None) is not None:
-            return Deleted(count, error=StorageError("objects of it are there again"))
+            return Deleted(count, error=StorageError("its prefix has objects again after they were deleted"))
         return Deleted(count)
 
-    def _check_time(self, progress: Progress, infos: Sequence[ObjectInfo]) -> None:
-        """On an offload thread, before a batch goes: whether anybody waits for it, and it is ours to do."""
+    def _check_time(self, progress: CallProgress, infos: Sequence[ObjectInfo]) -> None:
+        """Raise where the call was cancelled or this process is not the keeper any more. Runs on an offload
+        thread."""
         progress.advance(len(infos))
         if not self._fence.is_ours:
-            raise NotNamed("this broker does not keep the prefix any more")
+            raise NotNamed("this broker is not the prefix's keeper any more")

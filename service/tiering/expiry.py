@@ -1,14 +1,14 @@
-"""Which segments at the old end of a chain have outlived the topic's total retention. [P]
+"""Plan which segments at the old end of a chain have outlived the topic's total retention. [P]
 
 Three reasons, as in Kafka's `RemoteLogManager.RLMExpirationTask`: the segment lies below the log start offset
 (DeleteRecords, or a start that moved), its greatest timestamp is older than `retention.ms`, or the log would
-still hold `retention.bytes` without it. A timestamp in the future keeps a segment, as it does in Kafka; a
-segment without any timestamp ages from its upload. Only a prefix of the chain ever goes, so the chain stays
-contiguous. A log that starts within a segment has its chain start there, too.
+still hold `retention.bytes` without it. A timestamp in the future keeps a segment, as in Kafka; a segment
+without timestamps ages from its upload. Only a prefix of the chain goes, so the chain stays contiguous. Where
+the log starts within a segment, the chain starts there, too.
 
 A page is judged by the sums that its parent has of it, and read only where some of its segments may go and
-others stay: one that is damaged or gone stops nothing beyond it. What cannot be found out keeps the segment,
-and is told as the plan's `problem`.
+others stay: a damaged or missing page does not hold up what lies beyond it. A segment that cannot be judged
+stays, and the plan's `problem` says why.
 
 >>> class Entry(NamedTuple):
 ...     base_offset: int
@@ -37,12 +37,14 @@ from service.remote.format.manifest import PageRef
 
 UNLIMITED = -1
 EVERYTHING: Final = -1
-"""The start offset of an expiry that leaves nothing of a chain, whatever the log holds."""
+"""Start offset of an expiry that empties a chain, whatever the log holds."""
 
 
 class ChainPart(Protocol):
-    """What expiry must know of a committed segment, or of a page of them. Timestamps are -1 where there are
-    none, or not known of all."""
+    """Attributes of a committed segment, or of a page of segments, that expiry reads.
+
+    A timestamp is -1 where there is none, or not all are known.
+    """
 
     @property
     def base_offset(self) -> int: ...
@@ -71,7 +73,7 @@ class Retention(NamedTuple):
 
 
 class ChainSpan(NamedTuple):
-    """Where a chain begins, and the offset after its last one."""
+    """Start offset of a chain, and the offset after its last one."""
 
     start_offset: int
     end_offset: int
@@ -95,7 +97,7 @@ class _Fate(Enum):
 
 
 def _unread(page: PageRef) -> Sequence[P]:
-    raise StorageError(f"{page.key} is not at hand")
+    raise StorageError(f"{page.key} was not read: this plan has no reader of pages")
 
 
 def plan_expiry(
@@ -112,8 +114,8 @@ def plan_expiry(
 ) -> ExpiryPlan[P]:
     """Plan what goes now.
 
-    `chain` comes oldest first and is read only as far as needed. `total_bytes` is the size of the whole
-    log: remote segments plus the local ones that are not yet remote; `dropped_bytes` lie below the chain's
+    `chain` is ordered oldest first and read only as far as needed. `total_bytes` is the size of the whole
+    log: remote segments plus the local ones that are not remote yet; `dropped_bytes` lie below the chain's
     start in its first part. `children` reads a page. Without `uploaded_at_ms` segments that have no timestamp
     are kept.
     """
@@ -148,14 +150,14 @@ class _Walk(Generic[P]):
         self.problem: FirnError | None = None
 
     def over(self, parts: Iterable[P], dropped_bytes: int = 0) -> bool:
-        """Walk on over `parts`; False at the first that stays."""
+        """Walk over `parts`; return False at the first that stays."""
         for part in parts:
             if part.last_offset < self._span.start_offset:
-                continue  # a page lists it still
+                continue  # a page still lists it
             live_bytes, dropped_bytes = part.size_bytes - dropped_bytes, 0
             fate = self._fate(part, live_bytes)
             if fate is _Fate.PARTLY and self._inside(part):
-                continue  # all of it went after all
+                continue  # all of its segments expired
             if fate is not _Fate.GOES:
                 self.first = self.first or part
                 return False
@@ -164,7 +166,7 @@ class _Walk(Generic[P]):
         return True
 
     def _inside(self, part: P) -> bool:
-        """Walk on over what the page `part` lists; False where some of it stays."""
+        """Walk over the segments that the page `part` lists; return False where some stay."""
         assert isinstance(part, PageRef)
         try:
             listed = self._children(part)
@@ -186,7 +188,7 @@ class _Walk(Generic[P]):
         return self._retention.ms != UNLIMITED and self._now_ms - timestamp > self._retention.ms
 
     def _is_too_old(self, part: P) -> bool:
-        """Whether all of `part` is, as far as it can be told without reading a page."""
+        """Return whether all of `part` is too old, as far as known without reading a page."""
         if self._retention.ms == UNLIMITED:
             return False
         if isinstance(part, PageRef):

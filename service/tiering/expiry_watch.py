@@ -1,4 +1,4 @@
-"""What a partition's work knows of the oldest segment of its chain: whether it may expire, and when it does.
+"""Oldest segment of a partition's chain: tell whether it may expire now, and when it may otherwise.
 
 Owned by the event loop.
 """
@@ -8,18 +8,18 @@ from __future__ import annotations
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import Child
 from service.tiering.aging import Aging
-from service.tiering.archive_attempt import Oldest, Tools
+from service.tiering.archive_attempt import OldestSegment, TieringContext
 from service.tiering.expiry import UNLIMITED, ChainSpan, Retention, plan_expiry
 from service.tiering.ports import TieredPartition
 
 
 class ExpiryWatch:
-    """The oldest segment as it was last found, held against retention and the log's start as they are now."""
+    """The oldest segment as last found, compared with the current retention and log start."""
 
-    def __init__(self, partition: TieredPartition, tools: Tools) -> None:
+    def __init__(self, partition: TieredPartition, context: TieringContext) -> None:
         self._partition = partition
-        self._tools = tools
-        self.oldest: Oldest | None = None
+        self._context = context
+        self.oldest: OldestSegment | None = None
         """None while it is not known, as after a change of the chain's start"""
 
     @property
@@ -28,23 +28,23 @@ class ExpiryWatch:
         return Retention(config.retention_ms, config.retention_bytes)
 
     def total_bytes(self, entry: CatalogEntry) -> int:
-        """Bytes of the whole log: the remote chain, and the local segments that end beyond it."""
+        """Return the bytes of the whole log: the remote chain, and the local segments that end beyond it."""
         if self._partition.config.retention_bytes == UNLIMITED:
             return entry.size_bytes
         return entry.size_bytes + self._partition.log.sealed.bytes_beyond(entry.end_offset)
 
     def aging(self, entry: CatalogEntry) -> Aging:
-        """What decides at this moment, for a thread."""
+        """Return the current inputs of an expiry, for an offload thread."""
         log_start = self._partition.log.log_start_offset
-        return Aging(self.retention, self._tools.clock.now_ms(), log_start, self.total_bytes(entry))
+        return Aging(self.retention, self._context.clock.now_ms(), log_start, self.total_bytes(entry))
 
     def takes_all(self, entry: CatalogEntry) -> bool:
-        """Whether nothing of the archive is kept, so that its manifest need not be read."""
+        """Return whether the whole archive goes, so that its manifest need not be read."""
         gives_up = self._partition.config.gives_up_archive
         return gives_up or self._partition.log.log_start_offset >= entry.end_offset
 
     def may_expire(self, entry: CatalogEntry | None) -> bool:
-        """False only when the oldest segment surely stays, and so all do."""
+        """Return False only when the oldest segment surely stays, and so all do."""
         if entry is None or not entry.segments:
             return False
         if self._partition.config.gives_up_archive:
@@ -65,16 +65,16 @@ class ExpiryWatch:
         return found.start is not None or found.problem is not None
 
     def due_ms(self, entry: CatalogEntry | None) -> list[int]:
-        """When the oldest segment may expire although nothing is told of, by the monotonic clock."""
-        oldest, tools = self.oldest, self._tools
+        """Return monotonic times at which the oldest segment may expire without any event."""
+        oldest, context = self.oldest, self._context
         if entry is None or oldest is None:
             return []
         due, retention = [], self.retention
-        now_ms, wall_ms = tools.clock.monotonic_ms(), tools.clock.now_ms()
+        now_ms, wall_ms = context.clock.monotonic_ms(), context.clock.now_ms()
         if retention.ms != UNLIMITED:
             due.append(now_ms + max(0, oldest.ages_from_ms + retention.ms + 1 - wall_ms))
         if retention.bytes != UNLIMITED:
             room = retention.bytes + oldest.goes_at_bytes - self.total_bytes(entry)
-            if room <= self._partition.config.segment_bytes:  # otherwise a segment is sealed before
-                due.append(now_ms + tools.settings.interval_ms)
+            if room <= self._partition.config.segment_bytes:  # else a segment is sealed first
+                due.append(now_ms + context.settings.interval_ms)
         return due

@@ -1,14 +1,14 @@
-"""Who may write to a prefix: `cluster.json` names the process that keeps it, and those that write beside it.
+"""Fence of a prefix: `cluster.json` names the keeper, and the processes that may write beside it.
 
-The keeper takes the prefix over when it starts, or follows another, after it found that its metadata is not
-older than the bucket. The other brokers of its cluster may write once they know it and it has named them:
-by that each of the two says that its metadata has the other's start. Whoever was in and finds a process there
-that its metadata has never had stops for good: two nodes, or two clusters, with one past (cloned disks) would
-each take the other's objects for garbage. What one of them was doing at that moment is harmless: every HEAD
-is written conditionally, and deletions look here first.
+The keeper takes the prefix over when it starts, or follows another keeper, after it found that its metadata
+is not older than the bucket. The other brokers of its cluster may write once they know the keeper's
+incarnation and it has named theirs: so each of the two has the other's start in its metadata. A process that
+could write and then finds a keeper that its metadata never had stops for good: two nodes, or two clusters,
+with one past (cloned disks) would each take the other's objects for garbage. Work in flight at that moment is
+harmless: every HEAD is written conditionally, and deletions check the fence first.
 
-A `cluster.json` that is damaged says nothing about who writes. Where it is what this process wrote but for a
-few bytes, it is written again; otherwise it is left for `firn repair`, and nothing is written or deleted.
+A damaged `cluster.json` does not tell who may write. Where it is what this process wrote except for a few
+bytes, it is rewritten; otherwise it is left for `firn repair`, and nothing is written or deleted.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.offload import OffloadPool
-from service.tiering.ports import House
+from service.tiering.ports import PrefixOwner
 from service.tiering.shared_objects import StoredTopics
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
 _REMEMBERED: Final = 4
-"""One write may be under way while another is looked at, and each may have to be sent again."""
+"""One write may be in flight while another is checked, and each may have to be sent again."""
 
 
 class Displaced(StorageError):
-    """Another process has taken the prefix over. It never comes back to this one."""
+    """Another process has taken the prefix over. The prefix never returns to this one."""
 
 
 class ForeignOwner(Displaced):
@@ -55,16 +55,16 @@ class ForeignOwner(Displaced):
 
 
 class NotNamed(StorageError):
-    """Not this process's turn: it does not keep the prefix, or is not named yet by the one that does."""
+    """Raised where this process may not act now: it is not the keeper, or the keeper has not named it yet."""
 
 
 def read_cluster(store: ObjectStore) -> ClusterFile:
-    """`cluster.json`; `ObjectNotFound`, `CorruptionError`."""
+    """Return `cluster.json`. Raises `ObjectNotFound`, `CorruptionError`."""
     return _decode(store.get_tagged(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
 
 
 class OwnWrites:
-    """The newest few `cluster.json` that this process wrote or tried to write. Safe from any thread."""
+    """The last few `cluster.json` that this process wrote or tried to write. Safe from any thread."""
 
     def __init__(self) -> None:
         self._written: deque[ClusterFile] = deque(maxlen=_REMEMBERED)
@@ -72,19 +72,19 @@ class OwnWrites:
     def add(self, cluster: ClusterFile) -> None:
         self._written.append(cluster)
 
-    def before_damage(self, found: bytes) -> ClusterFile | None:
-        """What was written where `found` is now, None where that is not surely ours."""
+    def original_of(self, found: bytes) -> ClusterFile | None:
+        """Return our write of which `found` is a damaged copy; None where there is none."""
         ours = (one for one in tuple(self._written) if is_damage_of(found, encode_cluster(one)))
         return next(ours, None)
 
 
 def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
-    """Make the prefix this cluster's, or find that it is; who writes to it is not changed.
+    """Make the prefix this cluster's, or check that it is; its writers do not change.
 
-    `ForeignOwner` when it belongs to another cluster; `CorruptionError` when it does not say whose it is, or
-    its layout is one that we do not know; `StorageError` when the store does not answer. Two clusters that
-    claim an empty prefix at once cannot both win. A claim of this cluster that was damaged on its way, before
-    anybody took the prefix over, is made again.
+    Raises `ForeignOwner` when it belongs to another cluster, `CorruptionError` when it does not tell its
+    owner or has an unknown layout, `StorageError` when the store does not answer. Of two clusters that claim
+    an empty prefix at once only one wins. A claim of this cluster that was damaged on its way, before any
+    process took the prefix over, is rewritten.
     """
     first, own = ClusterFile(cluster_id), OwnWrites()
     if conditional.create(store, CLUSTER_KEY, encode_cluster(first)):
@@ -106,9 +106,10 @@ def update_cluster(
     *,
     is_conditional: bool = True,
 ) -> None:
-    """Replace `cluster.json` by what `change` makes of it, and nothing that was written meanwhile.
+    """Replace `cluster.json` by `change` of it, and never what was written meanwhile.
 
-    What is damaged and is one of `own` counts as it was. Raises as `claim_prefix`, and what `change` raises.
+    A damaged file that is one of `own` counts as its original. Raises as `claim_prefix`, and what `change`
+    raises.
     """
     for _ in range(_ATTEMPTS):
         seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
@@ -122,7 +123,7 @@ def update_cluster(
             return
         if conditional.write(store, CLUSTER_KEY, data, seen):
             return
-    raise StoreUnavailable(f"{CLUSTER_KEY} is written by others again and again")
+    raise StoreUnavailable(f"{CLUSTER_KEY} was written by other processes at each of {_ATTEMPTS} attempts")
 
 
 def take_over(
@@ -136,17 +137,17 @@ def take_over(
     after: ClusterFile | None = None,
     may_be_renewed: bool = True,
 ) -> None:
-    """Name the writer of `stamp` in `cluster.json`, whoever was named before, and who may write beside it.
+    """Name the writer of `stamp` as keeper in `cluster.json`, and the brokers that may write beside it.
 
-    `after`: nobody may have taken it over since that was read, nor renewed it unless it `may_be_renewed`:
-    `StoreUnavailable`. Otherwise raises as `claim_prefix`.
+    `after`: fail where another process has taken the prefix over since that was read, or has renewed it
+    unless it `may_be_renewed`. Raises `StoreUnavailable` then; otherwise raises as `claim_prefix`.
     """
 
     def change(old: ClusterFile) -> ClusterFile:
         found = incarnation_of(old)
         is_same = after is None or found in (incarnation_of(after), stamp.writer.incarnation)
         if not is_same or (after is not None and not may_be_renewed and old.renewals != after.renewals):
-            raise StoreUnavailable(f"{CLUSTER_KEY} was taken over by somebody else at the same moment")
+            raise StoreUnavailable(f"{CLUSTER_KEY} was taken over by another process at the same moment")
         return old._replace(
             stamp=stamp,
             members=members,
@@ -177,10 +178,10 @@ def _decode_or_own(seen: Tagged, own: OwnWrites) -> ClusterFile:
     try:
         return _decode(seen)
     except CorruptionError as e:
-        before = own.before_damage(seen.data)
+        before = own.original_of(seen.data)
         if before is None:
             raise
-        log.warning("%s; it is what this process wrote with a few bytes changed, and is written again", e)
+        log.warning("%s; this process wrote it, and a few bytes have changed since: rewriting it", e)
         return before
 
 
@@ -193,12 +194,12 @@ def _check_owner(cluster: ClusterFile, cluster_id: str) -> None:
 
 
 def incarnation_of(cluster: ClusterFile) -> UUID | None:
-    """The process that `cluster.json` names as the prefix's keeper."""
+    """Return the incarnation of the keeper that `cluster.json` names."""
     return cluster.stamp.writer.incarnation if cluster.stamp is not None else None
 
 
 class Fence:
-    """Whether this process may write, and whether it keeps the prefix. Owned by the event loop."""
+    """Tells whether this process may write, and whether it is the keeper. Owned by the event loop."""
 
     def __init__(
         self,
@@ -207,68 +208,69 @@ class Fence:
         writer: Writer,
         clock: Clock,
         pool: OffloadPool,
-        house: House,
+        owner: PrefixOwner,
         *,
         is_conditional: bool,
     ) -> None:
         self.is_conditional = is_conditional
         self.displaced: str | None = None
-        """why this process writes no more"""
+        """why this process does not write any more"""
         self._store = store
         self._cluster_id = cluster_id
         self._writer = writer
         self._clock = clock
         self._pool = pool
-        self._house = house
+        self._owner = owner
         self._stored_topics = StoredTopics(store, cluster_id)
-        self._may_write = self._is_named = self._was_in = self._gave_up = False
+        self._may_write = self._is_named = self._was_allowed = self._has_given_up = False
         self.unclaimed: str | None = None
-        """why nobody knows yet whether the prefix is this cluster's and how its store writes"""
+        """why the owner of the prefix, and how its store writes, are not known yet"""
         self._members: tuple[UUID, ...] = ()
-        self._looked_ms = 0
+        self._checked_ms = 0
         self.own = OwnWrites()
 
     @property
     def may_write(self) -> bool:
-        """Whether this process was in when it last looked: it has the prefix, or is named by who has."""
+        """True while this process was the keeper, or named by it, at the last check."""
         return self._may_write and self.displaced is None
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process keeps the prefix: it took it over, nobody is known to have done so since, and
-        by the image it is unfenced."""
-        return self._is_named and self.displaced is None and self._house.is_unfenced()
+        """True while this process is the keeper: it took the prefix over, no other is known to have done so
+        since, and it is unfenced by the image."""
+        return self._is_named and self.displaced is None and self._owner.is_unfenced()
 
     @property
     def lacks_members(self) -> bool:
-        """Whether brokers came or went since `cluster.json` was written by this process."""
-        return self.is_ours and self._members != self._house.members()
+        """True where the registered brokers have changed since this process wrote `cluster.json`."""
+        return self.is_ours and self._members != self._owner.members()
 
     def _members_now(self) -> tuple[UUID, ...]:
-        members = self._house.members()
+        members = self._owner.members()
         if len(members) > MAX_MEMBERS:
             raise StorageError(f"{len(members)} brokers cannot share a prefix, at most {MAX_MEMBERS} can")
         return members
 
     async def read(self) -> ClusterFile:
-        """`cluster.json`, written again where it is ours and damaged."""
+        """Return `cluster.json`, rewritten where it is ours and damaged."""
         return await self._pool.run(self._read)
 
     async def read_or_none(self) -> ClusterFile:
-        """As `read`; one that names nobody where there is none, and this process has not seen one."""
+        """Return `cluster.json` as `read` does; an empty one where there is none and this process was never
+        allowed to write."""
         try:
             return await self.read()
         except ObjectNotFound:
-            if self._was_in:
+            if self._was_allowed:
                 raise
             return ClusterFile(self._cluster_id)
 
     def is_foreign(self, cluster: ClusterFile) -> bool:
-        """Whether the file is another cluster's."""
+        """Return whether the file is another cluster's."""
         return cluster.cluster_id != self._cluster_id
 
     async def sign_in(self) -> None:
-        """Have `cluster.json` say that this process uses the prefix."""
+        """Add this process to those that use the prefix, in `cluster.json`."""
         own = self._writer.incarnation
 
         def change(old: ClusterFile) -> ClusterFile:
@@ -288,20 +290,23 @@ class Fence:
         )
 
     def give_up(self) -> None:
-        """Keep the prefix no more, and write nothing until it is known whose it is."""
+        """Stop being the keeper, and write nothing until the owner of the prefix is known."""
         self._is_named = self._may_write = False
-        self._gave_up = True
+        self._has_given_up = True
 
     def is_successor(self, cluster: ClusterFile) -> bool:
-        """Whether this process may follow the one that `cluster` names without another look at the bucket: it
-        is that one, or one that we know and that knew us, so that our metadata is of one past."""
+        """Return whether this process may follow the keeper in `cluster` without another check of the bucket.
+
+        It may where it is that keeper, or where each of the two knows the other: then their metadata has one
+        past.
+        """
         found = incarnation_of(cluster)
         if found is None or found == self._writer.incarnation:
-            return found is not None and not self._gave_up
-        return self._house.knows(found) and self._writer.incarnation in cluster.members
+            return found is not None and not self._has_given_up
+        return self._owner.knows(found) and self._writer.incarnation in cluster.members
 
     async def take_over(self, after: ClusterFile | None = None) -> None:
-        """Become the keeper. As the function of that name."""
+        """Become the keeper, as the function `take_over`."""
         if self.unclaimed is not None:
             raise NotNamed(self.unclaimed)
         if self.displaced is not None:
@@ -316,16 +321,18 @@ class Fence:
             is_conditional=self.is_conditional,
             members=members,
             after=after,
-            may_be_renewed=self._house.is_keeper(),
+            may_be_renewed=self._owner.is_keeper(),
         )
         self._members = members
-        self._is_named = self._may_write = self._was_in = True
-        self._gave_up = False
-        self._looked_ms = self._clock.monotonic_ms()
+        self._is_named = self._may_write = self._was_allowed = True
+        self._has_given_up = False
+        self._checked_ms = self._clock.monotonic_ms()
 
     async def renew(self) -> None:
-        """Have `cluster.json` say once more that this process keeps the prefix, and name the brokers that
-        there are now. `NotNamed` where it does not keep it any more."""
+        """Increment the keeper's counter in `cluster.json`, and name the brokers registered now.
+
+        Raises `NotNamed` where this process is not the keeper any more.
+        """
         members = self._members_now()
 
         def change(old: ClusterFile) -> ClusterFile:
@@ -342,55 +349,57 @@ class Fence:
         self._members = members
 
     async def check(self, max_age_ms: int = 0) -> None:
-        """`Displaced` when a process that is none of our brokers has the prefix; `NotNamed` where ours do not
-        let this one write; what was seen `max_age_ms` ago counts.
+        """Raise unless this process may write; a check at most `max_age_ms` old suffices.
 
-        Raises what the store and the house raise: then nobody knows, and nothing may be written or deleted.
+        Raises `Displaced` when a process that is not a broker of ours has the prefix, `NotNamed` where ours
+        have not named this one, and what the store and the barrier raise: then nothing may be written or
+        deleted.
         """
         if self.displaced is not None:
             raise Displaced(self.displaced)
         if not self._may_write:
             raise NotNamed("the prefix was not taken over yet")
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._looked_ms < max_age_ms:
+        if now_ms - self._checked_ms < max_age_ms:
             return
-        await self.look()
-        self._looked_ms = now_ms
+        await self.refresh()
+        self._checked_ms = now_ms
 
-    async def look(self) -> None:
-        """As `check`, also for a process that is not in yet, or was displaced: its cluster may be back."""
-        await self.judge(await self.read())
+    async def refresh(self) -> None:
+        """Read `cluster.json` and apply it; also for a process that may not write yet, or was displaced: its
+        cluster may be back."""
+        await self.apply(await self.read())
 
-    async def judge(self, cluster: ClusterFile) -> None:
-        """As `look`, of what was read."""
+    async def apply(self, cluster: ClusterFile) -> None:
+        """Set what this process may do by `cluster`. Raises as `check`."""
         if self.unclaimed is not None:
             raise NotNamed(self.unclaimed)
         if self.is_foreign(cluster):
-            self._foreign(cluster)
+            self._reject_foreign(cluster)
         found = incarnation_of(cluster)
         if found == self._writer.incarnation:
-            if self._gave_up:
+            if self._has_given_up:
                 raise NotNamed("this broker has given the prefix up")
-            # also where the answer to taking it over was lost, and where another cluster's file was here
-            self._is_named = self._may_write = self._was_in = True
+            # also where the answer to the take-over was lost, and where another cluster's file was here
+            self._is_named = self._may_write = self._was_allowed = True
             self.displaced = None
             return
         self._is_named = False
-        if found is None or not self._house.knows(found):
-            if self._was_in:
-                await self._house.barrier()
-            if found is None or not self._house.knows(found):
-                self._stranger(found)
+        if found is None or not self._owner.knows(found):
+            if self._was_allowed:
+                await self._owner.barrier()
+            if found is None or not self._owner.knows(found):
+                self._reject_unknown(found)
         self._may_write = self._writer.incarnation in cluster.members
         if not self._may_write:
             raise NotNamed("the broker that keeps the prefix has not named this one yet")
-        self._was_in, self._gave_up, self.displaced = True, False, None
+        self._was_allowed, self._has_given_up, self.displaced = True, False, None
 
-    def _stranger(self, found: UUID | None) -> NoReturn:
-        """Who was in stops; who was not goes on waiting."""
+    def _reject_unknown(self, found: UUID | None) -> NoReturn:
+        """Raise: a process that could write is displaced for good; another one keeps waiting."""
         self._may_write = False
-        if not self._was_in:
-            who = "nobody has it" if found is None else f"a process that is not known ({found}) has it"
+        if not self._was_allowed:
+            who = "it has no keeper" if found is None else f"an unknown process ({found}) keeps it"
             raise NotNamed(f"the prefix was not taken over yet: {who}")
         self.displaced = (
             f"another process ({found}) has taken over the prefix that this one "
@@ -399,44 +408,49 @@ class Fence:
         )
         raise Displaced(self.displaced)
 
-    def _foreign(self, cluster: ClusterFile) -> NoReturn:
-        """Nothing is written to a prefix of another cluster, and nobody ends for that."""
+    def _reject_foreign(self, cluster: ClusterFile) -> NoReturn:
+        """Raise: nothing is written to another cluster's prefix, and the node keeps running."""
         why = (
             f"{CLUSTER_KEY} in the prefix of firn.remote.url is of cluster {cluster.cluster_id}, this node's "
             f"is {self._cluster_id}: this node copies, expires and sweeps nothing until its own is back"
         )
         self._may_write = self._is_named = False
-        if not self._was_in:
+        if not self._was_allowed:
             raise NotNamed(why)
         self.displaced = why
         raise ForeignOwner(why)
 
     async def check_keeper(self) -> None:
-        """As `check`, and `NotNamed` unless this process keeps the prefix."""
+        """Raise as `check`, and `NotNamed` unless this process is the keeper."""
         await self.check()
         if not self.is_ours:
-            raise NotNamed("this broker does not keep the prefix")
+            raise NotNamed("this broker is not the prefix's keeper")
 
-    async def before_erasing(self) -> None:
-        """Before objects are deleted that this process knows to be dead: its image is made as new as the
-        metadata, and a broker that is fenced deletes nothing. Raises as `check`."""
-        await self._house.barrier()
-        if not self._house.is_unfenced():
+    async def check_before_delete(self) -> None:
+        """Raise unless this process may delete its own dead objects. Raises as `check`.
+
+        It passes a barrier first, so that its image is as new as the metadata; a fenced broker deletes
+        nothing.
+        """
+        await self._owner.barrier()
+        if not self._owner.is_unfenced():
             raise NotNamed("this broker is fenced")
         await self.check()
 
-    async def before_housekeeping(self) -> None:
-        """Before objects are looked for that are dead. Raises as `check_keeper`, and `StorageError` where
-        `topics.json` is of later metadata than ours."""
-        offset = await self._house.barrier()
+    async def check_before_sweep(self) -> None:
+        """Raise unless this process may search for dead objects.
+
+        Raises as `check_keeper`, and `StorageError` where `topics.json` is of later metadata than ours.
+        """
+        offset = await self._owner.barrier()
         await self.check_keeper()
-        if self._house.members():
-            why = await self._pool.run(self._stored_topics.why_ahead, self._house.life(), offset)
+        if self._owner.members():
+            why = await self._pool.run(self._stored_topics.why_ahead, self._owner.life(), offset)
             if why is not None:
                 raise StorageError(f"nothing is swept: topics.json: {why}")
 
     def _read(self) -> ClusterFile:
-        """On an offload thread."""
+        """Read `cluster.json`, and rewrite it where it is ours and damaged. Runs on an offload thread."""
         try:
             return read_cluster(self._store)
         except UnknownVersion:

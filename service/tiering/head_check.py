@@ -1,15 +1,15 @@
-"""What a partition's HEAD in the bucket says about our own metadata: may this node judge the partition? [P]
+"""Compare a partition's HEAD in the bucket with the committed catalog entry of this node. [P]
 
-HEAD and the catalog's entry are written one after the other by one writer, so they agree, or HEAD is one
-commit behind. Anything else is a past that came back on one side: a disk restored from a backup, a new disk
-under an old cluster id, two nodes on one prefix, a bucket rolled back. Then what looks dead from here
-may be what is alive, so nothing is written and nothing is deleted until somebody has decided.
+One writer writes the entry first and HEAD second, so they agree, or HEAD is one commit behind. Anything else
+means that one side went back in time: a disk restored from a backup, a new disk under an old cluster id, two
+nodes on one prefix, a bucket rolled back. Objects that look dead to this node may then be live, so it writes
+and deletes nothing until an operator has decided.
 
 >>> ours = CatalogEntry(5, "m5", 1, 0, 50, 5, 500)
->>> judge(ours, None)
-<Verdict.OURS_NEWER: 'ours-newer'>
->>> judge(None, None)
-<Verdict.EQUAL: 'equal'>
+>>> check_head(ours, None)
+<HeadVerdict.OURS_NEWER: 'ours-newer'>
+>>> check_head(None, None)
+<HeadVerdict.EQUAL: 'equal'>
 """
 
 from __future__ import annotations
@@ -22,58 +22,61 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import Head
 
 
-class Verdict(Enum):
-    """How HEAD and our committed entry stand to each other."""
+class HeadVerdict(Enum):
+    """Relation of HEAD to our committed entry."""
 
     EQUAL = "equal"
-    """the same manifest in the same version, or nothing on both sides: this node may judge"""
+    """both name the same manifest in the same version, or there is neither: the objects may be judged"""
     OURS_NEWER = "ours-newer"
-    """HEAD was not written yet, or was rolled back: it is to be written again before anything else"""
+    """HEAD was not written yet, or was rolled back: it has to be written before anything else"""
     HEAD_NEWER = "head-newer"
-    """somebody has committed what we do not know: our metadata is of before, or lags"""
+    """HEAD names a commit that our metadata lacks: our metadata was rolled back, or lags"""
     NO_ENTRY = "no-entry"
-    """there is an archive that our metadata knows nothing of"""
+    """the bucket has an archive that our metadata lacks"""
     FOREIGN = "foreign"
-    """another manifest under our version: two writers have gone on from the same past"""
+    """HEAD names another manifest of our version: two writers continued from one past"""
     UNREADABLE = "unreadable"
-    """HEAD is damaged, and the bucket has manifests that are newer than ours"""
+    """HEAD is damaged, and the bucket has manifests newer than ours"""
 
 
-MAY_GO_ON: Final = frozenset({Verdict.EQUAL, Verdict.OURS_NEWER})
-"""Offsets beyond our entry's were never archived by anybody: appends are safe."""
+MAY_GO_ON: Final = frozenset({HeadVerdict.EQUAL, HeadVerdict.OURS_NEWER})
+"""Verdicts under which no offset beyond our entry's was ever archived: appends are safe."""
 
 
-def judge(entry: CatalogEntry | None, head: Head | None) -> Verdict:
-    """`entry` is the committed one; `head` is None where there is none."""
+def check_head(entry: CatalogEntry | None, head: Head | None) -> HeadVerdict:
+    """Return the verdict on `head` (None: there is none) by the committed `entry`."""
     if head is None:
-        return Verdict.EQUAL if entry is None else Verdict.OURS_NEWER
+        return HeadVerdict.EQUAL if entry is None else HeadVerdict.OURS_NEWER
     if entry is None:
-        return Verdict.NO_ENTRY
+        return HeadVerdict.NO_ENTRY
     if head.version != entry.version:
-        return Verdict.HEAD_NEWER if head.version > entry.version else Verdict.OURS_NEWER
-    return Verdict.EQUAL if head.manifest_key == entry.manifest_key else Verdict.FOREIGN
+        return HeadVerdict.HEAD_NEWER if head.version > entry.version else HeadVerdict.OURS_NEWER
+    return HeadVerdict.EQUAL if head.manifest_key == entry.manifest_key else HeadVerdict.FOREIGN
 
 
-def judge_damaged(entry: CatalogEntry | None, newest_manifest: int) -> Verdict:
-    """The verdict on a HEAD that cannot be read, from the newest version among the manifests' keys (0: none).
+def check_damaged_head(entry: CatalogEntry | None, newest_manifest: int) -> HeadVerdict:
+    """Return the verdict on a HEAD that cannot be read, by the newest version among the manifests' keys (0:
+    none).
 
-    A manifest may be there that was never committed, so only that none is newer than ours says something.
+    That manifest may never have been committed, so only its absence proves anything.
     """
     if entry is None or newest_manifest > entry.version:
-        return Verdict.UNREADABLE
-    return Verdict.OURS_NEWER
+        return HeadVerdict.UNREADABLE
+    return HeadVerdict.OURS_NEWER
 
 
-def problem(verdict: Verdict, tip: TopicIdPartition, entry: CatalogEntry | None, head: Head | None) -> str:
-    """What is wrong, and what to do about it, in a line for people. `tip` may lack the topic's name."""
+def problem(
+    verdict: HeadVerdict, tip: TopicIdPartition, entry: CatalogEntry | None, head: Head | None
+) -> str:
+    """Return one line for operators: what `verdict` means and what to do. `tip` may lack the topic's name."""
     name = str(tip) if tip.topic else f"{tip.topic_id}/{tip.partition}"
     ours = f"version {entry.version}" if entry is not None else "no archive"
     found = f"version {head.version}" if head is not None else "nothing readable"
     what = {
-        Verdict.HEAD_NEWER: "the bucket is ahead of this node's metadata",
-        Verdict.NO_ENTRY: "the bucket has an archive that this node's metadata does not know",
-        Verdict.FOREIGN: "somebody else has committed another manifest under the same version",
-        Verdict.UNREADABLE: "HEAD is damaged and there are newer manifests (firn repair)",
+        HeadVerdict.HEAD_NEWER: "the bucket is ahead of this node's metadata",
+        HeadVerdict.NO_ENTRY: "the bucket has an archive that this node's metadata does not know",
+        HeadVerdict.FOREIGN: "another writer has committed another manifest under the same version",
+        HeadVerdict.UNREADABLE: "HEAD is damaged and there are newer manifests (firn repair)",
     }.get(verdict, verdict.value)
     return (
         f"{name}: {what}: HEAD names {found}, the metadata {ours}; nothing of it is written or deleted "

@@ -1,14 +1,13 @@
-"""The life of one remote segment, from intent to the last byte deleted: states and legal moves. [P]
+"""Life of one remote segment, from intent to the deletion of its last byte: states and legal moves. [P]
 
     PLANNED -> UPLOADING -> UPLOADED -> PROPOSED -> COMMITTED -> PUBLISHED -> DROPPED -> DELETED
                    |            |           |                                               ^
                    +------------+-----------+--------------------> ABANDONED ---------------+
 
-PROPOSED is a written manifest whose commit is not answered: only the catalog's answer, or its entry, may
-move it on, since the commit may have happened although its answer was lost. From COMMITTED there is no way
-back: the object belongs to the log, and the broker that committed it must publish it (HEAD) before
-anything else. Local bytes may go only from PUBLISHED on. An ABANDONED object is an orphan, the sweeper's
-prey.
+PROPOSED: the manifest is written and the commit is not answered. Only the catalog's answer, or its entry, may
+move it on, since the commit may have happened although its answer was lost. COMMITTED cannot be undone: the
+object belongs to the log, and the broker that committed it must publish it (HEAD) before anything else. Local
+bytes may go from PUBLISHED on. An ABANDONED object is an orphan, which the sweeper deletes.
 
 >>> move(SegmentState.UPLOADING, SegmentState.UPLOADED)
 <SegmentState.UPLOADED: 'uploaded'>
@@ -29,7 +28,7 @@ from service.base.errors import InvariantError
 
 
 class SegmentState(Enum):
-    """Where a remote segment stands."""
+    """State of a remote segment."""
 
     PLANNED = "planned"
     UPLOADING = "uploading"
@@ -60,7 +59,7 @@ MOVES: Final[Mapping[SegmentState, frozenset[SegmentState]]] = MappingProxyType(
 
 
 def move(state: SegmentState, to: SegmentState) -> SegmentState:
-    """The state `to`; `InvariantError` when `MOVES` does not lead there from `state`."""
+    """Return the state `to`; raise `InvariantError` when `MOVES` does not lead there from `state`."""
     if to not in MOVES[state]:
         raise InvariantError(f"T1: a remote segment cannot go from {state.value} to {to.value}")
     return to

@@ -1,13 +1,13 @@
-"""Runs the tiering of all partitions of a node: who works when, retries, housekeeping, start and stop.
+"""Tiering of all partitions of a node: schedule, retries, bucket maintenance, start and stop.
 
-One asyncio task, woken by events: a segment was sealed, a partition came or went, its settings or its entry
-changed, its time has come (`agenda`). It assesses those partitions and no others, a slice at a time, and
-starts an asyncio task for each task of a partition: at most `copier_threads` at a time, the one that has
-waited longest first, those that have failed after the others; looks at HEAD, which appends wait for after a
-start, wait for no upload. A task that fails backs off alone (`tasks`). When the store fails it is left alone
-by all (`Breaker`): then one partition at a time tries.
-Beside them `housekeeping` sees to what the brokers of a cluster share. An error that is neither the store's
-nor the data's is a bug and ends `run`, and so the node.
+One asyncio task, woken by events: a segment was sealed, a partition was added or removed, its settings or its
+entry changed, its time has come (`work_queue`). It assesses only those partitions, a slice at a time, and
+starts an asyncio task for each task of a partition: at most `copier_threads` at a time, the longest waiting
+first, failed ones after the others. HEAD comparisons have a lane of their own, so they wait for no upload:
+appends wait for them after a start. A task that fails backs off alone (`tasks`). When the store fails, the
+`Breaker` holds all tasks back, then lets one partition at a time try. Beside them `bucket_maintenance` does
+what the brokers of a cluster share. An error that is neither the store's nor the data's is a bug and ends
+`run`, and so the node.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from service.remote.format.manifest import USUAL_LIMITS, Limits
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.remote.stores.store import ObjectStore
-from service.tiering.archive_attempt import CommitRefused, Deposed, Tools
-from service.tiering.bucket_maintenance import Host, Housekeeping
+from service.tiering.archive_attempt import CommitRefused, Deposed, TieringContext
+from service.tiering.bucket_maintenance import BucketMaintenance, MaintenanceHost
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
@@ -39,37 +39,35 @@ from service.tiering.fence import Displaced, Fence, NotNamed
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.partition_archiver import PartitionWork
-from service.tiering.ports import AbandonedUploads, House, TieredPartition, TieringSettings
+from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.ports import AbandonedUploads, PrefixOwner, TieredPartition, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
-from service.tiering.sole_owner import Alone
+from service.tiering.sole_owner import SoleOwner
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
-from service.tiering.sweeper import Standing, Sweeper
+from service.tiering.sweeper import PartitionLeadership, Sweeper
 from service.tiering.tasks import Task
-from service.tiering.work_queue import Agenda
+from service.tiering.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
 Key = tuple[UUID, int]
 
-_LOOKS: Final = 0
-_WORK: Final = 1
+_HEAD_CHECKS: Final = 0
+_TASKS: Final = 1
 _ASSESS_US: Final = 40
-"""What it takes to assess a partition."""
+"""Estimated time to assess a partition."""
 
 
 class TieringManager:
     """Tiering of one node. Owned by the event loop.
 
-    `writer` is this process, which is told in all that is written; in a cluster its incarnation is that of
-    its registration. `house` are the brokers that share the prefix, None where there is this node alone.
-    `partitions` gives those that this node leads, `find` one of them, whenever they are asked; `changed` is
-    to be called when one came or went, or is led by another; `topics` the topics of the committed image.
-    `is_conditional` says that the store honours conditional
-    writes.
-    `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever. `hurries`: as in
-    `Tools`; `wake` has it asked again.
+    `writer` is this process, named in every object that it writes; in a cluster its incarnation is that of
+    its registration. `owner` is the cluster that shares the prefix, None where this node is alone.
+    `partitions` returns the partitions that this node leads, `find` one of them; call `changed` when one was
+    added or removed, or has another leader. `topics` returns the topics of the committed image.
+    `is_conditional`: the store honours conditional writes. `abandoned_uploads` is for stores that keep
+    unfinished multipart uploads for ever. `is_urgent`: as in `TieringContext`; call `wake` when it changes.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class TieringManager:
         find: Callable[[UUID, int], TieredPartition | None],
         topics: Callable[[], TopicsSnapshot | None],
         world: World,
-        house: House | None = None,
+        owner: PrefixOwner | None = None,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
         abandoned_uploads: AbandonedUploads | None = None,
@@ -91,7 +89,7 @@ class TieringManager:
         manifest_limits: Limits = USUAL_LIMITS,
         probe: Probe = no_probe,
         copy_limit: Callable[[], RateLimit] = RateLimit,
-        hurries: Callable[[TopicIdPartition], bool] = lambda _: False,
+        is_urgent: Callable[[TopicIdPartition], bool] = lambda _: False,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -101,18 +99,18 @@ class TieringManager:
         self._partitions = partitions
         self._find = find
         self._topics = topics
-        self._house: House = house or Alone(self._offset)
+        self._owner: PrefixOwner = owner or SoleOwner(self._offset)
         self._clock = clock = world.clock
         self._random = world.random
         self._pool = OffloadPool(
             world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
         )
         self._free = [2 * settings.copier_threads, settings.copier_threads]
-        """places in the lanes for looks and for all else"""
-        self._agenda: Agenda[Key] = Agenda(len(self._free), clock.monotonic_ms())
+        """free slots in the lanes of HEAD comparisons and of all other tasks"""
+        self._queue: WorkQueue[Key] = WorkQueue(len(self._free), clock.monotonic_ms())
         self._breaker = _breaker(settings)
         self._blocked_until_ms: int | None = None
-        """when the breaker lets somebody try, where anybody waits for that"""
+        """when the breaker lets a partition try, where one waits for that"""
         self._commits = CommitQueue(catalog)
         self._writer = writer
         self._chains = ChainStore(
@@ -120,36 +118,36 @@ class TieringManager:
             stamps=self._stamp, limits=manifest_limits, is_conditional=is_conditional,
         )  # fmt: skip
         self._fence = Fence(
-            store, cluster_id, writer, clock, self._pool, self._house,
+            store, cluster_id, writer, clock, self._pool, self._owner,
             is_conditional=is_conditional,
         )  # fmt: skip
         self._eraser = Eraser(
             store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms,
             self._backoff,
         )  # fmt: skip
-        self._tools = self._tools_of_partitions(world, probe, copy_limit, hurries)
-        self._works: dict[Key, PartitionWork] = {}
+        self._context = self._new_context(world, probe, copy_limit, is_urgent)
+        self._archivers: dict[Key, PartitionArchiver] = {}
         self._busy: set[Key] = set()
-        self._unlooked: set[Key] = set()
-        """those whose HEAD was neither compared since the start nor tried to be"""
-        self._had_looked = False
-        self._is_all_news = True
+        self._unchecked: set[Key] = set()
+        """partitions whose HEAD was not compared since the start, nor failed to be"""
+        self._had_compared_all = False
+        self._is_all_dirty = True
         """every partition is to be assessed: at the start, and when all may have changed"""
         self._wake = asyncio.Event()
-        self._looked = asyncio.Event()
-        self._housekeeping = self._new_housekeeping(
+        self._compared = asyncio.Event()
+        self._maintenance = self._new_maintenance(
             self._new_metadata_copies(metadata, world), self._new_sweeper(abandoned_uploads)
         )
         self._task: asyncio.Task[None] | None = None
 
-    def _tools_of_partitions(
+    def _new_context(
         self,
         world: World,
         probe: Probe,
         copy_limit: Callable[[], RateLimit],
-        hurries: Callable[[TopicIdPartition], bool],
-    ) -> Tools:
-        return Tools(
+        is_urgent: Callable[[TopicIdPartition], bool],
+    ) -> TieringContext:
+        return TieringContext(
             cluster_id=self._cluster_id,
             store=self._store,
             chains=self._chains,
@@ -166,13 +164,13 @@ class TieringManager:
             fence=self._fence,
             store_clock=StoreClock(self._store, world),
             copy_rate=Rate(copy_limit),
-            hurries=hurries,
+            is_urgent=is_urgent,
         )
 
-    def _new_housekeeping(self, metadata: MetadataCopies, sweeper: Sweeper) -> Housekeeping:
-        host = Host(self._has_looked, self._store_pause_ms, self._backoff, self.wake)
+    def _new_maintenance(self, metadata: MetadataCopies, sweeper: Sweeper) -> BucketMaintenance:
+        host = MaintenanceHost(self._has_compared_all, self._store_pause_ms, self._backoff, self.wake)
         own = self._writer.incarnation
-        return Housekeeping(self._tools, self._house, self._topics, metadata, sweeper, host, own)
+        return BucketMaintenance(self._context, self._owner, self._topics, metadata, sweeper, host, own)
 
     def _new_metadata_copies(
         self, metadata: Callable[[], MetadataSnapshot | None], world: World
@@ -198,7 +196,7 @@ class TieringManager:
             self._eraser,
             self._fence,
             self.metrics,
-            self._standing,
+            self._leadership,
             self._live_topics,
             self.settings.grace_ms,
             abandoned_uploads,
@@ -210,12 +208,12 @@ class TieringManager:
     # -- what the node calls ---------------------------------------------------------------------------------
 
     def start(self) -> asyncio.Task[None]:
-        """Begin. The task ends only when it is stopped, or with the error that must end the node."""
+        """Start the task. It ends only when it is stopped, or with the error that must end the node."""
         self._task = asyncio.create_task(self.run(), name="tiering")
         return self._task
 
     async def stop(self) -> None:
-        """End all work; what is half done is an orphan or is found in the catalog after the next start."""
+        """End all work; unfinished work leaves orphans, or is settled by the catalog after the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -223,83 +221,84 @@ class TieringManager:
         await self._pool.close(self.settings.stop_timeout_ms)
 
     def wake(self) -> None:
-        """Look at all partitions: what has changed may be of any of them."""
-        self._is_all_news = True
+        """Have all partitions assessed: any of them may have changed."""
+        self._is_all_dirty = True
         self._wake.set()
 
     def changed(self, topic_id: UUID, partition: int) -> None:
-        """A partition came or went, is led by another, or has another entry, or other settings.
+        """Have a partition assessed: it was added or removed, or has another leader, entry or settings.
 
-        What is being done for one that this node does not lead any more ends before its next effect.
+        Work under way for a partition that this node does not lead any more ends before its next effect.
         """
-        work = self._works.get((topic_id, partition))
-        if work is not None and self._find(topic_id, partition) is not work.partition:
-            work.depose()
-        self._tell((topic_id, partition))
+        archiver = self._archivers.get((topic_id, partition))
+        if archiver is not None and self._find(topic_id, partition) is not archiver.partition:
+            archiver.depose()
+        self._mark_dirty((topic_id, partition))
 
-    def _tell(self, key: Key) -> None:
-        self._agenda.tell(key)
+    def _mark_dirty(self, key: Key) -> None:
+        self._queue.mark_dirty(key)
         self._wake.set()
 
     def topics_changed(self) -> None:
-        """The image has other topics or settings. As `Housekeeping.topics_changed`."""
-        self._housekeeping.topics_changed()
+        """Report that the image has other topics or settings, as `BucketMaintenance.topics_changed`."""
+        self._maintenance.topics_changed()
 
     def topics_deleted(self) -> None:
-        """The image has other tombstones: what they name is deleted after the grace period."""
-        self._housekeeping.topics_deleted()
+        """Report that the image has other tombstones: their topics are deleted after the grace period."""
+        self._maintenance.topics_deleted()
 
     @property
-    def may_let_go(self) -> bool:
-        """Whether local bytes may go because the bucket has them: the prefix is known to be the cluster's."""
+    def may_delete_local(self) -> bool:
+        """True while local bytes may be deleted because the bucket has them: the prefix is known to be the
+        cluster's."""
         return self._fence.may_write and self.metrics.waits is None
 
     @property
     def may_write(self) -> bool:
-        """Whether this process may write to the prefix: it keeps that, or was named by who does."""
+        """True while this process may write to the prefix: it is the keeper, or was named by it."""
         return self._fence.may_write
 
-    def claimed(self, why_not: str | None, *, is_conditional: bool = True) -> None:
-        """Nobody writes to the prefix while it is not known to be this cluster's, for `why_not`; None: it
-        is."""
+    def set_claim(self, why_not: str | None, *, is_conditional: bool = True) -> None:
+        """Set why the prefix is not known to be this cluster's; None: it is. Nothing is written to it until
+        then."""
         self._fence.unclaimed, self._fence.is_conditional = why_not, is_conditional
-        self._housekeeping.office.go_on()
+        self._maintenance.election.wake()
 
     async def sweep(self) -> int:
-        """Look for orphans now; how many were deleted."""
-        return await self._housekeeping.sweep()
+        """Search for orphans now; return how many were deleted."""
+        return await self._maintenance.sweep()
 
     async def heads_compared(self) -> None:
-        """Return once every HEAD was looked at since the start, or could not be, the first time."""
-        while not self._has_looked():
-            self._looked.clear()
-            await self._looked.wait()
+        """Return once every HEAD was compared since the start, or its first comparison failed."""
+        while not self._has_compared_all():
+            self._compared.clear()
+            await self._compared.wait()
 
-    def _has_looked(self) -> bool:
-        return not self._is_all_news and not self._unlooked
+    def _has_compared_all(self) -> bool:
+        return not self._is_all_dirty and not self._unchecked
 
     # -- scheduling ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._housekeeping.run(), name="tiering-housekeeper")
-            tasks.create_task(self._housekeeping.office.run(), name="tiering-office")
+            tasks.create_task(self._maintenance.run(), name="tiering-maintenance")
+            tasks.create_task(self._maintenance.election.run(), name="tiering-election")
             while True:
                 self._wake.clear()
                 await self._pass(tasks)
                 await self._pause(self._wake, self._next_pass_ms())
 
     async def run_once(self) -> None:
-        """Do all there is to do now, housekeeping included, and return."""
-        await self._run_out()
+        """Do all there is to do now, bucket maintenance included, and return."""
+        await self._drain()
         could_write = self._fence.may_write
-        await self._housekeeping.office.act()
+        await self._maintenance.election.run_once()
         if not could_write:
-            await self._run_out()
-        await self._housekeeping.round()
+            await self._drain()
+        await self._maintenance.run_once()
 
-    async def _run_out(self) -> None:
+    async def _drain(self) -> None:
         self.wake()
         async with asyncio.TaskGroup() as tasks:
             while self._wake.is_set() or self._busy:
@@ -316,123 +315,133 @@ class TieringManager:
             return
 
     def _next_pass_ms(self) -> int | None:
-        due = [at for at in (self._agenda.next_due_ms, self._blocked_until_ms) if at is not None]
+        due = [at for at in (self._queue.next_due_ms, self._blocked_until_ms) if at is not None]
         return min(due, default=None)
 
     async def _pass(self, tasks: asyncio.TaskGroup) -> None:
-        """Assess what was told of or is due, a slice at a time, and start what may go."""
+        """Assess the partitions that are dirty or due, a slice at a time, and start the tasks that are
+        ready."""
         piece = Slice()
-        if self._is_all_news:
-            await self._tell_all(piece)
-        while (key := self._agenda.take_news(self._clock.monotonic_ms())) is not None:
+        if self._is_all_dirty:
+            await self._mark_all_dirty(piece)
+        while (key := self._queue.pop_dirty(self._clock.monotonic_ms())) is not None:
             self._assess(key)
             if piece.charge(_ASSESS_US):
                 self._start_ready(tasks)
                 await piece.next_turn()
         self._start_ready(tasks)
-        self._looked.set()
-        if not self._fence.may_write and not self._had_looked and self._has_looked():
-            self._had_looked = True
-            self._housekeeping.office.go_on()  # the prefix may be taken over now
+        self._compared.set()
+        if not self._fence.may_write and not self._had_compared_all and self._has_compared_all():
+            self._had_compared_all = True
+            self._maintenance.election.wake()  # the prefix may be taken over now
 
-    async def _tell_all(self, piece: Slice) -> None:
-        """Have every partition assessed, those among them that came or went unnoticed."""
-        self._is_all_news = False
+    async def _mark_all_dirty(self, piece: Slice) -> None:
+        """Have every partition assessed, also those that were added or removed without a call of
+        `changed`."""
+        self._is_all_dirty = False
         for one in self._partitions():
             key = (one.tip.topic_id, one.tip.partition)
-            if key not in self._works:
-                self._unlooked.add(key)
-            self._agenda.tell(key)
+            if key not in self._archivers:
+                self._unchecked.add(key)
+            self._queue.mark_dirty(key)
             if piece.charge(1):
                 await piece.next_turn()
-        for key in list(self._works):
-            self._agenda.tell(key)
+        for key in list(self._archivers):
+            self._queue.mark_dirty(key)
 
     def _assess(self, key: Key) -> None:
-        """Say where `key` belongs: ready, due later, or nowhere. One that is busy is told of when it ends."""
-        partition, work = self._find(*key), self._works.get(key)
-        if work is not None and (work.is_gone or work.partition is not partition):
-            self._let_go(key, work)
-            work = None
+        """Put `key` where it belongs: ready, delayed, or nowhere. A busy one is marked dirty when its task
+        ends."""
+        partition, archiver = self._find(*key), self._archivers.get(key)
+        if archiver is not None and (archiver.is_deposed or archiver.partition is not partition):
+            self._remove(key, archiver)
+            archiver = None
         if partition is None:
-            self._unlooked.discard(key)
+            self._unchecked.discard(key)
             return
-        if work is None:
-            work = self._works[key] = PartitionWork(partition, self._tools)
-            partition.log.sealed.watch(partial(self._tell, key))
-            self._unlooked.add(key)
+        if archiver is None:
+            archiver = self._archivers[key] = PartitionArchiver(partition, self._context)
+            partition.log.sealed.watch(partial(self._mark_dirty, key))
+            self._unchecked.add(key)
         if key in self._busy:
             return
         now_ms = self._clock.monotonic_ms()
-        if (until_ms := work.retries.waits_until(Task.PLAN, now_ms)) is not None:
-            self._agenda.due(key, until_ms)
+        if (until_ms := archiver.retries.waits_until(Task.PLAN, now_ms)) is not None:
+            self._queue.add_delayed(key, until_ms)
             return
         try:
-            priority = work.assess()
-            self._succeeded(work, Task.PLAN)
+            priority = archiver.assess()
+            self._succeeded(archiver, Task.PLAN)
         except (StorageError, CorruptionError) as e:
-            priority, work.due_ms = None, now_ms + self._failed(work, Task.PLAN, e)
-        if work.was_looked_at or work.retries.count(Task.COMPARE_HEAD) or work.retries.count(Task.PLAN):
-            self._unlooked.discard(key)
+            priority, archiver.due_ms = None, now_ms + self._failed(archiver, Task.PLAN, e)
+        if (
+            archiver.has_compared_head
+            or archiver.retries.count(Task.COMPARE_HEAD)
+            or archiver.retries.count(Task.PLAN)
+        ):
+            self._unchecked.discard(key)
         if priority is None:
-            self._agenda.due(key, work.due_ms)
+            self._queue.add_delayed(key, archiver.due_ms)
         else:
-            self._agenda.ready(key, _LOOKS if work.is_to_be_looked_at else _WORK, priority)
+            self._queue.add_ready(key, _HEAD_CHECKS if archiver.must_compare_head else _TASKS, priority)
 
-    def _let_go(self, key: Key, work: PartitionWork) -> None:
-        """This node has the partition no more, or anew."""
-        del self._works[key]
-        work.depose()
-        work.partition.log.sealed.watch(None)
+    def _remove(self, key: Key, archiver: PartitionArchiver) -> None:
+        """Remove the archiver: this node does not lead the partition any more, or leads it as a new
+        object."""
+        del self._archivers[key]
+        archiver.depose()
+        archiver.partition.log.sealed.watch(None)
         if key not in self._busy:
-            work.abandon()
+            archiver.abandon()
 
     def _start_ready(self, tasks: asyncio.TaskGroup) -> None:
-        """Give free places to those who are ready, as far as the breaker lets them go."""
+        """Start ready tasks in free slots, as far as the breaker allows."""
         self._blocked_until_ms = None
-        for lane in (_LOOKS, _WORK):
-            while self._free[lane] and self._agenda.waiting(lane):
+        for lane in (_HEAD_CHECKS, _TASKS):
+            while self._free[lane] and self._queue.ready_count(lane):
                 now_ms = self._clock.monotonic_ms()
                 if wait_ms := self._breaker.wait_ms(now_ms):
                     self._blocked_until_ms = now_ms + wait_ms
                     return
-                key = self._agenda.take_ready(lane)
+                key = self._queue.pop_ready(lane)
                 assert key is not None
-                work = self._works[key]
-                if work.is_gone:
-                    continue  # it is told of: the next pass lets it go
+                archiver = self._archivers[key]
+                if archiver.is_deposed:
+                    continue  # it is dirty: the next pass removes it
                 self._busy.add(key)
                 self._free[lane] -= 1
-                tasks.create_task(self._turn(key, work, lane), name=f"tiering-{work.partition.tip}")
+                tasks.create_task(
+                    self._run_task(key, archiver, lane), name=f"tiering-{archiver.partition.tip}"
+                )
 
-    async def _turn(self, key: Key, work: PartitionWork, lane: int) -> None:
-        """One task of one partition."""
+    async def _run_task(self, key: Key, archiver: PartitionArchiver, lane: int) -> None:
+        """Run one task of one partition."""
         began_ms = self._clock.monotonic_ms()
         try:
-            await work.turn()
+            await archiver.run_once()
         except Displaced as e:
-            self._housekeeping.office.displaced(e)
+            self._maintenance.election.note_displaced(e)
         except NotNamed:
-            self._housekeeping.office.go_on()  # others will say that this node may
+            self._maintenance.election.wake()  # the keeper has to name this node again
         except Deposed:
-            self._housekeeping.go_on()
+            self._maintenance.wake()
         except (StorageError, CorruptionError, RequestError) as e:
-            if not work.is_gone:
-                self._note_turn(work, e)
-            self._judge_store(key, e, began_ms)
+            if not archiver.is_deposed:
+                self._note_results(archiver, e)
+            self._update_breaker(key, e, began_ms)
         else:
-            self._note_turn(work, None)
-            self._judge_store(key, None, began_ms)
-            self._housekeeping.go_on()
+            self._note_results(archiver, None)
+            self._update_breaker(key, None, began_ms)
+            self._maintenance.wake()
         finally:
             self._free[lane] += 1
             self._busy.discard(key)
-            if work.is_gone:
-                work.abandon()
-            self._tell(key)
+            if archiver.is_deposed:
+                archiver.abandon()
+            self._mark_dirty(key)
 
-    def _judge_store(self, key: Key, error: FirnError | None, began_ms: int) -> None:
-        """Have the breaker know how a unit of work ended."""
+    def _update_breaker(self, key: Key, error: FirnError | None, began_ms: int) -> None:
+        """Record in the breaker how a task ended."""
         if not (is_failure(error) or isinstance(error, Stalled)):
             if self._breaker.answered():
                 log.info("the store answers again")
@@ -446,27 +455,31 @@ class TieringManager:
             uniform=self._random.random(),
         )
         if opened:
-            self.metrics.store = f"the store is left alone for now: {error}"
+            self.metrics.store = f"calls to the store are suspended: {error}"
             self.metrics.store_opened = self._breaker.opened
             if self._breaker.pauses & (self._breaker.pauses - 1) == 0:
-                log.warning("the store is left alone, %d times in a row: %s", self._breaker.pauses, error)
+                log.warning(
+                    "calls to the store are suspended, %d times in a row: %s", self._breaker.pauses, error
+                )
 
-    def _note_turn(self, work: PartitionWork, error: FirnError | None) -> None:
-        """Note how each task of a turn ended, the last one with `error`."""
-        *done, last = work.begun
+    def _note_results(self, archiver: PartitionArchiver, error: FirnError | None) -> None:
+        """Record how each task of a run ended, the last one with `error`."""
+        *done, last = archiver.begun
         for task in done:
-            self._succeeded(work, task)
+            self._succeeded(archiver, task)
         if error is None:
-            self._succeeded(work, last)
+            self._succeeded(archiver, last)
         else:
-            self._failed(work, last, error)
+            self._failed(archiver, last, error)
 
-    def _failed(self, work: PartitionWork, task: Task, error: FirnError) -> int:
-        """Count the failure, and log the first one and every doubling: an outage must not fill the disk with
-        log lines. How long the task waits."""
-        tip, count = work.partition.tip, work.retries.count(task) + 1
+    def _failed(self, archiver: PartitionArchiver, task: Task, error: FirnError) -> int:
+        """Count the failure and log the first one and every doubling; return how long the task waits.
+
+        An outage must not fill the disk with log lines.
+        """
+        tip, count = archiver.partition.tip, archiver.retries.count(task) + 1
         wait_ms = self._backoff(count)
-        work.retries.failed(
+        archiver.retries.failed(
             task, str(error), now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms, wall_ms=self._clock.now_ms()
         )
         self.metrics.failing[task, tip] = str(error)
@@ -479,10 +492,10 @@ class TieringManager:
             )  # fmt: skip
         return wait_ms
 
-    def _succeeded(self, work: PartitionWork, task: Task) -> None:
-        if work.retries.succeeded(task):
-            self.metrics.failing.pop((task, work.partition.tip), None)
-            log.info("%s: tiering can %s again", work.partition.tip, task.value)
+    def _succeeded(self, archiver: PartitionArchiver, task: Task) -> None:
+        if archiver.retries.succeeded(task):
+            self.metrics.failing.pop((task, archiver.partition.tip), None)
+            log.info("%s: tiering can %s again", archiver.partition.tip, task.value)
 
     def _backoff(self, failures: int) -> int:
         settings = self.settings
@@ -495,10 +508,10 @@ class TieringManager:
         )
         return round(pause_ms)
 
-    # -- what housekeeping asks ------------------------------------------------------------------------------
+    # -- callbacks of the parts ------------------------------------------------------------------------------
 
     def _store_pause_ms(self, now_ms: int) -> int:
-        """For how long the store is left alone yet."""
+        """Return how long the breaker still keeps calls from the store."""
         return self._breaker.wait_ms(now_ms) if self._breaker.refuses(now_ms) else 0
 
     def _offset(self) -> int:
@@ -509,16 +522,20 @@ class TieringManager:
         snapshot = self._topics()
         return snapshot.ids if snapshot is not None else None
 
-    def _standing(self, topic_id: UUID, partition: int) -> Standing | None:
-        work = self._works.get((topic_id, partition))
-        epoch = self._house.leader_epoch(topic_id, partition)
-        if work is not None and not work.is_gone and epoch in (None, work.partition.leader_epoch):
-            return Standing(work.partition.leader_epoch, is_ours=True)
-        return Standing(epoch, is_ours=False) if epoch is not None else None
+    def _leadership(self, topic_id: UUID, partition: int) -> PartitionLeadership | None:
+        archiver = self._archivers.get((topic_id, partition))
+        epoch = self._owner.leader_epoch(topic_id, partition)
+        if (
+            archiver is not None
+            and not archiver.is_deposed
+            and epoch in (None, archiver.partition.leader_epoch)
+        ):
+            return PartitionLeadership(archiver.partition.leader_epoch, is_ours=True)
+        return PartitionLeadership(epoch, is_ours=False) if epoch is not None else None
 
 
 def _breaker(settings: TieringSettings) -> Breaker:
-    """One for the store, as patient as partitions are."""
+    """Return the store's breaker, with the back-off of partitions."""
     return Breaker(
         BreakerSettings(
             first_pause_ms=settings.backoff_initial_ms,

@@ -1,9 +1,8 @@
-"""The newest snapshot of the cluster's metadata, beside `topics.json`: an object that `cluster.json` names.
+"""Copy the newest snapshot of the cluster's metadata into the bucket, where `cluster.json` names it.
 
-A `.checkpoint` as the metadata log's own snapshots are. It is uploaded under a key of its own, and named by a
-conditional write after that; those before it go when they are no longer named, but for the last one. Metadata
-that is older than what the bucket has, by life, epoch and offset, is not written: such a node is restored
-from the past.
+The object is a `.checkpoint` like the metadata log's own snapshots. It is uploaded under a key of its own and
+then named by a conditional write; older ones that are no longer named are deleted, except the last. Metadata
+older than the bucket's, by life, epoch and offset, is not written: such a node was restored from a backup.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ log = logging.getLogger(__name__)
 
 _KEPT: Final = 2
 _BYTES_PER_MS: Final = 5_000
-"""Copies that follow each other write no more than this on average."""
+"""Upper bound of the average rate of successive copies."""
 
 
 class MetadataSnapshot(NamedTuple):
-    """All metadata below `end_offset`, whose last record is of `epoch`, in that life of the cluster; `encode`
-    gives the bytes of it."""
+    """All metadata below `end_offset`, whose last record is of `epoch`, in one life of the cluster; `encode`
+    gives its bytes."""
 
     end_offset: int
     epoch: int
@@ -43,12 +42,12 @@ class MetadataSnapshot(NamedTuple):
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """What tells which of two is newer."""
+        """Sort key of snapshots: the newer one has the greater."""
         return self.life, self.epoch, self.end_offset
 
 
 class OlderMetadata(StorageError):
-    """The bucket has metadata that is newer than this node's."""
+    """The bucket has newer metadata than this node."""
 
 
 def write_metadata(
@@ -61,11 +60,11 @@ def write_metadata(
     *,
     is_conditional: bool = True,
 ) -> MetadataRef:
-    """Upload `snapshot`, have `cluster.json` name it, and remove those that nobody needs. Blocks.
+    """Upload `snapshot`, have `cluster.json` name it, and delete older ones that are not needed. Blocks.
 
-    `OlderMetadata` when a newer one is named, `Displaced` when another process than `writer` has the prefix:
-    then at most an object is left that nobody names. Otherwise as `update_cluster`. What is named already
-    and as new is left as it is.
+    Raises `OlderMetadata` when `cluster.json` names a newer one, `Displaced` when another process than
+    `writer` has the prefix: then at most an unnamed object is left. Otherwise raises as `update_cluster`. A
+    snapshot of the same position that is already named is left as it is.
     """
     named = _checked(read_cluster(store), snapshot, writer).metadata
     if named is not None and named.position == snapshot.position:
@@ -73,7 +72,7 @@ def write_metadata(
     data = b"".join(snapshot.encode())
     if len(data) > MAX_METADATA_BYTES:
         raise StorageError(
-            f"metadata of {len(data)} bytes, at most {MAX_METADATA_BYTES} are kept in a bucket"
+            f"metadata of {len(data)} bytes is not copied: at most {MAX_METADATA_BYTES} can be read back"
         )
     key = metadata_key(MetadataKey(snapshot.end_offset, snapshot.epoch, uuid))
     ref = MetadataRef(key, snapshot.end_offset, snapshot.epoch, len(data), crc32c(data), snapshot.life)
@@ -96,16 +95,17 @@ def _checked(cluster: ClusterFile, snapshot: MetadataSnapshot, writer: Writer) -
         raise OlderMetadata(
             f"the bucket has the cluster's metadata up to offset {named.end_offset} of epoch {named.epoch} "
             f"in life {named.life}, this node up to {snapshot.end_offset} of epoch {snapshot.epoch} in life "
-            f"{snapshot.life}: it is not written over (firn.remote.recover takes the bucket's over)"
+            f"{snapshot.life}: it is not overwritten (firn.remote.recover adopts the bucket's)"
         )
     return cluster
 
 
 def _remove_others(store: ObjectStore, ours: MetadataRef) -> None:
-    """Those that were stored before `ours`, which is named now, but for the last of them.
+    """Delete the snapshots stored before `ours`, which is named now, except the last of them.
 
-    Of a later life than the first they go whatever their offsets, which are of an earlier one; else only
-    those of no greater offset. What was stored later is not ours to judge.
+    Where `ours` is of a later life than the first, older snapshots go whatever their offsets, which may be of
+    an earlier life; otherwise only those of no greater offset. This process does not judge what was stored
+    later.
     """
     found = {
         info.key: (info.last_modified_ms, parsed)
@@ -124,7 +124,7 @@ def _remove_others(store: ObjectStore, ours: MetadataRef) -> None:
 
 
 class MetadataCopies:
-    """When the metadata is written. Owned by the event loop; the writing runs on the offload pool."""
+    """Schedule of the metadata's copies. Owned by the event loop; the writing runs on the offload pool."""
 
     def __init__(
         self,
@@ -138,11 +138,11 @@ class MetadataCopies:
         clock: Clock,
         interval_ms: int,
     ) -> None:
-        """`take` gives the committed metadata, None while this node is not the one to write it."""
+        """`take` returns the committed metadata, None while this node is not the one to write it."""
         self._store = store
         self._cluster_id = cluster_id
         self._writer = writer
-        self._take = take
+        self._snapshot = take
         self._new_uuid = new_uuid
         self._pool = pool
         self._fence = fence
@@ -152,15 +152,15 @@ class MetadataCopies:
         self.due_ms = self._soonest_ms = clock.monotonic_ms()
 
     def changed(self, in_ms: int) -> None:
-        """What is worth a copy was committed: write one in `in_ms`, or later after a large one."""
+        """Schedule a copy in `in_ms`, or later after a large one: metadata worth a copy was committed."""
         self.due_ms = min(self.due_ms, max(self._clock.monotonic_ms() + in_ms, self._soonest_ms))
 
     async def run_due(self, now_ms: int) -> None:
-        """Write a copy if it is time and there is anything new. Raises what `write_metadata` does."""
+        """Write a copy if one is due and there is anything new. Raises what `write_metadata` raises."""
         if now_ms < self.due_ms:
             return
         self.due_ms = now_ms + self._interval_ms
-        snapshot = self._take()
+        snapshot = self._snapshot()
         if snapshot is None or snapshot.position <= self._written:
             return
         try:
@@ -180,7 +180,7 @@ class MetadataCopies:
             return
         except Displaced as e:
             self.due_ms = now_ms
-            await self._fence.check()  # who it was, and whether for good
+            await self._fence.check()  # tells which process it is, and whether the loss is final
             raise NotNamed(str(e)) from e
         except (StorageError, CorruptionError, RequestError):
             self.due_ms = now_ms

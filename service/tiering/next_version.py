@@ -17,10 +17,10 @@ from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.tiering.archive_attempt import catalog_entry, commit_of
 from service.tiering.chain import ChainStore, HeadMoved, verdict_on
-from service.tiering.head_check import MAY_GO_ON, Verdict
+from service.tiering.head_check import MAY_GO_ON, HeadVerdict
 
 Writes = Callable[[str], None]
-"""Told each key before anything is written under it"""
+"""Called with each key before anything is written under it"""
 
 
 def load(chains: ChainStore, tip: TopicIdPartition, entry: CatalogEntry) -> Chain:
@@ -75,9 +75,9 @@ def _parent(
 
     `HeadMoved` unless HEAD names it, or, where nothing of it is kept and it cannot be read, an older one.
     """
-    verdict = verdict_on(entry, chains.look(tip))
+    verdict = verdict_on(entry, chains.read_head(tip))
     moved = HeadMoved(f"HEAD of {tip} is not what was published: {verdict.value}")
-    if verdict is not Verdict.EQUAL and (is_kept or verdict not in MAY_GO_ON):
+    if verdict is not HeadVerdict.EQUAL and (is_kept or verdict not in MAY_GO_ON):
         raise moved
     if entry is None:
         return chains.empty(tip)
@@ -86,7 +86,7 @@ def _parent(
     except (StoreRefused, CorruptionError):  # not of a store that is away: it may be read later
         if is_kept:
             raise
-        return chains.unread(tip, entry)
-    if verdict is not Verdict.EQUAL:
-        raise moved  # it can be published, and is to be first: no HEAD means that there was no version before
+        return chains.stand_in(tip, entry)
+    if verdict is not HeadVerdict.EQUAL:
+        raise moved  # publish it first: a missing HEAD would mean that there was no version before
     return manifest

@@ -1,4 +1,4 @@
-"""The `offload` threads and the watch over what runs on them. Owned by the event loop."""
+"""Pool of `offload` threads, and the watchdog over the calls that run on them. Owned by the event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from service.base.errors import StorageError
 from service.base.threads import Threads
-from service.tiering.copier import GivenUp, Progress
+from service.tiering.copier import CallCancelled, CallProgress
 from service.tiering.metrics import TieringMetrics
 
 P = ParamSpec("P")
@@ -16,29 +16,31 @@ T = TypeVar("T")
 
 
 class Stalled(StorageError):
-    """A call moved nothing for so long that nobody waits for it any more. It may still come to an end."""
+    """A call made no progress for too long, so its result is no longer awaited. The call may still finish."""
 
 
 class OffloadPool:
     """Runs blocking calls on bounded threads. A call that hangs keeps its thread, but not its partition.
 
-    There are twice as many threads as callers at a time, so that hanging calls first cost spare threads. A
-    call that was given up while it waited for a thread never begins: what it would do was planned for then.
+    There are twice as many threads as concurrent callers, so that hanging calls first use up spare threads. A
+    call that is cancelled while it waits for a thread never starts: its plan is out of date.
     """
 
     def __init__(self, threads: Threads, concurrency: int, watchdog_ms: int, metrics: TieringMetrics) -> None:
         self._pool = threads.pool("offload", 2 * concurrency)
         self._watchdog_s = watchdog_ms / 1000
         self._metrics = metrics
-        self._running: dict[asyncio.Future[Any], Progress] = {}
+        self._running: dict[asyncio.Future[Any], CallProgress] = {}
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``call(*args, **kwargs)`` on a thread. `Stalled` when it takes longer than the watchdog allows."""
+        """Return ``call(*args, **kwargs)``, run on a thread; raise `Stalled` when it exceeds the watchdog's
+        time."""
         return await self.watch(lambda _: call(*args, **kwargs))
 
-    async def watch(self, call: Callable[[Progress], T]) -> T:
-        """As `run` for a call that reports its progress: only the time since the last byte counts."""
-        progress = Progress()
+    async def watch(self, call: Callable[[CallProgress], T]) -> T:
+        """Run `call`, which reports its progress: the watchdog counts only the time since the last
+        progress."""
+        progress = CallProgress()
         future = asyncio.get_running_loop().run_in_executor(self._pool, _begin, call, progress)
         self._running[future] = progress
         future.add_done_callback(self._ended)
@@ -54,15 +56,15 @@ class OffloadPool:
             raise
         progress.cancelled = True
         self._metrics.stalled_calls += 1
-        raise Stalled(f"nothing moved for {self._watchdog_s:.0f} s")
+        raise Stalled(f"no progress for {self._watchdog_s:.0f} s, the call is cancelled")
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
         self._running.pop(future, None)
         if not future.cancelled():
-            future.exception()  # a call that was given up has nobody else to take its error
+            future.exception()  # mark the error of a cancelled call as retrieved
 
     async def close(self, timeout_ms: int) -> None:
-        """Cancel what can be cancelled, wait for it a little, and leave the rest to its own time-outs."""
+        """Cancel queued calls, wait shortly for running ones, and leave the rest to their own time-outs."""
         running = set(self._running)
         for progress in self._running.values():
             progress.cancelled = True
@@ -71,8 +73,8 @@ class OffloadPool:
             await asyncio.wait(running, timeout=timeout_ms / 1000)
 
 
-def _begin(call: Callable[[Progress], T], progress: Progress) -> T:
-    """On an offload thread, at last."""
+def _begin(call: Callable[[CallProgress], T], progress: CallProgress) -> T:
+    """Run `call` on its offload thread, unless it was cancelled while it was queued."""
     if progress.cancelled:
-        raise GivenUp("given up before it began")
+        raise CallCancelled("cancelled before it started")
     return call(progress)

@@ -1,10 +1,10 @@
-"""Which sealed segments may go to the bucket now, from which offset on, and whose turn it is. [P]
+"""Plan which sealed segments may be uploaded now, from which offset on, and in which order. [P]
 
-A segment may go when it is sealed and lies wholly below the high watermark and the last stable offset:
-what is uploaded can never be truncated again. Segments go in offset order and each continues the chain
-exactly where the catalog says that it ends. The chain may end inside a local segment, because an earlier
-leader rolled its segments elsewhere; that segment then goes from the chain's end on (chains always end at
-a batch border).
+A segment may be uploaded when it is sealed and lies wholly below the high watermark and the last stable
+offset: uploaded records can then never be truncated. Segments go in offset order, and each continues the
+chain exactly at its end by the catalog. The chain may end inside a local segment, because an earlier leader
+rolled its segments elsewhere; that segment is then uploaded from the chain's end on (chains always end at a
+batch border).
 
 >>> class Segment(NamedTuple):
 ...     base_offset: int
@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-_HURRIED: Final = 1
+_URGENT: Final = 1
 _COPY: Final = 2
-YIELDS_MS: Final = 600_000
+FAILURE_DELAY_MS: Final = 600_000
 
 
 class SegmentSpan(Protocol):
-    """What the planner must know of a sealed segment."""
+    """Attributes of a sealed segment that the planner reads."""
 
     @property
     def base_offset(self) -> int: ...
@@ -51,10 +51,10 @@ class Copy(NamedTuple, Generic[S]):
 
 
 class CopyPlan(NamedTuple, Generic[S]):
-    """What may be copied, in order; how far behind the bucket is; what stands in the way.
+    """Uploads in order, the lag of the bucket, and the obstacle.
 
-    `blocked` is None, or why nothing can be copied although something should be. It goes away by itself
-    when the chain lies wholly below the log start offset (expiry drops it); otherwise records are missing.
+    `blocked` is None, or why nothing can be copied although something should be. It resolves itself when the
+    chain lies wholly below the log start offset (expiry drops it); otherwise records are missing.
     """
 
     copies: tuple[Copy[S], ...]
@@ -74,9 +74,9 @@ def plan_copies(
 ) -> CopyPlan[S]:
     """Plan the uploads of one partition.
 
-    `sealed` is in offset order, and may be the oldest ones alone: the lag is that of those given.
+    `sealed` is in offset order and may hold the oldest ones only: the lag is that of those given.
     `chain_start == chain_end` stands for an empty chain, which may begin at any offset at or above
-    `chain_end`; offsets below `log_start_offset` are gone for good and are not copied.
+    `chain_end`; offsets below `log_start_offset` are deleted and not copied.
     """
     limit = min(high_watermark, last_stable_offset)
     is_empty = chain_start == chain_end
@@ -98,22 +98,22 @@ def plan_copies(
     return CopyPlan(tuple(copies), len(copies), sum(copy.segment.size for copy in copies), blocked)
 
 
-def priority(plan: CopyPlan[S], sealed_at_ms: int, *, is_hurried: bool = False) -> tuple[int, int, int]:
-    """Sort key of a plan with copies, the smallest goes first: who has waited longest, then who has most.
+def priority(plan: CopyPlan[S], sealed_at_ms: int, *, is_urgent: bool = False) -> tuple[int, int, int]:
+    """Return the sort key of a plan with copies, smallest first: longest waiting, then most bytes.
 
-    `sealed_at_ms` is of its oldest segment. Those whose disk fills up (`is_hurried`) go before all others;
-    0 in front leaves room before them for what is short and should not wait for uploads.
+    `sealed_at_ms` is that of its oldest segment. Plans of a disk that fills up (`is_urgent`) go first; the
+    leading number leaves 0 for short tasks that must not wait for uploads.
     """
-    return (_HURRIED if is_hurried else _COPY, sealed_at_ms, -plan.lag_bytes)
+    return (_URGENT if is_urgent else _COPY, sealed_at_ms, -plan.lag_bytes)
 
 
 def priority_after_failure(before: tuple[int, int, int], failed_at_ms: int) -> tuple[int, int, int]:
-    """Sort key of what has failed, and had `before` otherwise.
+    """Return the sort key of a failed task whose key was `before`.
 
-    It stands among the copies as if its segment were sealed `YIELDS_MS` after it failed: behind all that
-    has not failed and waits by then, so that what a store refuses again and again never comes before the
-    turn of others; and yet it has its turn while others come without end. Where a disk fills up it stands as
-    if its segment were sealed when it failed.
+    It sorts as if its segment were sealed `FAILURE_DELAY_MS` after the failure. So it goes after every task
+    that has not failed and waits by then, and a segment that the store refuses again and again never delays
+    others; yet it gets its turn however many others arrive. Where the disk fills up it sorts as if its
+    segment were sealed when it failed.
     """
-    is_hurried = before[0] == _HURRIED
-    return (_COPY, failed_at_ms + (0 if is_hurried else YIELDS_MS), before[2])
+    is_urgent = before[0] == _URGENT
+    return (_COPY, failed_at_ms + (0 if is_urgent else FAILURE_DELAY_MS), before[2])

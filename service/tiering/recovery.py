@@ -1,12 +1,11 @@
-"""Reads what the bucket alone says of partitions: chains, epochs and producers that a new disk lacks.
+"""Read from the bucket alone what a new disk lacks: chains, epochs and producers of partitions.
 
-For an operator's takeover (`firn.remote.recover`), never for a node that goes on by itself. Everything is
-read and checked before anything is decided; what cannot be read is told and left alone, be it damaged, gone,
-refused or asleep: one such object keeps no other partition from coming back. Blocks: for a pool's thread.
+For an operator's recovery (`firn.remote.recover`), never for a node that merely restarts. Everything is read
+and checked before anything is decided. An object that cannot be read (damaged, missing, refused, in cold
+storage) is reported and left alone, and holds up no other partition. Blocks: for a pool's thread.
 
-A partition's HEAD decides, unless the catalog of the metadata's copy has a later entry whose manifest is
-there (HEAD is written after the commit). Where HEAD is damaged or gone, the newest manifest that can be read
-does.
+A partition's HEAD decides, unless the catalog of the metadata's copy has a later entry whose manifest exists
+(HEAD is written after the commit). Where HEAD is damaged or missing, the newest readable manifest decides.
 """
 
 from __future__ import annotations
@@ -37,12 +36,14 @@ from service.tiering.archive_attempt import catalog_entry
 from service.tiering.fence import read_cluster
 
 _MANIFESTS_KEPT: Final = 16
-"""Of each partition's manifests the newest are remembered, for where HEAD is damaged or gone."""
+"""Newest manifests of a partition that are remembered, for where HEAD is damaged or missing."""
 
 
 class ArchivedPartition(NamedTuple):
-    """One partition as the bucket has it. `leader_epoch` is the highest that anybody led it in, as far as the
-    bucket knows; `written_ms` when its manifest was written, by its writer's clock, 0 where it does not say.
+    """One partition as the bucket has it.
+
+    `leader_epoch` is its highest leader epoch as far as the bucket knows; `written_ms` is when its manifest
+    was written, by its writer's clock, 0 where the manifest does not say.
     """
 
     topic: str
@@ -51,9 +52,12 @@ class ArchivedPartition(NamedTuple):
     written_ms: int
 
 
-class Archive(NamedTuple):
-    """All partitions; what could not be read, in words; what differs from the metadata's copy, in words; and
-    the highest producer id in the archive, -1 for none."""
+class RecoveredArchive(NamedTuple):
+    """All partitions, the problems of reading them, the differences from the metadata's copy, and the highest
+    producer id.
+
+    `last_producer_id` is -1 where there is none.
+    """
 
     partitions: Mapping[tuple[UUID, int], ArchivedPartition]
     problems: tuple[str, ...]
@@ -62,14 +66,14 @@ class Archive(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a listing shows of one partition: its newest manifests by version."""
+    """Listing of one partition: its newest manifests by version."""
 
     key: HeadKey
     manifests: tuple[tuple[int, str], ...]
 
 
 def check_prefix(store: ObjectStore, cluster_id: str) -> ClusterFile:
-    """`cluster.json`. Raises `ConfigError` when the prefix is another cluster's, or there is nothing."""
+    """Return `cluster.json`. Raises `ConfigError` when the prefix is another cluster's, or empty."""
     try:
         cluster = read_cluster(store)
     except ObjectNotFound as e:
@@ -87,17 +91,17 @@ def read_archive(
     cluster_id: str,
     catalog: Mapping[tuple[UUID, int], CatalogEntry],
     deleted: Collection[UUID],
-) -> Archive:
-    """Every partition below the prefix but those of the topics that are `deleted`.
+) -> RecoveredArchive:
+    """Read every partition of the prefix except those of the `deleted` topics.
 
-    `catalog` is that of the metadata's copy, empty where there is none. `StorageError` when the store does
-    not answer.
+    `catalog` is that of the metadata's copy, empty where there is none. Raises `StorageError` when the store
+    does not answer.
     """
     reader = _ArchiveReader(store, cluster_id)
     found = {one.key: one for one in _listed(store) if one.key.topic_id not in deleted}
     for key in sorted({*found, *(HeadKey(*key) for key in catalog)}):
         reader.read(key, found.get(key, _Found(key, ())), catalog.get(key))
-    return Archive(
+    return RecoveredArchive(
         reader.partitions, tuple(reader.problems), tuple(reader.differences), reader.last_producer_id
     )
 
@@ -122,7 +126,7 @@ def _listed(store: ObjectStore) -> Iterator[_Found]:
 
 
 class _ArchiveReader:
-    """Reads partition after partition, and keeps what is said of them."""
+    """Reads one partition after another and collects the results."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store
@@ -133,7 +137,7 @@ class _ArchiveReader:
         self.last_producer_id = -1
 
     def read(self, key: HeadKey, found: _Found, known: CatalogEntry | None) -> None:
-        """One partition; `known` is its entry in the copy."""
+        """Read one partition; `known` is its entry in the copy."""
         where = f"{DATA_PREFIX}/{key.topic_id}/{key.partition}"
         chain = self._published(key, where)
         if chain is None:
@@ -143,19 +147,19 @@ class _ArchiveReader:
         if chain is None:
             return
         if known is None:
-            self.differences.append(f"{where}: the copy of the metadata does not know its archive")
+            self.differences.append(f"{where}: the copy of the metadata lacks its archive")
         elif chain.manifest.version > known.version:
             self.differences.append(
                 f"{where}: the copy of the metadata has version {known.version} of its archive, up to offset "
                 f"{known.end_offset}; the bucket has version {chain.manifest.version}, up to "
-                f"{chain.manifest.end_offset}, which counts"
+                f"{chain.manifest.end_offset}, which is used"
             )
         try:
             self.partitions[key] = self._partition(chain)
         except UNREADABLE as e:
             raise_of_the_store(e)
             self.problems.append(f"{where}: {e}")
-            self._blind(key, catalog_entry(chain), chain.manifest.topic)
+            self._add_unreadable(key, catalog_entry(chain), chain.manifest.topic)
 
     def _published(self, key: HeadKey, where: str) -> Chain | None:
         try:
@@ -167,20 +171,20 @@ class _ArchiveReader:
         return chain if chain is None or self._is_ours(chain, where) else None
 
     def _committed(self, where: str, known: CatalogEntry) -> Chain | None:
-        """The chain of the copy's entry, which is later than HEAD; None where the bucket has lost it."""
+        """Return the chain of the copy's entry, which is later than HEAD; None where it cannot be read."""
         try:
             chain = open_chain(self._store, known.manifest_key)
         except UNREADABLE as e:
             raise_of_the_store(e)
-            self.problems.append(f"{where}: HEAD is older than the copy of the metadata, and counts: {e}")
+            self.problems.append(f"{where}: HEAD is older than the copy of the metadata, and is used: {e}")
             return None
         self.differences.append(f"{where}: HEAD is older than version {known.version}, which was committed")
         return chain
 
     def _newest(self, key: HeadKey, where: str, found: _Found, known: CatalogEntry | None) -> Chain | None:
-        """The chain of the newest manifest that can be read, where HEAD says nothing."""
+        """Return the chain of the newest readable manifest, where HEAD cannot be used."""
         if not found.manifests and known is None:
-            return None  # nothing was ever published, or HEAD is all there is
+            return None  # nothing was ever published, or only HEAD exists
         least = 0 if known is None else known.version
         for version, group in groupby(reversed(found.manifests), lambda one: one[0]):
             whole = [chain for _, name in group if (chain := self._readable(name, where)) is not None]
@@ -190,11 +194,11 @@ class _ArchiveReader:
                 self.problems.append(f"{where}: two manifests of version {version}, one was committed")
                 break
             if whole and version >= least:
-                self.problems.append(f"{where}: HEAD says nothing, {whole[0].key} is the newest manifest")
+                self.problems.append(f"{where}: HEAD cannot be used, {whole[0].key} is the newest manifest")
                 return whole[0]
         if known is not None:
-            self._blind(key, known)
-        self.problems.append(f"{where}: HEAD says nothing, and no manifest can be read")
+            self._add_unreadable(key, known)
+        self.problems.append(f"{where}: HEAD cannot be used, and no manifest can be read")
         return None
 
     def _readable(self, name: str, where: str) -> Chain | None:
@@ -211,9 +215,11 @@ class _ArchiveReader:
         self.problems.append(f"{where}: {chain.key} is of cluster {chain.manifest.cluster_id}")
         return False
 
-    def _blind(self, key: HeadKey, entry: CatalogEntry, topic: str = "") -> None:
-        """What was committed stays the entry, though it cannot be read: the partition is offline until it can
-        be, and no offset of it is given out again."""
+    def _add_unreadable(self, key: HeadKey, entry: CatalogEntry, topic: str = "") -> None:
+        """Keep the committed entry although it cannot be read.
+
+        The partition is offline until it can be, and none of its offsets is assigned again.
+        """
         self.partitions[key] = ArchivedPartition(topic, entry, entry.leader_epoch, 0)
 
     def _partition(self, chain: Chain) -> ArchivedPartition:

@@ -1,10 +1,10 @@
-"""`topics.json`, which the whole cluster shares: for readers without a broker, and for who restores it.
+"""Write and read `topics.json`, shared by the whole cluster: for readers without a broker, and for recovery.
 
-It is derived from the metadata, whose copy beside it goes before it. A node that has the prefix writes it
-over unless it is of later metadata, by life and offset. Topics in it that have objects and that this node's
-metadata lacks stay listed, apart from the others (`Topics.foreign`), and hold up nothing. One that is damaged
-is written again: what it alone knew is found by the HEADs in the bucket. Functions here block; they run on an
-offload thread or before the loop starts.
+It is derived from the metadata, whose copy beside it takes precedence. The keeper overwrites it unless it is
+of later metadata, by life and offset. Topics in it that have objects and that this node's metadata lacks stay
+listed, apart from the others (`Topics.foreign`), and hold up nothing. A damaged one is rewritten: the HEADs
+in the bucket tell what it alone knew. Functions here block; they run on an offload thread or before the loop
+starts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ log = logging.getLogger(__name__)
 
 
 class TopicsSnapshot(NamedTuple):
-    """The topics of the committed metadata image up to `metadata_offset`, in that life of the cluster.
+    """Topics of the committed metadata image up to `metadata_offset`, in one life of the cluster.
 
-    `rows` makes one of each; it is called on an offload thread, for it takes a while where there are many.
+    `rows` makes one row of each; it is called on an offload thread, because it takes long where there are
+    many.
     """
 
     metadata_offset: int
@@ -50,20 +51,22 @@ class TopicsSnapshot(NamedTuple):
     life: int = 0
 
 
-class Compared(NamedTuple):
-    """What `topics.json` says against a snapshot. `refusal`: why it must not be written over, None where it
-    may be; `damage`: why it cannot be read; `foreign`: its topics that have objects and that the snapshot
-    lacks."""
+class TopicsComparison(NamedTuple):
+    """Result of comparing `topics.json` with a snapshot.
+
+    `refusal`: why it must not be overwritten, None where it may be; `damage`: why it cannot be read;
+    `foreign`: its topics that have objects and that the snapshot lacks.
+    """
 
     refusal: str | None = None
     damage: str | None = None
     foreign: tuple[TopicRow, ...] = ()
 
 
-class Written(NamedTuple):
-    """What came of writing `topics.json`: `etag` is the new object's, empty where it was refused."""
+class TopicsWrite(NamedTuple):
+    """Result of writing `topics.json`: `etag` is the new object's, empty where the write was refused."""
 
-    compared: Compared
+    compared: TopicsComparison
     etag: str = ""
 
 
@@ -76,23 +79,23 @@ def write_topics(
     *,
     behind: str | None = None,
     is_conditional: bool = True,
-) -> Written:
-    """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted. `behind`: why
-    our metadata is older than the bucket's, which a damaged `topics.json` does not tell.
+) -> TopicsWrite:
+    """Replace `topics.json`, or return why not.
 
-    `StoreUnavailable` when somebody else wrote it at the same moment, or when its bytes changed on the way:
-    look again.
+    `deleted` are topics that we know to be deleted. `behind`: why our metadata is older than the bucket's,
+    which a damaged `topics.json` does not tell. Raises `StoreUnavailable` when another process wrote it at
+    the same moment, or its bytes changed on the way: try again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
     compared = _compare(store, cluster_id, snapshot, deleted, seen)
     if compared.damage is not None:
         compared = compared._replace(refusal=behind)
     if compared.refusal is not None:
-        return Written(compared)
+        return TopicsWrite(compared)
     if compared.damage is not None:
         if conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES) != seen:
-            raise StoreUnavailable(f"{TOPICS_KEY} comes with other bytes each time: {compared.damage}")
-        log.warning("topics.json is damaged (%s): it is written again from the metadata", compared.damage)
+            raise StoreUnavailable(f"{TOPICS_KEY} has other bytes at each read: {compared.damage}")
+        log.warning("topics.json is damaged (%s), rewriting it from the metadata", compared.damage)
     data = encode_topics(
         cluster_id,
         snapshot.metadata_offset,
@@ -104,12 +107,12 @@ def write_topics(
     if not is_conditional:
         store.put(TOPICS_KEY, data)
     elif not conditional.write(store, TOPICS_KEY, data, seen):
-        raise StoreUnavailable(f"{TOPICS_KEY} was written by somebody else at the same moment")
-    return Written(compared, etag_of_topics(store))
+        raise StoreUnavailable(f"{TOPICS_KEY} was written by another process at the same moment")
+    return TopicsWrite(compared, etag_of_topics(store))
 
 
 def etag_of_topics(store: ObjectStore) -> str:
-    """What tells this `topics.json` from another; empty where there is none."""
+    """Return a tag that identifies this `topics.json`; empty where there is none."""
     try:
         info = store.head(TOPICS_KEY)
     except ObjectNotFound:
@@ -119,21 +122,21 @@ def etag_of_topics(store: ObjectStore) -> str:
 
 def compare_topics(
     store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot, deleted: Collection[UUID]
-) -> Compared:
-    """Whether `topics.json` may be replaced by `snapshot`, as `write_topics` has it.
+) -> TopicsComparison:
+    """Return whether `snapshot` may replace `topics.json`, as `write_topics` decides it.
 
-    One that the store refuses to give says as little as a damaged one, and keeps nobody from tiering.
+    A `topics.json` that the store refuses to read counts as damaged, and does not stop tiering.
     """
     try:
         seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
     except StoreRefused as e:
         raise_of_the_store(e)
-        return Compared(damage=str(e))
+        return TopicsComparison(damage=str(e))
     return _compare(store, cluster_id, snapshot, deleted, seen)
 
 
 class StoredTopics:
-    """What `topics.json` says of the metadata that it was made of. Called on an offload thread."""
+    """Metadata position of `topics.json`, cached by etag. Called on an offload thread."""
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
         self._store = store
@@ -142,9 +145,10 @@ class StoredTopics:
         self._position = (-1, -1)
 
     def why_ahead(self, life: int, offset: int) -> str | None:
-        """Why our metadata, which ends at `offset`, is not that of whoever wrote it; None where it may be.
+        """Return why `topics.json` is of other or later metadata than ours, which ends at `offset`; None
+        where it is not.
 
-        One that is damaged says nothing. It is read again only where it is another.
+        A damaged one gives None. It is read again only where its etag has changed.
         """
         try:
             etag = self._store.head(TOPICS_KEY).etag
@@ -165,7 +169,8 @@ class StoredTopics:
 
 
 def _why_later(stored: tuple[int, int], ours: tuple[int, int]) -> str | None:
-    """Why `topics.json` is of later metadata than ours, each as (life, offset); None where it is not."""
+    """Return why `topics.json` is of later metadata than ours, each as (life, offset); None where it is
+    not."""
     if stored <= ours:
         return None
     lives = "" if stored[0] == ours[0] else f" (lives {stored[0]} and {ours[0]} of the cluster)"
@@ -178,35 +183,37 @@ def _compare(
     snapshot: TopicsSnapshot,
     deleted: Collection[UUID],
     seen: Tagged | None,
-) -> Compared:
+) -> TopicsComparison:
     if seen is None:
-        return Compared()
+        return TopicsComparison()
     try:
         with naming(TOPICS_KEY):
             stored = decode_topics(seen.data)
     except UnknownVersion as e:
-        return Compared(refusal=str(e))
+        return TopicsComparison(refusal=str(e))
     except CorruptionError as e:
-        return Compared(damage=str(e))
+        return TopicsComparison(damage=str(e))
     if stored.cluster_id != cluster_id:
-        return Compared(refusal=f"it is of cluster {stored.cluster_id}")
+        return TopicsComparison(refusal=f"it is of cluster {stored.cluster_id}")
     why = _why_later((stored.life, stored.metadata_offset), (snapshot.life, snapshot.metadata_offset))
     known = {*snapshot.ids, *deleted}
     lacking = [row for row in (*stored.topics, *stored.foreign) if row.topic_id not in known]
     if why is not None:
         named = ", ".join(f"{row.name} ({row.topic_id})" for row in lacking[:5])
         lacks = f" and lacks {len(lacking)} topics: {named}" if lacking else ""
-        return Compared(refusal=f"{why}{lacks} (firn.remote.recover)")
-    return Compared(foreign=tuple(row for row in lacking if _has_objects(store, row)))
+        return TopicsComparison(refusal=f"{why}{lacks} (firn.remote.recover)")
+    return TopicsComparison(foreign=tuple(row for row in lacking if _has_objects(store, row)))
 
 
 def _has_objects(store: ObjectStore, row: TopicRow) -> bool:
-    """A topic that never was tiered leaves no tombstone when it is deleted, and nothing in the bucket."""
+    """Return whether the topic has objects: one that was never tiered leaves neither a tombstone nor
+    objects."""
     return next(iter(store.list(topic_prefix(row.topic_id))), None) is not None
 
 
 def read_topics(store: ObjectStore) -> Topics | None:
-    """`topics.json` as it lies there, None where there is none. `CorruptionError` when it is damaged."""
+    """Return the stored `topics.json`, None where there is none. Raises `CorruptionError` when it is
+    damaged."""
     try:
         return open_topics(store)
     except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""The house of a node that shares its prefix with nobody. [P]"""
+"""Prefix owner of a node that shares its prefix with no other node. [P]"""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 
 
-class Alone:
-    """Is a `House`: its one node keeps it, leads all there is, and has committed what its image says."""
+class SoleOwner:
+    """`PrefixOwner` of one node: it is the keeper, leads every partition, and its image holds all that is
+    committed."""
 
     def __init__(self, offset: Callable[[], int]) -> None:
-        """`offset` is the one that the image holds."""
+        """`offset` returns the metadata offset of the image."""
         self._offset = offset
 
     def is_keeper(self) -> bool:
@@ -44,10 +45,10 @@ class Alone:
         return ()
 
     def life(self) -> int:
-        return 0  # asked where a prefix is shared
+        return 0  # only a shared prefix uses it
 
     async def barrier(self) -> int:
         return self._offset()
 
     def watch(self, changed: Callable[[], None], /) -> None:
-        """Nothing of it ever changes."""
+        """Ignore `changed`: nothing here ever changes."""

@@ -1,7 +1,7 @@
-"""Named points of the commit protocol, between any two effects that the world can see. [P]
+"""Named points of the commit protocol, between any two effects that are visible outside the process. [P]
 
-A `Probe` is called at each of them on the event loop. The node passes one that does nothing; tests pass
-one that crashes there, which is how "safe to be cut off anywhere" is proved.
+A `Probe` is called at each of them on the event loop. The node passes `no_probe`; tests pass one that crashes
+there, to prove that a crash at any point is safe.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import Enum
 from service.base.types import TopicIdPartition
 
 
-class Step(Enum):
-    """Where a partition's work stands."""
+class CommitStep(Enum):
+    """Points at which a `Probe` is called."""
 
     BEFORE_UPLOAD = "before-upload"
     UPLOADED = "uploaded"
@@ -23,8 +23,8 @@ class Step(Enum):
     PUBLISHED = "published"
 
 
-Probe = Callable[[Step, TopicIdPartition], None]
+Probe = Callable[[CommitStep, TopicIdPartition], None]
 
 
-def no_probe(step: Step, tip: TopicIdPartition) -> None:
-    """Nothing to do here."""
+def no_probe(step: CommitStep, tip: TopicIdPartition) -> None:
+    """Do nothing."""

@@ -1,37 +1,38 @@
-"""Finds objects that no committed chain names and no running upload will: orphans, by their keys alone.
+"""Find objects that no committed chain names and no running upload will: orphans, by their keys alone.
 
-Crashes, lost leaderships and late answers leave orphans; none of them is part of any log. A key is judged
-only by a node that can know: the one that keeps the prefix, whose metadata holds all that was committed
-before the sweep began (`House.barrier`), of a partition whose HEAD is what that metadata says. There it is an
-object whose epoch (in its key) is not above the partition's, and that the chain committed *after* the key
-was listed does not name. Of a partition that this node leads, all that it is not writing now is an orphan:
-uploads of earlier epochs can no longer be committed, and those of ours are guarded. What another node leads
-may be named by a commit that is still to come, until the catalog has passed it by for good:
+Crashes, lost leaderships and late answers leave orphans; none is part of any log. A key is judged only by a
+node that can know: the keeper, whose metadata holds all that was committed before the sweep began
+(`PrefixOwner.barrier`), and only in a partition whose HEAD is what that metadata says. A key is an orphan
+there if its epoch is not above the partition's, and the chain committed *after* the key was listed does not
+name it. In a partition that this node leads, everything that it is not writing now is an orphan: uploads of
+earlier epochs can no longer be committed, and those of the current one are guarded. A key of a partition that
+another node leads may be named by a later commit, until the catalog has passed it for good:
 
-- its epoch is below the partition's: the catalog takes nothing of it any more;
-- the chain has gone beyond where its segment begins, or its manifest's version is taken;
-- what a page lists is in another of its level, or below the chain's start;
-- or the partition has got another epoch or another version since a sweep that began after the key was listed:
-  whatever was made of the ones before is refused.
+- its epoch is below the partition's: the catalog refuses commits of that epoch;
+- the chain has passed the segment's base offset, or the manifest's version is taken;
+- the segments of a page are in another page of its level, or below the chain's start;
+- or the partition has another epoch or another version since a sweep that began after the key was listed:
+  whatever
+was made from the ones before is refused.
 
-All of that stays true once it is, so it is no matter how old the image is by which it is found out, nor how
-long an upload takes, nor what the clocks of the nodes say.
+Each of these stays true once it is. So it does not matter how old the image is, how long an upload takes, or
+what the clocks of the nodes say.
 
 Everything else is left alone: keys that are not of this layout; deleted topics, which the eraser deletes by
-their tombstones; and topics that the metadata knows neither as live nor as deleted. Those are reported: they
-may be all that is left of somebody's archive.
+their tombstones; and topics that the metadata knows neither as live nor as deleted. The last are reported:
+they may be all that is left of an archive.
 
-The order makes it safe without a clock: list, then look at what is guarded, then load the chain. A key
-listed before and guarded after is skipped; one that was committed in between is in the chain. An orphan is
-deleted when two sweeps at least a grace apart have both found it.
+The order makes it safe without a clock: list, then read the guarded keys, then load the chain. A key listed
+before and guarded after is skipped; one that was committed in between is in the chain. An orphan is deleted
+when two sweeps at least a grace apart have both found it.
 
-An unfinished multipart upload is judged the same way, in stores that have such, with no chain to ask: what is
-not finished is not named. It goes once it is older than the grace. An upload of this node that runs is
-guarded, however long it takes, and one of another leader is left alone while it may be committed.
+In stores that have multipart uploads, an unfinished one is judged the same way, without the chain: an
+unfinished object is named by none. It is aborted once it is older than the grace. A running upload of this
+node is guarded, however long it takes, and one of another leader is left alone while it may be committed.
 
-What a store was probed with goes when two sweeps at least a grace apart have found it.
+A probe object is deleted when two sweeps at least a grace apart have found it.
 
-A HEAD that lags, of a partition that this node does not lead, is written on the way: its leader may be gone.
+The sweep also writes a HEAD that lags, of a partition that this node does not lead: its leader may be gone.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ from service.tiering.chain import ChainStore, HeadMoved
 from service.tiering.deleting import DELETE_BATCH, Deleted, FailureRun, delete_each
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence, NotNamed
-from service.tiering.head_check import Verdict, judge
+from service.tiering.head_check import HeadVerdict, check_head
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import AbandonedUploads
@@ -73,69 +74,72 @@ from service.tiering.tasks import Task
 log = logging.getLogger(__name__)
 
 _SEGMENTS: Final = -1
-"""The level below the lowest page's."""
+"""Level below that of the lowest page."""
 _NO_CHAIN: Final = CatalogEntry(NO_VERSION, "", 0, 0, 0, 0, 0)
 _GROUP_US: Final = 20
 _UPLOAD_US: Final = 3
-"""What it takes to judge a partition's keys, and one more for each, or one unfinished upload."""
+"""Estimated time to judge a partition's keys (plus 1 for each key), and to judge one unfinished upload."""
 
 MAX_REMEMBERED: Final = 200_000
-"""Orphans under observation; a bucket with more of them is swept in several rounds."""
+"""Most orphans under observation; a bucket with more is swept in several rounds."""
 
 
-class Standing(NamedTuple):
-    """A partition's leader epoch by our image, and whether this process leads it in that."""
+class PartitionLeadership(NamedTuple):
+    """Leader epoch of a partition by our image, and whether this process leads it in that epoch."""
 
     leader_epoch: int
     is_ours: bool
 
 
 class Mark(NamedTuple):
-    """How far the catalog has come with a partition. Neither ever falls."""
+    """Progress of the catalog with a partition. Neither value ever falls."""
 
     leader_epoch: int
     version: int
 
 
-class Orphan(NamedTuple):
-    """A key that the chain does not name. `mark`: it may be named yet until the catalog has gone beyond what
-    it was when the key was there already; None: never."""
+class UnnamedKey(NamedTuple):
+    """A key that the chain does not name.
+
+    `mark`: a commit may still name it until the catalog has passed this mark, read when the key already
+    existed; None: no commit can.
+    """
 
     key: str
     mark: Mark | None = None
 
 
-class _Seen(NamedTuple):
-    """An orphan that earlier sweeps have found. `mark` is that of the second, so that of a moment at which
-    the key was surely there."""
+class _Sighting(NamedTuple):
+    """An orphan that earlier sweeps found. `mark` is from the second of them, so the key surely existed
+    then."""
 
     first_ms: int
     mark: Mark | None
 
 
-StandingOf = Callable[[UUID, int], Standing | None]
-"""None where it is not known, or not to be judged."""
+LeadershipOf = Callable[[UUID, int], PartitionLeadership | None]
+"""Returns None where it is not known, or not to be judged."""
 LiveTopics = Callable[[], Collection[UUID] | None]
-"""Topics of the committed image; None while it is not known."""
+"""Returns the topics of the committed image; None while it is not known."""
 
 
-class _Judged(NamedTuple):
-    """A partition's keys as judged by its chain, and why some of them could not be."""
+class _GroupResult(NamedTuple):
+    """Result of judging a partition's keys by its chain, and why some could not be judged."""
 
-    verdict: Verdict
-    orphans: list[Orphan]
+    verdict: HeadVerdict
+    orphans: list[UnnamedKey]
     problem: FirnError | None = None
 
 
-class Listed(NamedTuple):
-    """One key of the layout, and whose it is."""
+class ListedKey(NamedTuple):
+    """One key of the layout, with its parsed form."""
 
     key: str
     parsed: SegmentKey | ManifestKey | PageKey | HeadKey
 
 
 class Sweeper:
-    """Orphans seen so far. Owned by the event loop; lists and loads on the offload pool."""
+    """Finds and deletes orphans. Owned by the event loop; lists and loads on the offload pool."""
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class Sweeper:
         eraser: Eraser,
         fence: Fence,
         metrics: TieringMetrics,
-        standing_of: StandingOf,
+        leadership_of: LeadershipOf,
         live_topics: LiveTopics,
         grace_ms: int,
         abandoned_uploads: AbandonedUploads | None = None,
@@ -158,36 +162,36 @@ class Sweeper:
         self._eraser = eraser
         self._fence = fence
         self._metrics = metrics
-        self._standing_of = standing_of
+        self._leadership_of = leadership_of
         self._live_topics = live_topics
         self._grace_ms = grace_ms
         self._abandoned_uploads = abandoned_uploads
-        self._first_seen: dict[str, _Seen] = {}
+        self._sightings: dict[str, _Sighting] = {}
         self._unknown: frozenset[UUID] = frozenset()
 
     async def sweep(self, now_ms: int) -> int:
-        """One walk over the bucket at monotonic `now_ms`; how many orphans were deleted.
+        """Walk over the bucket once at monotonic `now_ms`; return how many orphans were deleted.
 
-        None are while this process is not the prefix's writer. A partition that cannot be judged, and an
-        object that is refused, keep no other from it. Raises what listing raises, what a store raises that
-        does not answer, and `Displaced`.
+        Deletes none while this process is not the keeper. A partition that cannot be judged, and an object
+        whose deletion is refused, hold up no other. Raises what listing raises, what a store raises that does
+        not answer, and `Displaced`.
         """
         if not self._fence.is_ours:
             return 0
-        await self._fence.before_housekeeping()
+        await self._fence.check_before_sweep()
         self._metrics.forget(Task.SWEEP)
         await self._abort_uploads()
         listing = iter(self._store.list(DATA_PREFIX))
-        seen: dict[str, _Seen] = {}
+        seen: dict[str, _Sighting] = {}
         unknown: set[UUID] = set()
         deleted = 0
         failures = FailureRun()
         while chunk := await self._pool.run(_next_chunk, listing):
             if not self._fence.is_ours:
-                raise NotNamed("this broker does not keep the prefix any more")
+                raise NotNamed("this broker is not the prefix's keeper any more")
             overdue = []
             for orphan in await self._orphans(chunk, unknown, failures):
-                before = self._first_seen.get(orphan.key)
+                before = self._sightings.get(orphan.key)
                 if before is not None and self._is_overdue(orphan, before, now_ms):
                     overdue.append(orphan.key)
                 elif len(seen) < MAX_REMEMBERED:
@@ -195,13 +199,13 @@ class Sweeper:
             if overdue:
                 deleted += await self._delete(overdue, failures)
         deleted += await self._sweep_probes(seen, now_ms, failures)
-        self._first_seen = seen
+        self._sightings = seen
         await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
         return deleted
 
     async def _delete(self, overdue: list[str], failures: FailureRun) -> int:
-        """Delete orphans, while this process keeps the prefix; how many went."""
+        """Delete orphans while this process is the keeper; return how many were deleted."""
         await self._fence.check_keeper()
         done = await self._pool.run(delete_each, self._store, overdue)
         self._note_left(done)
@@ -220,24 +224,24 @@ class Sweeper:
         self._metrics.task_errors[Task.SWEEP] += 1
         self._metrics.failing[Task.SWEEP, at] = str(error)
 
-    async def _sweep_probes(self, seen: dict[str, _Seen], now_ms: int, failures: FailureRun) -> int:
-        """Delete what a process that ended left of asking what the store can do; how many."""
+    async def _sweep_probes(self, seen: dict[str, _Sighting], now_ms: int, failures: FailureRun) -> int:
+        """Delete probe objects left by processes that have ended; return how many."""
         overdue = []
         for key in await self._pool.run(_probes, self._store):
-            before = self._first_seen.get(key)
+            before = self._sightings.get(key)
             if before is not None and now_ms - before.first_ms >= self._grace_ms:
                 overdue.append(key)
             else:
-                seen[key] = before or _Seen(now_ms, None)
+                seen[key] = before or _Sighting(now_ms, None)
         return await self._delete(overdue, failures) if overdue else 0
 
-    def _is_overdue(self, orphan: Orphan, before: _Seen, now_ms: int) -> bool:
+    def _is_overdue(self, orphan: UnnamedKey, before: _Sighting, now_ms: int) -> bool:
         if now_ms - before.first_ms < self._grace_ms:
             return False
         return orphan.mark is None or (before.mark is not None and orphan.mark != before.mark)
 
     async def _abort_uploads(self) -> None:
-        """A store that cannot do it, or does not allow it, keeps nothing else from being swept."""
+        """Abort abandoned uploads. A store that cannot, or does not allow it, does not stop the sweep."""
         if self._abandoned_uploads is None:
             return
         try:
@@ -245,7 +249,7 @@ class Sweeper:
         except StorageError as e:
             self._metrics.task_errors[Task.ABORT_UPLOADS] += 1
             self._metrics.failing[Task.ABORT_UPLOADS, None] = str(e)
-            log.warning("unfinished multipart uploads are left where they are until the next sweep: %s", e)
+            log.warning("unfinished multipart uploads cannot be aborted, will retry at the next sweep: %s", e)
             return
         self._metrics.failing.pop((Task.ABORT_UPLOADS, None), None)
         self._metrics.uploads_aborted += aborted
@@ -253,7 +257,8 @@ class Sweeper:
             log.info("%d abandoned multipart uploads aborted", aborted)
 
     async def _dead_uploads(self, keys: Sequence[str]) -> list[str]:
-        """Those of `keys`, listed before this is called, that nobody uploads to for a chain any more."""
+        """Return those of `keys` whose uploads no commit can name any more. They were listed before this
+        call."""
         dead = []
         piece = Slice()
         for key, segment in await self._pool.run(_segments, keys):
@@ -266,16 +271,16 @@ class Sweeper:
     def _is_dead(self, segment: SegmentKey) -> bool:
         if segment.topic_id in self._catalog.tombstones():
             return True
-        standing = self._standing_of(segment.topic_id, segment.partition)
-        if standing is None or segment.leader_epoch > standing.leader_epoch:
+        leadership = self._leadership_of(segment.topic_id, segment.partition)
+        if leadership is None or segment.leader_epoch > leadership.leader_epoch:
             return False
         entry = self._catalog.entry(segment.topic_id, segment.partition) or _NO_CHAIN
-        return standing.is_ours or _is_passed_by(segment, standing.leader_epoch, entry)
+        return leadership.is_ours or _is_superseded(segment, leadership.leader_epoch, entry)
 
     async def _report(self, unknown: frozenset[UUID]) -> None:
-        """Say it once, and again when others come."""
+        """Log unknown topics once, and again when others appear."""
         if not unknown <= self._unknown:
-            await self._fence.before_housekeeping()  # some may have been made while the bucket was listed
+            await self._fence.check_before_sweep()  # some may be created since the listing
             live_topics = self._live_topics() or ()
             unknown = frozenset(
                 one for one in unknown if one not in live_topics and one not in self._catalog.tombstones()
@@ -290,8 +295,10 @@ class Sweeper:
             )
         self._unknown = unknown
 
-    async def _orphans(self, chunk: list[Listed], unknown: set[UUID], failures: FailureRun) -> list[Orphan]:
-        orphans: list[Orphan] = []
+    async def _orphans(
+        self, chunk: list[ListedKey], unknown: set[UUID], failures: FailureRun
+    ) -> list[UnnamedKey]:
+        orphans: list[UnnamedKey] = []
         piece = Slice()
         for (topic_id, partition), listed in groupby(chunk, lambda one: one.parsed[:2]):
             group = [one for one in listed if not self._eraser.is_guarded(one.key)]
@@ -302,39 +309,41 @@ class Sweeper:
                 if topic_id not in self._catalog.tombstones():
                     unknown.add(topic_id)
                 continue
-            standing = self._standing_of(topic_id, partition)
-            if standing is None:
+            leadership = self._leadership_of(topic_id, partition)
+            if leadership is None:
                 continue
             entry = self._catalog.entry(topic_id, partition)
             tip = TopicIdPartition(topic_id, "", partition)
             error: FirnError | None = None
             try:
-                judged = await self._pool.run(self._unnamed, tip, entry, standing, group)
+                judged = await self._pool.run(self._find_unnamed, tip, entry, leadership, group)
                 orphans += judged.orphans
                 error = judged.problem
-                if judged.verdict is Verdict.OURS_NEWER and entry is not None and not standing.is_ours:
+                if judged.verdict is HeadVerdict.OURS_NEWER and entry is not None and not leadership.is_ours:
                     await self._write_late_head(tip, entry)
             except (Displaced, NotNamed):
                 raise
             except (CorruptionError, StorageError) as e:
                 error = e
             if error is not None:
-                # What this chain names is not known; the others are not worse off for it.
+                # The names of this chain are not known; the other partitions go on.
                 self._failed(tip, error)
                 log.error("%s/%d cannot be swept (firn fsck, firn repair): %s", topic_id, partition, error)
             failures.note(error)
         return orphans
 
     async def _write_late_head(self, tip: TopicIdPartition, entry: CatalogEntry) -> None:
-        """Have HEAD name what was committed, if it still names less: a leader that is gone did not."""
+        """Have HEAD name the committed manifest where it still names an older one: the leader that should is
+        gone."""
         await self._fence.check_keeper()
         if await self._pool.run(self._publish, tip, entry):
             self._metrics.heads_repaired += 1
 
     def _publish(self, tip: TopicIdPartition, entry: CatalogEntry) -> bool:
-        """On an offload thread."""
-        seen = self._chains.look(tip)
-        if seen.damage is not None or judge(entry, seen.head) is not Verdict.OURS_NEWER:
+        """Write HEAD by `entry` where it is older; return whether it was written. Runs on an offload
+        thread."""
+        seen = self._chains.read_head(tip)
+        if seen.damage is not None or check_head(entry, seen.head) is not HeadVerdict.OURS_NEWER:
             return False
         self._chains.forget(entry.manifest_key)
         try:
@@ -343,18 +352,24 @@ class Sweeper:
             return False
         return True
 
-    def _unnamed(
-        self, tip: TopicIdPartition, entry: CatalogEntry | None, standing: Standing, listed: list[Listed]
-    ) -> _Judged:
-        """On an offload thread: how HEAD stands to our entry, and the keys that the committed chain does not
-        name. What lies where a page cannot be read is taken for named."""
-        seen = self._chains.look(tip)
-        verdict = judge(entry, seen.head) if seen.damage is None else Verdict.UNREADABLE
-        if verdict is not Verdict.EQUAL:
-            return _Judged(verdict, [])  # ours is not the chain to judge by; the partition's own work says so
+    def _find_unnamed(
+        self,
+        tip: TopicIdPartition,
+        entry: CatalogEntry | None,
+        leadership: PartitionLeadership,
+        listed: list[ListedKey],
+    ) -> _GroupResult:
+        """Return how HEAD relates to our entry, and the keys that the committed chain does not name.
+
+        Keys within an unreadable page count as named. Runs on an offload thread.
+        """
+        seen = self._chains.read_head(tip)
+        verdict = check_head(entry, seen.head) if seen.damage is None else HeadVerdict.UNREADABLE
+        if verdict is not HeadVerdict.EQUAL:
+            return _GroupResult(verdict, [])  # our chain must not judge; the partition's archiver reports it
         manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
         chain = entry or _NO_CHAIN
-        unnamed: list[Orphan] = []
+        unnamed: list[UnnamedKey] = []
         problem: FirnError | None = None
         unread: dict[str, FirnError] = {}
 
@@ -363,13 +378,13 @@ class Sweeper:
 
         for key, parsed in listed:
             try:
-                orphan = _orphan(key, parsed, standing, chain, child_at)
+                orphan = _orphan(key, parsed, leadership, chain, child_at)
             except (CorruptionError, StorageError) as e:
                 problem = e
                 continue
             if orphan is not None:
                 unnamed.append(orphan)
-        return _Judged(verdict, unnamed, problem)
+        return _GroupResult(verdict, unnamed, problem)
 
     def _child_at(
         self,
@@ -379,16 +394,18 @@ class Sweeper:
         level: int,
         unread: dict[str, FirnError],
     ) -> Child | None:
-        """What the chain has at `offset`: its page of `level`, or what is not in one of those yet.
+        """Return what the chain has at `offset`: its page of `level`, or a child that is not in such a page
+        yet.
 
-        What lies wholly below the start offset is not named, even if an immutable page still lists it. Raises
-        what reading a page raises, and remembers it in `unread`, so that none is tried for each key.
+        Children wholly below the start offset are not named, even if an immutable page still lists them. An
+        error of reading a page is raised and remembered in `unread`, so that the page is not read again for
+        each key.
         """
         children: tuple[Child, ...] = manifest.children if manifest is not None else ()
         while True:
             child = next((one for one in children if one.base_offset <= offset <= one.last_offset), None)
             if child is None or manifest is None or child.last_offset < manifest.start_offset:
-                return None  # pages below the start may be gone already: they are not even looked into
+                return None  # pages below the start may be gone already: they are not read
             if not isinstance(child, PageRef) or child.level <= level:
                 return child
             if child.key in unread:
@@ -401,60 +418,64 @@ class Sweeper:
 
 
 ChildAt = Callable[[int, int], Child | None]
-"""What the chain has at an offset: `Sweeper._child_at`."""
+"""Returns what the chain has at an offset and level: `Sweeper._child_at`."""
 
 
 def _orphan(
     key: str,
     parsed: SegmentKey | ManifestKey | PageKey | HeadKey,
-    standing: Standing,
+    leadership: PartitionLeadership,
     chain: CatalogEntry,
     child_at: ChildAt,
-) -> Orphan | None:
-    """What `key` is if the committed `chain` does not name it; None where it does. Raises what reading the
-    chain raises."""
-    epoch, is_passed_by = standing.leader_epoch, False
+) -> UnnamedKey | None:
+    """Return `key` as an `UnnamedKey` if the committed `chain` does not name it, None if it does.
+
+    Raises what reading the chain raises.
+    """
+    epoch, is_superseded = leadership.leader_epoch, False
     if isinstance(parsed, HeadKey):
-        named = chain is not _NO_CHAIN or not standing.is_ours
+        named = chain is not _NO_CHAIN or not leadership.is_ours
     elif isinstance(parsed, PageKey):
         child = child_at(parsed.base_offset, parsed.level)
         named = child is not None and child.key == key
-        is_passed_by = _is_paged(child, parsed, chain)
+        is_superseded = _is_page_superseded(child, parsed, chain)
     else:
         named = parsed.leader_epoch > epoch
         if isinstance(parsed, SegmentKey) and not named:
             child = child_at(parsed.base_offset, _SEGMENTS)
             named = child is not None and child.key == key
         named = named or key == chain.manifest_key
-        is_passed_by = _is_passed_by(parsed, epoch, chain)
+        is_superseded = _is_superseded(parsed, epoch, chain)
     if named:
         return None
-    return Orphan(key, None if standing.is_ours or is_passed_by else Mark(epoch, chain.version))
+    return UnnamedKey(key, None if leadership.is_ours or is_superseded else Mark(epoch, chain.version))
 
 
-def _is_passed_by(parsed: SegmentKey | ManifestKey, leader_epoch: int, chain: CatalogEntry) -> bool:
-    """Whether the catalog takes no commit any more that would name what is not named by `chain`."""
+def _is_superseded(parsed: SegmentKey | ManifestKey, leader_epoch: int, chain: CatalogEntry) -> bool:
+    """Return whether the catalog refuses every further commit that could name the key, which `chain` does not
+    name."""
     if isinstance(parsed, SegmentKey):
         return parsed.leader_epoch < leader_epoch or parsed.base_offset < chain.end_offset
     return parsed.leader_epoch < leader_epoch or parsed.version <= chain.version
 
 
-def _is_paged(child: Child | None, parsed: PageKey, chain: CatalogEntry) -> bool:
-    """Whether no next version makes the page any more: `child`, what lies there, is in one of its level, or
-    lies there no more."""
+def _is_page_superseded(child: Child | None, parsed: PageKey, chain: CatalogEntry) -> bool:
+    """Return whether no later version can make the page: `child`, found at its offset, is in another page of
+    its level, or there is none any more."""
     if child is None:
         return parsed.base_offset < chain.start_offset
     return isinstance(child, PageRef) and child.level == parsed.level
 
 
-def _remembered(orphan: Orphan, before: _Seen | None, now_ms: int) -> _Seen:
+def _remembered(orphan: UnnamedKey, before: _Sighting | None, now_ms: int) -> _Sighting:
     if before is None:
-        return _Seen(now_ms, None)
-    return _Seen(before.first_ms, before.mark or orphan.mark)
+        return _Sighting(now_ms, None)
+    return _Sighting(before.first_ms, before.mark or orphan.mark)
 
 
-def _next_chunk(listing: Iterator[ObjectInfo]) -> list[Listed]:
-    """On an offload thread: keys of the layout among the next ones; none at the end of the listing alone."""
+def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ListedKey]:
+    """Return the keys of the layout among the next ones; none only at the end of the listing. Runs on an
+    offload thread."""
     while infos := list(islice(listing, DELETE_BATCH)):
         if chunk := [one for info in infos if (one := _listed(info.key)) is not None]:
             return chunk
@@ -462,16 +483,17 @@ def _next_chunk(listing: Iterator[ObjectInfo]) -> list[Listed]:
 
 
 def _probes(store: ObjectStore) -> list[str]:
-    """On an offload thread: keys that the store was probed with, as many as are deleted at a time."""
+    """Return keys of probe objects, at most one deletion batch. Runs on an offload thread."""
     return [info.key for info in islice(store.list(PROBE_PREFIX), DELETE_BATCH)]
 
 
 def _segments(keys: Sequence[str]) -> list[tuple[str, SegmentKey]]:
-    """On an offload thread: those of segments; nothing else is ever uploaded in parts."""
+    """Return the keys of segments: nothing else is uploaded in parts. Runs on an offload thread."""
     return [(key, segment) for key in keys if (segment := parse_segment_key(key)) is not None]
 
 
-def _listed(key: str) -> Listed | None:
-    """The key with what it names, None for what is not a partition's (and so never an orphan)."""
+def _listed(key: str) -> ListedKey | None:
+    """Return the key with its parsed form; None for a key that is not a partition's, and so never an
+    orphan."""
     parsed = parse_key(key)
-    return None if parsed is None or isinstance(parsed, (SharedKey, MetadataKey)) else Listed(key, parsed)
+    return None if parsed is None or isinstance(parsed, (SharedKey, MetadataKey)) else ListedKey(key, parsed)

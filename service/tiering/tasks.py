@@ -1,9 +1,9 @@
-"""The tasks of tiering: each of them fails, waits and is tried again by itself. [P]
+"""Tasks of tiering: each fails, backs off and is retried on its own. [P]
 
-Kafka copies and expires in two tasks of a partition (`RLMCopyTask`, `RLMExpirationTask`), so that one that
-fails does not stop the other. Here as well, though one task of a partition runs at a time; and so with what
-one broker does for the whole prefix. A task waits for another one only where it needs its result: nothing is
-copied or expired before HEAD was compared with the metadata and names what was committed last.
+Kafka copies and expires in two tasks of a partition (`RLMCopyTask`, `RLMExpirationTask`), so that a failure
+of one does not stop the other. The same holds here, although a partition runs one task at a time, and for the
+tasks that one broker does for the whole prefix. A task waits for another only where it needs its result:
+nothing is copied or expired before HEAD was compared with the metadata and names the last commit.
 
 >>> retries = Retries()
 >>> retries.failed(Task.EXPIRE, "page gone", now_ms=100, wait_ms=50, wall_ms=7)
@@ -23,18 +23,18 @@ from typing import Final, NamedTuple
 
 
 class Task(Enum):
-    """One kind of work, by its name in metrics, log lines and `firn tiers`."""
+    """Kind of work, by its name in metrics, log lines and `firn tiers`."""
 
     PLAN = "plan"
     """find out what a partition has to do; fails where its log is offline"""
     COMPARE_HEAD = "compare HEAD"
     PUBLISH = "publish"
-    """settle a commit whose outcome is not known, and write HEAD"""
+    """settle a commit whose outcome is unknown, and write HEAD"""
     EXPIRE = "expire"
-    """drop what retention, DeleteRecords or the end of tiering took out of the log"""
+    """drop what retention, DeleteRecords or the end of tiering removed from the log"""
     COPY = "copy"
-    OFFICE = "keep the prefix"
-    """have the keeper's office, or be named by whoever has it"""
+    KEEP_PREFIX = "keep the prefix"
+    """become or stay the prefix's keeper, or be named as a writer by it"""
     DELETE = "delete"
     """delete objects that this broker's own commits dropped"""
     DELETE_TOPICS = "delete topics"
@@ -45,7 +45,7 @@ class Task(Enum):
     ABORT_UPLOADS = "abort uploads"
 
 
-OF_THE_KEEPER: Final = (
+KEEPER_TASKS: Final = (
     Task.DELETE_TOPICS,
     Task.WRITE_TOPICS,
     Task.COMPARE_TOPICS,
@@ -55,47 +55,47 @@ OF_THE_KEEPER: Final = (
 )
 
 
-class Failure(NamedTuple):
-    """The last of `in_a_row` failures of a task; it is not tried before `not_before_ms`."""
+class TaskFailure(NamedTuple):
+    """Last of `in_a_row` failures of a task, which is not retried before `not_before_ms`."""
 
     in_a_row: int
     why: str
     not_before_ms: int
     wall_ms: int
-    """when it failed, by the wall clock"""
+    """time of the failure by the wall clock"""
 
 
 class Retries:
-    """Failing tasks of one partition, or of the prefix. Times are monotonic, `wall_ms` alone is not."""
+    """Failing tasks of one partition, or of the prefix. Times are monotonic except `wall_ms`."""
 
     def __init__(self) -> None:
-        self._failures: dict[Task, Failure] = {}
+        self._failures: dict[Task, TaskFailure] = {}
 
     def failed(self, task: Task, why: str, *, now_ms: int, wait_ms: int, wall_ms: int) -> int:
-        """Note that `task` failed and waits; how often it has failed in a row."""
+        """Record that `task` failed and waits; return how often it has failed in a row."""
         count = self.count(task) + 1
-        self._failures[task] = Failure(count, why, now_ms + wait_ms, wall_ms)
+        self._failures[task] = TaskFailure(count, why, now_ms + wait_ms, wall_ms)
         return count
 
     def succeeded(self, task: Task) -> bool:
-        """Note that `task` came to its end; True when it had failed before."""
+        """Record that `task` succeeded; return True when it had failed before."""
         return self._failures.pop(task, None) is not None
 
-    def get(self, task: Task) -> Failure | None:
-        """The last failure of `task`, None where it did not fail last."""
+    def get(self, task: Task) -> TaskFailure | None:
+        """Return the last failure of `task`; None when its last run did not fail."""
         return self._failures.get(task)
 
     def count(self, task: Task) -> int:
-        """How often `task` has failed in a row."""
+        """Return how often `task` has failed in a row."""
         failure = self._failures.get(task)
         return failure.in_a_row if failure is not None else 0
 
     def waits_until(self, task: Task, now_ms: int) -> int | None:
-        """When `task` may be tried again; None where it may be now."""
+        """Return when `task` may be retried; None where it may be now."""
         failure = self._failures.get(task)
         return failure.not_before_ms if failure is not None and failure.not_before_ms > now_ms else None
 
     @property
     def reason(self) -> str | None:
-        """Each failing task with its last error, in a line; None where none fails."""
+        """Each failing task with its last error, in one line; None where none fails."""
         return "; ".join(f"{task.value}: {one.why}" for task, one in self._failures.items()) or None

@@ -1,15 +1,15 @@
-"""Who is looked at when: what was told of, what waits for a place, and what is due later. [P]
+"""Partition work queue: dirty, ready, delayed. [P]
 
-A key is in at most one of three places. **News**: something has happened to it, it is to be assessed.
-**Ready**: it has work to do and waits for a place in its lane, the smallest priority first. **Due**: it has
-nothing to do, or has failed, and is assessed again at its time. Each step costs O(log n), however many keys
-there are; nothing here ever walks over all of them. Times are milliseconds of a clock that never goes back.
+A key is in at most one of three sets. **Dirty**: something happened to it, so it has to be assessed.
+**Ready**: it has work to do and waits for a free slot in its lane, smallest priority first. **Delayed**: it
+has nothing to do, or has failed, and is assessed again at its due time. Each operation costs O(log n),
+however many keys there are; none walks over all keys. Times are milliseconds of a monotonic clock.
 
->>> agenda = Agenda(lanes=1, now_ms=0)
->>> agenda.ready("b", 0, (2, 2, 0)); agenda.ready("a", 0, (2, 1, 0)); agenda.due("c", 50)
->>> agenda.take_ready(0), agenda.next_due_ms <= 50
+>>> queue = WorkQueue(lanes=1, now_ms=0)
+>>> queue.add_ready("b", 0, (2, 2, 0)); queue.add_ready("a", 0, (2, 1, 0)); queue.add_delayed("c", 50)
+>>> queue.pop_ready(0), queue.next_due_ms <= 50
 ('a', True)
->>> agenda.tell("b"); agenda.take_news(now_ms=50), agenda.take_news(now_ms=50), agenda.take_news(now_ms=50)
+>>> queue.mark_dirty("b"); queue.pop_dirty(now_ms=50), queue.pop_dirty(now_ms=50), queue.pop_dirty(now_ms=50)
 ('b', 'c', None)
 """
 
@@ -25,90 +25,90 @@ from service.base.timing_wheel import Timer, TimingWheel
 K = TypeVar("K", bound=Hashable)
 
 Priority = tuple[int, int, int]
-"""As `planner.priority`: the smallest goes first."""
+"""As of `planner.priority`: the smallest goes first."""
 
 _SLACK: Final = 64
-"""So many entries of a lane that count no more are kept, and as many as there are keys in it."""
+"""A lane keeps this many stale entries, plus as many as it has keys, before it is compacted."""
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     lane: int
     order: int
 
 
-class Agenda(Generic[K]):
-    """The keys of one node's partitions, by what is to be done with them. Owned by the event loop."""
+class WorkQueue(Generic[K]):
+    """Keys of one node's partitions by what is to be done with them. Owned by the event loop."""
 
     def __init__(self, lanes: int, now_ms: int) -> None:
         self._order = count()
-        self._news: dict[K, None] = {}
+        self._dirty: dict[K, None] = {}
         self._ready: list[list[tuple[Priority, int, K]]] = [[] for _ in range(lanes)]
-        self._places: dict[K, _Place] = {}
+        self._positions: dict[K, _Position] = {}
         self._in_lane = [0] * lanes
         self._wheel = TimingWheel(now_ms)
         self._due: dict[K, Timer] = {}
 
-    def tell(self, key: K) -> None:
-        """Something has happened to `key`: it is to be assessed again, wherever it is now."""
-        self._news[key] = None
+    def mark_dirty(self, key: K) -> None:
+        """Have `key` assessed again, whichever set it is in."""
+        self._dirty[key] = None
 
-    def ready(self, key: K, lane: int, priority: Priority) -> None:
-        """`key` waits for a place in `lane`."""
-        self.forget(key)
-        place = self._places[key] = _Place(lane, next(self._order))
+    def add_ready(self, key: K, lane: int, priority: Priority) -> None:
+        """Queue `key` for a slot in `lane`."""
+        self.remove(key)
+        position = self._positions[key] = _Position(lane, next(self._order))
         self._in_lane[lane] += 1
-        heapq.heappush(self._ready[lane], (priority, place.order, key))
+        heapq.heappush(self._ready[lane], (priority, position.order, key))
 
-    def due(self, key: K, due_ms: int | None) -> None:
-        """`key` is to be assessed again at `due_ms`; None: not before it is told of."""
-        self.forget(key)
+    def add_delayed(self, key: K, due_ms: int | None) -> None:
+        """Have `key` assessed again at `due_ms`; None: not before it is marked dirty."""
+        self.remove(key)
         if due_ms is not None:
             self._due[key] = self._wheel.add(due_ms, key)
 
-    def forget(self, key: K) -> None:
-        """`key` is nowhere."""
-        self._news.pop(key, None)
-        place = self._places.pop(key, None)
-        if place is not None:
-            self._in_lane[place.lane] -= 1
-            self._tidy_lane(place.lane)
+    def remove(self, key: K) -> None:
+        """Remove `key` from whichever set it is in."""
+        self._dirty.pop(key, None)
+        position = self._positions.pop(key, None)
+        if position is not None:
+            self._in_lane[position.lane] -= 1
+            self._compact_lane(position.lane)
         timer = self._due.pop(key, None)
         if timer is not None:
             self._wheel.cancel(timer)
 
-    def _tidy_lane(self, lane: int) -> None:
+    def _compact_lane(self, lane: int) -> None:
         if len(self._ready[lane]) > 2 * self._in_lane[lane] + _SLACK:
-            self._ready[lane] = [one for one in self._ready[lane] if self._is_there(lane, one)]
+            self._ready[lane] = [one for one in self._ready[lane] if self._is_current(lane, one)]
             heapq.heapify(self._ready[lane])
 
-    def _is_there(self, lane: int, entry: tuple[Priority, int, K]) -> bool:
-        return self._places.get(entry[2]) == (lane, entry[1])
+    def _is_current(self, lane: int, entry: tuple[Priority, int, K]) -> bool:
+        return self._positions.get(entry[2]) == (lane, entry[1])
 
     @property
     def next_due_ms(self) -> int | None:
-        """When to ask `take_news` again, at the latest; None while nothing is due later."""
+        """Time to call `pop_dirty` again, at the latest; None while no key is delayed."""
         return self._wheel.next_ms()
 
-    def take_news(self, now_ms: int) -> K | None:
-        """The next key to assess: told of, or due by now. None where there is none."""
-        if not self._news:
+    def pop_dirty(self, now_ms: int) -> K | None:
+        """Remove and return the next key to assess, dirty or due by now; None where there is none."""
+        if not self._dirty:
             for item in self._wheel.advance(now_ms):
-                self.tell(cast("K", item))
-        key = next(iter(self._news), None)
+                self.mark_dirty(cast("K", item))
+        key = next(iter(self._dirty), None)
         if key is not None:
-            self.forget(key)
+            self.remove(key)
         return key
 
-    def waiting(self, lane: int) -> int:
-        """How many keys are ready in `lane`."""
+    def ready_count(self, lane: int) -> int:
+        """Return how many keys are ready in `lane`."""
         return self._in_lane[lane]
 
-    def take_ready(self, lane: int) -> K | None:
-        """The ready key of the smallest priority, which is nowhere from now on."""
+    def pop_ready(self, lane: int) -> K | None:
+        """Remove and return the ready key of smallest priority; None where there is none."""
         heap = self._ready[lane]
         while heap:
             entry = heapq.heappop(heap)
-            if self._is_there(lane, entry):
-                self.forget(entry[2])
+            if self._is_current(lane, entry):
+                self.remove(entry[2])
                 return entry[2]
         return None

@@ -11,10 +11,10 @@ from service.node.cold_tier import ColdTier
 from service.partition.partition import Partition
 from service.replicas.tier_state_builder import ArchiveOfLeader
 from service.serving.handlers import delete_records
-from service.tiering import copier, fence, partition_work
-from service.tiering.keeper_election import Office
+from service.tiering import copier, fence, partition_archiver
+from service.tiering.keeper_election import KeeperElection
 from service.tiering.lifecycle import SegmentState
-from service.tiering.partition_archiver import PartitionWork
+from service.tiering.partition_archiver import PartitionArchiver
 from service.tiering.sweeper import Sweeper
 from simulator.plant import dropped_objects_go_before_the_commit, tiering_stopped_by_refusals
 
@@ -34,8 +34,8 @@ def uploads_above_the_high_watermark() -> None:
             sealed, **{**limits, "high_watermark": _ALL, "last_stable_offset": _ALL}
         )
 
-    _swap(partition_work, "plan_copies", make)
-    _swap(PartitionWork, "_limit", lambda _: property(lambda self: _ALL))
+    _swap(partition_archiver, "plan_copies", make)
+    _swap(PartitionArchiver, "_limit", lambda _: property(lambda self: _ALL))
 
 
 def deposed_leaders_commit() -> None:
@@ -47,7 +47,7 @@ def deposed_leaders_commit() -> None:
         )
 
     _swap(catalog_control, "decide_commit", make)
-    _swap(PartitionWork, "_check_led", lambda _: lambda self: None)
+    _swap(PartitionArchiver, "_check_led", lambda _: lambda self: None)
 
 
 def epoch_of_the_copier() -> None:
@@ -104,7 +104,7 @@ def head_before_the_commit() -> None:
 
         return hasty
 
-    _swap(PartitionWork, "_settle", make)
+    _swap(PartitionArchiver, "_settle", make)
 
 
 def swept_without_a_barrier() -> None:
@@ -137,7 +137,7 @@ def lost_disks_are_not_noticed() -> None:
 
 def the_office_is_the_lowest_id_s() -> None:
     """The lowest unfenced broker keeps the prefix, whether it can or not, and nobody else ever does."""
-    _swap(Office, "_is_next", lambda _: lambda self, cluster, now_ms: self._house.is_keeper())
+    _swap(KeeperElection, "_is_next", lambda _: lambda self, cluster, now_ms: self._owner.is_keeper())
 
 
 def any_prefix_is_the_cluster_s() -> None:
@@ -146,7 +146,7 @@ def any_prefix_is_the_cluster_s() -> None:
     async def nothing(*_: Any) -> None:
         return None
 
-    _swap(Office, "_why_unproved", lambda _: nothing)
+    _swap(KeeperElection, "_why_unproved", lambda _: nothing)
 
 
 def followers_trust_any_prefix() -> None:

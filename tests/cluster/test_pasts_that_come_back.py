@@ -118,7 +118,7 @@ def test_a_new_disk_under_the_old_cluster_id_deletes_nothing_and_takes_over_what
     shutil.rmtree(node.data)
     node.settings["firn.cluster.id"] = fsck(disk_store)["cluster_id"]
     node.start()
-    wait_until("the node to say so", lambda: says(node, "topics.json is left as it is"))
+    wait_until("the node to say so", lambda: says(node, "topics.json is not overwritten"))
     let_sweeps_pass()
     assert segments(disk_store) == before
     assert "later" in disk_store.read("topics.json").decode()

@@ -125,7 +125,7 @@ def check(cluster: Cluster, store: Store, writers: Writers) -> None:
     assert len(fsck(store)["partitions"]) == len(PARTITIONS)
     print("; ".join(told), f"{aside} replicas set aside", sep="; ", flush=True)
     # what was set aside is named at each start, and a store that is away at each pause
-    found = complaints(cluster, "not a replica in use", "the store is left alone")
+    found = complaints(cluster, "not a replica in use", "calls to the store are suspended")
     assert found == [], "\n".join(found[:20])
 
 

@@ -20,7 +20,7 @@ from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
-from service.tiering.copier import Progress, copy_segment
+from service.tiering.copier import CallProgress, copy_segment
 from service.tiering.fence import claim_prefix
 from service.tiering.planner import Copy
 from service.tiering.shared_objects import TopicsSnapshot, write_topics
@@ -95,7 +95,7 @@ def _offload_log(
         if segment.base_offset < manifest.end_offset:
             continue
         identity = SegmentIdentity(CLUSTER_ID, *tip, segment.base_offset, segment.last_offset, 0, uuid4())
-        entry = copy_segment(store, Copy(segment, segment.base_offset), identity, Progress(), block_bytes)
+        entry = copy_segment(store, Copy(segment, segment.base_offset), identity, CallProgress(), block_bytes)
         chain = chains.append(manifest, [entry], 0, lambda key: None)
         manifest = chain.manifest
     if chain is None:

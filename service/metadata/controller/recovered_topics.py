@@ -19,7 +19,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import TopicRow, Topics
 
 if TYPE_CHECKING:  # who has no bucket carries none of that room's code
-    from service.tiering.recovery import Archive, ArchivedPartition
+    from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 
 _TIERED: Final = {"remote.storage.enable": "true"}
 """All that is known of the settings of a topic that only its archive tells of."""
@@ -54,7 +54,7 @@ class TopicsFound(NamedTuple):
 
 
 def recovered_topics(
-    copy: MetadataImage | None, listed: Topics | None, archive: Archive, deleted: Iterable[UUID] = ()
+    copy: MetadataImage | None, listed: Topics | None, archive: RecoveredArchive, deleted: Iterable[UUID] = ()
 ) -> TopicsFound:
     """What is brought back. `deleted`: topics that this node knows to be deleted, beside those of the copy.
 

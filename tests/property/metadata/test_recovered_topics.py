@@ -15,7 +15,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.records import ConfigRecord, PartitionRecord, TombstoneRecord, TopicRecord
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import TopicRow, Topics
-from service.tiering.recovery import Archive, ArchivedPartition
+from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 
 NAMES = ["a", "b", "c"]
 IDS = [UUID(int=number) for number in range(1, 6)]
@@ -79,7 +79,7 @@ def test_what_comes_back_is_one_cluster_that_keeps_what_the_copy_does_not_vouch_
     is_copy_newer: bool,
 ) -> None:
     copy = None if copied is None else image_of(copied, dead)
-    archive = Archive(
+    archive = RecoveredArchive(
         {key: ArchivedPartition(name, ENTRY, 1, at) for key, (name, at) in archived.items()}, (), (), -1
     )
     rows = None if listed is None else listed_of(listed, listed_offset)
@@ -116,7 +116,7 @@ def test_what_comes_back_is_one_cluster_that_keeps_what_the_copy_does_not_vouch_
 
 def test_the_topic_that_was_made_again_after_the_copy_has_the_name() -> None:
     copy = image_of({IDS[0]: ("orders", 1, "-1")}, set())
-    archive = Archive(
+    archive = RecoveredArchive(
         {
             (IDS[0], 0): ArchivedPartition("orders", ENTRY, 1, 100),
             (IDS[1], 0): ArchivedPartition("orders", ENTRY, 1, 50),
@@ -136,7 +136,7 @@ def test_the_topic_that_was_made_again_after_the_copy_has_the_name() -> None:
 def test_settings_that_topics_json_has_newer_are_taken_and_not_vouched_for() -> None:
     copy = image_of({IDS[0]: ("orders", 1, "1000"), IDS[1]: ("same", 1, "1000")}, set())
     made = {IDS[0]: ("orders", 2, "-1"), IDS[1]: ("same", 1, "1000")}
-    newer = recovered_topics(copy, listed_of(made, OFFSET + 1), Archive({}, (), (), -1))
+    newer = recovered_topics(copy, listed_of(made, OFFSET + 1), RecoveredArchive({}, (), (), -1))
     orders, same = sorted(newer.topics)
     assert (orders.configs, orders.partition_count, orders.settings_unknown) == (
         {"retention.ms": "-1"},
@@ -144,7 +144,7 @@ def test_settings_that_topics_json_has_newer_are_taken_and_not_vouched_for() -> 
         True,
     )
     assert not same.settings_unknown
-    older = recovered_topics(copy, listed_of(made, OFFSET), Archive({}, (), (), -1))
+    older = recovered_topics(copy, listed_of(made, OFFSET), RecoveredArchive({}, (), (), -1))
     assert [(one.configs["retention.ms"], one.settings_unknown) for one in sorted(older.topics)] == [
         ("1000", False)
     ] * 2

@@ -23,7 +23,7 @@ from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
 from service.remote.format.manifest import Limits
 from service.tiering.fence import NotNamed
-from service.tiering.steps import Step
+from service.tiering.steps import CommitStep
 from tests.property.tiering.test_commit_protocol import FAULTS, GRACE_MS, SIM_SETTINGS, LateStore
 from tests.unit.tiering.clusters import Member, Quorum
 from tests.unit.tiering.world import Crash, Fault, Replica, no_faults, no_probe
@@ -80,7 +80,7 @@ class Simulation:
         def at_the_controller(operation: str, key: str) -> Fault:
             return rng.choice((Fault.FAIL, Fault.LIE)) if rng.random() < self.fault_share else Fault.PASS
 
-        def probe(step: Step, tip: TopicIdPartition) -> None:
+        def probe(step: CommitStep, tip: TopicIdPartition) -> None:
             if rng.random() < self.crash_share:
                 raise Crash(step.value)
 

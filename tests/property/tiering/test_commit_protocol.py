@@ -32,7 +32,7 @@ from service.remote.format.stamp import Writer
 from service.remote.stores.errors import PreconditionFailed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.shared_objects import TopicsSnapshot
-from service.tiering.steps import Step
+from service.tiering.steps import CommitStep
 from tests.unit.tiering.catalogs import ImageCatalog, Wire, by_rpc
 from tests.unit.tiering.world import SETTINGS, Crash, Fault, MemoryCatalog, Replica, World, no_faults
 
@@ -148,7 +148,7 @@ class Simulation:
         def decide(operation: str, key: str) -> Fault:
             return rng.choice(FAULTS) if rng.random() < self.fault_share else Fault.PASS
 
-        def probe(step: Step, tip: TopicIdPartition) -> None:
+        def probe(step: CommitStep, tip: TopicIdPartition) -> None:
             if rng.random() < self.crash_share:
                 raise Crash(step.value)
 

@@ -1,4 +1,4 @@
-"""Who keeps a shared prefix, by the image: `ClusterHouse`."""
+"""Who keeps a shared prefix, by the image: `ClusterPrefixOwner`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from service.base.errors import StorageError
 from service.controller_client import prefix_owner
-from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.metadata.image import MetadataImage
 from tests.unit.tiering.clusters import NOBODY, Quorum
 
@@ -24,7 +24,7 @@ class Node:
         self.changes = 0
         self.moved: list[tuple[UUID, int]] = []
         self.image: MetadataImage = quorum.image
-        self.house = ClusterHouse(number, UUID(int=number), lambda: self.image, self._barrier)
+        self.house = ClusterPrefixOwner(number, UUID(int=number), lambda: self.image, self._barrier)
         self.house.watch(self._changed)
 
     async def _barrier(self) -> int:
@@ -35,7 +35,7 @@ class Node:
     def _changed(self) -> None:
         self.changes += 1
 
-    def go_on(self) -> ClusterHouse:
+    def go_on(self) -> ClusterPrefixOwner:
         for before, image, delta in self.quorum.log[self.read :]:
             self.image = image
             self.house.published(before, image, delta)

@@ -27,7 +27,7 @@ from service.remote.format.segment_object import decode_footer, encode_footer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.recovery import read_archive
-from service.tiering.steps import Step
+from service.tiering.steps import CommitStep
 from tests.unit.inspect.archives import copy_metadata
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, World, crash_at
 
@@ -70,7 +70,7 @@ def test_orphans_are_found_and_deleted_and_nothing_live_is(world: World) -> None
 
 def test_a_commit_that_head_does_not_name_yet_is_never_swept(world: World) -> None:
     copy_metadata(world)
-    world.probe = crash_at(Step.COMMITTED)
+    world.probe = crash_at(CommitStep.COMMITTED)
     world.fill(1)
     assert not world.run()
     live = world.live_keys()

@@ -35,7 +35,7 @@ from service.metadata.records import (
     TopicRecord,
 )
 from service.remote.catalog import CatalogEntry
-from service.tiering.recovery import Archive
+from service.tiering.recovery import RecoveredArchive
 from tests.unit.metadata.controllers import AnyConfig
 
 ID, LIFE = UUID(int=7), UUID(int=70)
@@ -280,7 +280,7 @@ def test_who_names_a_topic_s_retention_says_that_its_settings_are_known() -> Non
 
 def test_settings_that_were_not_known_at_the_first_recovery_are_not_at_the_second() -> None:
     first, _ = adopted(MetadataImage(), KEPT._replace(settings_unknown=True))
-    found = recovered_topics(first, None, Archive({}, (), (), -1))
+    found = recovered_topics(first, None, RecoveredArchive({}, (), (), -1))
     assert [one.settings_unknown for one in found.topics] == [True]
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from service.base.threads import SystemThreads
 from service.config.settings import BrokerConfig
-from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.node.cold_tier import ColdTier
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
@@ -88,9 +88,9 @@ def test_it_copies_what_it_leads_and_stops_with_the_change_that_deposes_it(tmp_p
         tier = ColdTier(config, make_world(), "cluster-of-the-tests-1", lambda *_: bucket, OURS)
 
         here = Here(node)  # type: ignore[arg-type]
-        house = ClusterHouse(1, OURS, lambda: node.image, here.barrier)
+        house = ClusterPrefixOwner(1, OURS, lambda: node.image, here.barrier)
         await tier.claim()
-        node.plane = SimpleNamespace(catalog=here, house=house)
+        node.plane = SimpleNamespace(catalog=here, prefix_owner=house)
         running = asyncio.create_task(tier.run(node))  # type: ignore[arg-type]
         try:
             await until(lambda: logs.lag(logs.replicas[0]) == 0 and _named() is not None)

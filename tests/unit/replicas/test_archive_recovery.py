@@ -15,7 +15,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MetadataKey, metadata_key
 from service.remote.format.manifest_codec import MetadataRef
 from service.replicas.archive_recovery import Bucket, found_of
-from service.tiering.recovery import Archive, ArchivedPartition
+from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 from tests.support.world import WORLD
 
 TOPIC = UUID(int=7)
@@ -32,7 +32,7 @@ def doubt_where(written_ms: int, publisher: Publisher) -> str | None:
     image = replace(MetadataImage(), offset=9, epoch=3, timestamp_ms=LAST_RECORD_MS)
     ref = MetadataRef(metadata_key(MetadataKey(10, 3, UUID(int=1))), 10, 3, 100, 0)
     entry = CatalogEntry(1, "manifest", 1, 0, 10, 1, 100)
-    archive = Archive({(TOPIC, 0): ArchivedPartition("events", entry, 1, written_ms)}, (), (), -1)
+    archive = RecoveredArchive({(TOPIC, 0): ArchivedPartition("events", entry, 1, written_ms)}, (), (), -1)
     newest = NewestCopy(MetadataCopy(ref, image, 5_000), ref, ())
     return found_of(Bucket(newest, None, archive, ()), MetadataImage(), publisher).doubt
 

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.threads import SystemThreads
 from service.controller_client.controller_channel import Controllers
-from service.controller_client.prefix_owner import ClusterHouse
+from service.controller_client.prefix_owner import ClusterPrefixOwner
 from service.controller_client.remote_log_catalog import (
     Registration,
     RpcCatalog,
@@ -316,7 +316,7 @@ class Member(World):
         self.is_cut_off = False
         self.incarnations: list[UUID] = []
         self.wire = ClusterWire(quorum, random or Random(number)) if is_remote else None
-        self.house: ClusterHouse | None = None
+        self.house: ClusterPrefixOwner | None = None
         self.metadata: MetadataSnapshot | None = None
         super().__init__(tmp / str(number), bucket, quorum, seed=seed + number, **options)
 
@@ -333,7 +333,7 @@ class Member(World):
             controllers = Controllers(self.number, OneController(), self.wire, retry_ms=1)
             registration = Registration(self.number, self.broker_epoch)
             catalog = RpcCatalog(controllers, here, lambda: registration, timeout_ms=60)
-        house = ClusterHouse(self.number, incarnation, lambda: self.image, catalog.barrier)
+        house = ClusterPrefixOwner(self.number, incarnation, lambda: self.image, catalog.barrier)
         manager = TieringManager(
             self.store,
             catalog,
@@ -344,7 +344,7 @@ class Member(World):
             topics=self.topics,
             metadata=lambda: self.metadata,
             world=world,
-            house=house,
+            owner=house,
             abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
@@ -390,7 +390,7 @@ class Member(World):
                 self._published(self.house, before, image, delta)
 
     def _published(
-        self, house: ClusterHouse, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
+        self, house: ClusterPrefixOwner, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
     ) -> None:
         house.published(before, image, delta)
         for partition in house.moved(before, image, delta):

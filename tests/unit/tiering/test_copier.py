@@ -17,7 +17,7 @@ from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.log_scan import scan_log
 from service.remote.reading.object_reader import open_footer_of, read_section
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.copier import GivenUp, Progress, copy_segment
+from service.tiering.copier import CallCancelled, CallProgress, copy_segment
 from service.tiering.planner import Copy
 from tests.unit.hot.logs import START_MS, TIP, batch, open_log
 
@@ -40,7 +40,7 @@ def copied(log: LocalLog, index: int, from_offset: int | None = None, store: Mem
     start = segment.base_offset if from_offset is None else from_offset
     identity = IDENTITY._replace(base_offset=start, last_offset=segment.last_offset)
     store = store if store is not None else MemoryStore(SystemThreads())
-    entry = copy_segment(store, Copy(segment, start), identity, Progress(), 1000)
+    entry = copy_segment(store, Copy(segment, start), identity, CallProgress(), 1000)
     return segment, store, entry, open_footer_of(store, entry)
 
 
@@ -142,7 +142,7 @@ def test_bytes_that_change_between_proof_and_upload_are_caught(log: LocalLog) ->
 
 
 def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> None:
-    progress = Progress()
+    progress = CallProgress()
 
     class Stopping(MemoryStore):
         def put_stream(self, key, parts, size):  # type: ignore[no-untyped-def]
@@ -152,7 +152,7 @@ def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> No
 
     segment = log.sealed.describe_all()[0]
     identity = IDENTITY._replace(last_offset=segment.last_offset)
-    with pytest.raises(GivenUp):
+    with pytest.raises(CallCancelled):
         copy_segment(Stopping(SystemThreads()), Copy(segment, 0), identity, progress, 1000)
 
 
@@ -164,7 +164,7 @@ def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: Lo
         segment.log_file.path.with_suffix(suffix).unlink()
     store = MemoryStore(SystemThreads())
     identity = IDENTITY._replace(last_offset=segment.last_offset)
-    entry = copy_segment(store, Copy(segment, 0), identity, Progress(), 1000)
+    entry = copy_segment(store, Copy(segment, 0), identity, CallProgress(), 1000)
     assert store.get(entry.key, max_size=1 << 30)[: entry.log_length] == whole
 
 

@@ -10,7 +10,7 @@ import pytest
 from service.base.types import TopicIdPartition
 from service.remote.format.segment_object import TRAILER
 from service.remote.stores.obstore_store import open_store
-from service.tiering.steps import Step
+from service.tiering.steps import CommitStep
 from tests.support.world import WORLD
 from tests.unit.tiering.world import GRACE_MS, Crash, Fault, World, crash_at, once
 
@@ -105,8 +105,8 @@ def test_a_commit_without_an_answer_is_asked_again_and_not_repeated(world: World
     world.check_at_rest()
 
 
-@pytest.mark.parametrize("step", list(Step))
-def test_a_crash_at_any_step_loses_nothing_and_leaks_nothing(tmp_path: Path, step: Step) -> None:
+@pytest.mark.parametrize("step", list(CommitStep))
+def test_a_crash_at_any_step_loses_nothing_and_leaks_nothing(tmp_path: Path, step: CommitStep) -> None:
     world = World(tmp_path, partitions=2)
     world.fill(3)
     world.probe = crash_at(step)
@@ -140,7 +140,7 @@ def test_a_crash_around_any_call_to_the_store_loses_nothing(
 
 def test_head_is_written_again_after_a_restart_when_it_lags(world: World) -> None:
     world.fill(1)
-    world.probe = crash_at(Step.COMMITTED)
+    world.probe = crash_at(CommitStep.COMMITTED)
     assert not world.run()
     [replica] = world.replicas
     assert world.head(replica) is None
@@ -154,8 +154,8 @@ def test_a_fenced_leader_cannot_commit_a_manifest(world: World) -> None:
     [replica] = world.replicas
     fenced = replica.leader_epoch
 
-    def probe(step: Step, tip: TopicIdPartition) -> None:
-        if step is Step.UPLOADED and replica.leader_epoch == fenced:
+    def probe(step: CommitStep, tip: TopicIdPartition) -> None:
+        if step is CommitStep.UPLOADED and replica.leader_epoch == fenced:
             world.fence(replica)
 
     world.probe = probe
@@ -336,25 +336,25 @@ def test_an_object_that_arrives_short_is_not_committed(world: World) -> None:
 def test_a_crash_is_a_crash(world: World) -> None:
     """The harness itself: what escapes from a step ends the manager, it is not taken for a failed try."""
     world.fill(1)
-    world.probe = crash_at(Step.BEFORE_UPLOAD)
+    world.probe = crash_at(CommitStep.BEFORE_UPLOAD)
     once_more = world.manager.run_once()
     with pytest.raises(BaseExceptionGroup) as caught:
         world.do(once_more)
     assert caught.value.split(Crash)[1] is None
 
 
-@pytest.mark.parametrize("is_hurried", [False, True])
+@pytest.mark.parametrize("is_urgent", [False, True])
 def test_partitions_whose_disk_fills_up_are_copied_before_those_that_have_waited_longer(
-    tmp_path: Path, is_hurried: bool
+    tmp_path: Path, is_urgent: bool
 ) -> None:
     world = World(tmp_path, partitions=3)
     for replica in world.replicas:
         world.clock.advance(1000)
         world.fill(3, replica)
-    if is_hurried:
+    if is_urgent:
         world.hurried = {world.replicas[2].tip}
     world.run()
     committed = [one.tip.partition for one in world.catalog.history]
     first = [partition for at, partition in enumerate(committed) if partition not in committed[:at]]
-    assert first == ([2, 0, 1] if is_hurried else [0, 1, 2])
-    assert committed[:3] == ([2, 2, 2] if is_hurried else committed[:3])
+    assert first == ([2, 0, 1] if is_urgent else [0, 1, 2])
+    assert committed[:3] == ([2, 2, 2] if is_urgent else committed[:3])

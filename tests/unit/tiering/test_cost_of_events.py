@@ -14,7 +14,7 @@ from service.base.slices import Slice
 from service.hot.segment import Segment
 from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.manager import TieringManager
-from service.tiering.partition_archiver import PartitionWork
+from service.tiering.partition_archiver import PartitionArchiver
 from service.tiering.ports import ChooseUploads
 from tests.support.waiting import until
 from tests.unit.tiering.world import SETTINGS, Fault, World
@@ -32,20 +32,20 @@ def live(world: World) -> World:
 
 def is_at_rest(manager: TieringManager) -> bool:
     """Nobody is worked on or to be assessed; taking the prefix over has all assessed once more."""
-    return manager._has_looked() and not manager._busy and not manager._agenda._news
+    return manager._has_compared_all() and not manager._busy and not manager._queue._dirty
 
 
 @pytest.fixture
 def assessed(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often each partition was assessed."""
     counts: Counter[int] = Counter()
-    assess = PartitionWork.assess
+    assess = PartitionArchiver.assess
 
-    def counted(self: PartitionWork):  # type: ignore[no-untyped-def]
+    def counted(self: PartitionArchiver):  # type: ignore[no-untyped-def]
         counts[self.partition.tip.partition] += 1
         return assess(self)
 
-    monkeypatch.setattr(PartitionWork, "assess", counted)
+    monkeypatch.setattr(PartitionArchiver, "assess", counted)
     return counts
 
 
@@ -173,7 +173,7 @@ def test_a_plan_looks_at_no_file_however_many_segments_wait(
 
     monkeypatch.setattr(Segment, "_written_at_ms", at_files)
     monkeypatch.setattr(Segment, "_check_indexes", at_files)
-    work = PartitionWork(replica, world.manager._tools)
+    work = PartitionArchiver(replica, world.manager._context)
     for _ in range(5):
         work.assess()
     assert world.manager.metrics.lag_segments == 40

@@ -55,7 +55,7 @@ def test_a_cluster_json_damaged_at_rest_is_written_again_by_the_process_that_wro
     world.clock.advance(world.settings.fence_age_ms)
     world.settle()
     assert open_cluster_file(world.bucket) == before
-    assert "it is what this process wrote with a few bytes changed" in caplog.text
+    assert "this process wrote it, and a few bytes have changed since" in caplog.text
     assert world.lag(world.replicas[0]) == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from service.base.types import TopicIdPartition
 from service.remote.format.keys import TOPICS_KEY, SegmentKey, segment_key
 from service.remote.format.manifest import Limits
-from service.tiering.steps import Step
+from service.tiering.steps import CommitStep
 from service.tiering.tasks import Task
 from tests.unit.hot.logs import START_MS
 from tests.unit.tiering.world import GRACE_MS, Fault, World, crash_at, once
@@ -121,8 +121,10 @@ def test_an_archive_that_is_given_up_goes_and_its_offsets_may_come_again(tmp_pat
     world.check_at_rest()
 
 
-@pytest.mark.parametrize("step", [Step.PROPOSED, Step.COMMITTED, Step.HEAD_WRITTEN, Step.PUBLISHED])
-def test_a_crash_while_an_archive_is_given_up_leaves_it_whole_or_none(world: World, step: Step) -> None:
+@pytest.mark.parametrize(
+    "step", [CommitStep.PROPOSED, CommitStep.COMMITTED, CommitStep.HEAD_WRITTEN, CommitStep.PUBLISHED]
+)
+def test_a_crash_while_an_archive_is_given_up_leaves_it_whole_or_none(world: World, step: CommitStep) -> None:
     world.fill(4)
     world.run()
     [replica] = world.replicas
@@ -217,8 +219,10 @@ def test_a_hole_in_the_log_is_reported_and_never_papered_over(world: World) -> N
     assert "are in no tier" in world.manager.metrics.blocked[replica.tip]
 
 
-@pytest.mark.parametrize("step", [Step.PROPOSED, Step.COMMITTED, Step.HEAD_WRITTEN, Step.PUBLISHED])
-def test_a_crash_while_segments_are_dropped_loses_and_leaks_nothing(tmp_path: Path, step: Step) -> None:
+@pytest.mark.parametrize(
+    "step", [CommitStep.PROPOSED, CommitStep.COMMITTED, CommitStep.HEAD_WRITTEN, CommitStep.PUBLISHED]
+)
+def test_a_crash_while_segments_are_dropped_loses_and_leaks_nothing(tmp_path: Path, step: CommitStep) -> None:
     world = World(tmp_path)
     world.fill(6)
     world.run()
@@ -387,7 +391,7 @@ def test_a_node_that_forgot_its_topics_deletes_none_of_them(
     world.sweep()
     world.sweep()
     assert segment_keys(world) == before
-    assert "topics.json is left as it is" in caplog.text
+    assert "topics.json is not overwritten" in caplog.text
 
 
 def test_what_a_store_was_probed_with_is_swept_after_a_grace(world: World) -> None:

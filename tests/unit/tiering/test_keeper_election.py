@@ -13,7 +13,7 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.fence import claim_prefix
-from service.tiering.keeper_election import Succession
+from service.tiering.keeper_election import KeeperTimeout
 from tests.unit.tiering.test_shared_prefix import TOPIC, Cluster, archive, named
 from tests.unit.tiering.world import CLUSTER, Fault, no_faults
 
@@ -160,7 +160,7 @@ def test_a_cluster_json_that_says_nothing_is_told_while_nothing_is_written(
         metrics = member.manager.metrics
         assert "cluster.json" in (metrics.waits or ""), "as /readyz says it"
         assert metrics.waits_since_ms is not None
-        assert not member.manager.may_let_go, "nobody knows whose bytes are there"
+        assert not member.manager.may_delete_local, "nobody knows whose bytes are there"
     assert "this broker copies, expires and sweeps nothing" in caplog.text
     cluster.bucket.put("cluster.json", owned)
     cluster.run(4, pause_ms=20_000)
@@ -168,7 +168,7 @@ def test_a_cluster_json_that_says_nothing_is_told_while_nothing_is_written(
     for member in cluster.members:
         assert member.manager.metrics.waits is None
         assert member.manager.metrics.waits_since_ms is None
-        assert member.manager.may_let_go
+        assert member.manager.may_delete_local
 
 
 def test_who_takes_the_office_in_turn_does_not_say_that_another_failed(
@@ -191,7 +191,7 @@ def test_who_takes_the_office_in_turn_does_not_say_that_another_failed(
     cluster.run(8, 1, pause_ms=5_000)
     assert cluster.quorum.unfenced() == [1, 2, 3]
     assert cluster[2].is_keeper
-    assert "keeps the prefix from now on" not in caplog.text
+    assert "is the prefix's keeper now" not in caplog.text
 
 
 def test_members_that_are_restarted_do_not_cost_the_keeper_of_an_empty_archive_its_office(
@@ -204,7 +204,7 @@ def test_members_that_are_restarted_do_not_cost_the_keeper_of_an_empty_archive_i
 
 
 def test_a_pause_of_the_reader_is_no_silence_of_the_keeper() -> None:
-    succession = Succession()
-    succession.saw((UUID(int=1), 4), 0)
-    succession.saw((UUID(int=1), 9), 3_600_000)
-    assert succession.abandoned_for_ms(3_600_000) == 0
+    timeout = KeeperTimeout()
+    timeout.observe((UUID(int=1), 4), 0)
+    timeout.observe((UUID(int=1), 9), 3_600_000)
+    assert timeout.unchanged_ms(3_600_000) == 0

@@ -29,7 +29,7 @@ from service.remote.format.manifest_codec import (
 )
 from service.remote.reading.object_reader import open_cluster, open_cluster_file, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.head_check import Verdict, judge, judge_damaged
+from service.tiering.head_check import HeadVerdict, check_damaged_head, check_head
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.recovery import read_archive
@@ -138,7 +138,7 @@ def test_a_new_disk_under_the_same_cluster_id_deletes_nothing(
     be_swept(world)
     assert archive(world) == before
     assert world.bucket.get("topics.json", max_size=1 << 20) == topics
-    assert "topics.json is left as it is" in caplog.text
+    assert "topics.json is not overwritten" in caplog.text
 
 
 def test_topics_that_nobody_knows_are_reported_and_topics_json_goes_on_naming_them(
@@ -194,7 +194,7 @@ def test_a_commit_that_raced_a_clone_s_stops_at_head(tmp_path: Path) -> None:
 
     async def late(commits):  # type: ignore[no-untyped-def]
         first.fill(1)
-        await first.manager._works[next(iter(first.manager._works))].turn()
+        await first.manager._archivers[next(iter(first.manager._archivers))].run_once()
         return await commit(commits)
 
     clone.view.commit = late  # type: ignore[method-assign]
@@ -439,10 +439,10 @@ def test_a_call_that_was_given_up_in_the_queue_is_never_made() -> None:
 
 def test_the_judge_lets_go_on_only_who_is_not_behind() -> None:
     ours = CatalogEntry(3, "m3", 0, 0, 9, 1, 10)
-    assert judge_damaged(ours, 3) is Verdict.OURS_NEWER
-    assert judge_damaged(ours, 4) is Verdict.UNREADABLE
-    assert judge_damaged(None, 0) is Verdict.UNREADABLE
-    assert judge(ours, None) is Verdict.OURS_NEWER
+    assert check_damaged_head(ours, 3) is HeadVerdict.OURS_NEWER
+    assert check_damaged_head(ours, 4) is HeadVerdict.UNREADABLE
+    assert check_damaged_head(None, 0) is HeadVerdict.UNREADABLE
+    assert check_head(ours, None) is HeadVerdict.OURS_NEWER
 
 
 def test_the_prefix_names_its_writer_and_keeps_its_cluster(world: World) -> None:

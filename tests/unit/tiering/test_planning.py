@@ -75,7 +75,7 @@ def test_empty_segments_are_not_copied() -> None:
 def test_who_has_waited_longest_goes_first_and_then_who_has_most() -> None:
     small, large = plan(Segment(0, 9)), plan(Segment(0, 9, size=500))
     assert priority(large, 10) < priority(small, 10) < priority(large, 20)
-    assert priority(small, 90, is_hurried=True) < priority(large, 10), "its disk fills up"
+    assert priority(small, 90, is_urgent=True) < priority(large, 10), "its disk fills up"
 
 
 def test_what_has_failed_goes_behind_all_that_has_not_for_ten_minutes() -> None:
@@ -86,7 +86,7 @@ def test_what_has_failed_goes_behind_all_that_has_not_for_ten_minutes() -> None:
     assert failed < priority(plan(Segment(0, 9)), failed_at + 600_001), "it has its turn in the end"
     short = priority_after_failure((0, 0, 0), failed_at)
     assert priority(plan(Segment(0, 9)), failed_at) < short, "settling and expiry, too"
-    pressing = priority_after_failure(priority(plan(Segment(0, 9)), 10, is_hurried=True), failed_at)
+    pressing = priority_after_failure(priority(plan(Segment(0, 9)), 10, is_urgent=True), failed_at)
     assert priority(plan(Segment(0, 9)), failed_at - 1) < pressing < failed
 
 

@@ -17,7 +17,7 @@ from service.records.segment_indexes import IndexBuilder, IndexBytes, IndexProof
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import open_footer_of, read_section
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.copier import Progress, copy_segment
+from service.tiering.copier import CallProgress, copy_segment
 from service.tiering.planner import Copy
 from tests.support.batches import batch as wire_batch
 from tests.unit.hot.logs import START_MS, TIP, batch, open_log
@@ -37,7 +37,7 @@ def archived(log: LocalLog) -> tuple[IndexBytes, int]:
     identity = SegmentIdentity(
         "c", TIP.topic_id, TIP.topic, 0, segment.base_offset, segment.last_offset, 0, TIP.topic_id
     )
-    store, progress = MemoryStore(SystemThreads()), Progress()
+    store, progress = MemoryStore(SystemThreads()), CallProgress()
     entry = copy_segment(store, Copy(segment, segment.base_offset), identity, progress, 1000)
     sections = open_footer_of(store, entry).sections
     offsets, times = (
@@ -164,4 +164,4 @@ def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: 
     segment = log.sealed.describe_all()[0]._replace(txn_index_path=path)
     identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)
     with pytest.raises(CorruptionError, match=f"{path}: .* no transaction index"):
-        copy_segment(MemoryStore(SystemThreads()), Copy(segment, 0), identity, Progress(), 1000)
+        copy_segment(MemoryStore(SystemThreads()), Copy(segment, 0), identity, CallProgress(), 1000)

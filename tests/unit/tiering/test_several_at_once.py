@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.remote.format.manifest import Limits
-from service.tiering.steps import Step
+from service.tiering.steps import CommitStep
 from tests.unit.tiering.world import SETTINGS, Fault, World, crash_at
 
 AT_MOST = 4
@@ -76,9 +76,9 @@ def test_what_was_uploaded_before_a_failure_is_committed(world: World, failing: 
     assert versions(world)[-1] == 6
 
 
-@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize("step", list(CommitStep))
 def test_a_crash_at_any_step_of_several_loses_nothing_and_leaves_orphans_at_most(
-    world: World, step: Step
+    world: World, step: CommitStep
 ) -> None:
     world.fill(6)
     world.probe = crash_at(step)
@@ -94,8 +94,8 @@ def test_a_leader_that_is_fenced_after_the_uploads_commits_none_of_them(world: W
     [replica] = world.replicas
     world.fill(3)
 
-    def fence(step: Step, tip: object) -> None:
-        if step is Step.PROPOSED:
+    def fence(step: CommitStep, tip: object) -> None:
+        if step is CommitStep.PROPOSED:
             world.fence(replica)
 
     world.probe = fence

@@ -19,8 +19,8 @@ from service.remote.stores.memory_store import MemoryStore
 from service.tiering.archive_attempt import Deposed
 from service.tiering.fence import NotNamed
 from service.tiering.metadata_copy import MetadataSnapshot
-from service.tiering.partition_archiver import PartitionWork
-from service.tiering.steps import Step
+from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.steps import CommitStep
 from tests.unit.tiering.clusters import Member, Quorum
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, SETTINGS, Fault, Replica, crash_at
 
@@ -190,14 +190,14 @@ def test_who_keeps_it_no_more_stops_before_the_next_batch_and_who_is_fenced_dele
     keeper.do(keeper.manager.sweep())
     cluster.pass_time(2 * GRACE_MS)
     cluster.quorum.fence(1)  # which it has not heard of: the barrier tells it
-    with pytest.raises(NotNamed, match="does not keep"):
+    with pytest.raises(NotNamed, match="is not the prefix's keeper"):
         keeper.do(keeper.manager.sweep())
     assert orphan in archive(cluster)
     with pytest.raises(NotNamed, match="fenced"):
-        keeper.do(keeper.manager._fence.before_erasing())
+        keeper.do(keeper.manager._fence.check_before_delete())
     keeper.cut_off()
     with pytest.raises(StorageError):
-        keeper.do(keeper.manager._fence.before_erasing())
+        keeper.do(keeper.manager._fence.check_before_delete())
 
 
 def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_displaced(
@@ -215,9 +215,9 @@ def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_
     cluster[2].run()  # follows it; the first has not heard of anything
     keeper = cluster[1]
     keeper.metadata = MetadataSnapshot(60, 1, lambda: [b"later"])
-    copies = keeper.manager._housekeeping._metadata
+    copies = keeper.manager._maintenance._metadata
     copies.changed(0)
-    keeper.manager._fence._looked_ms = keeper.clock.monotonic_ms()
+    keeper.manager._fence._checked_ms = keeper.clock.monotonic_ms()
     with pytest.raises(NotNamed):
         keeper.do(copies.run_due(keeper.clock.monotonic_ms()))
     assert keeper.manager.metrics.displaced is None
@@ -249,13 +249,13 @@ def test_a_store_without_conditional_writes_is_not_shared(
 # -- what is led ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [Step.BEFORE_UPLOAD, Step.UPLOADED, Step.PROPOSED])
-def test_what_is_under_way_ends_with_the_change_that_deposes_it(cluster: Cluster, step: Step) -> None:
+@pytest.mark.parametrize("step", [CommitStep.BEFORE_UPLOAD, CommitStep.UPLOADED, CommitStep.PROPOSED])
+def test_what_is_under_way_ends_with_the_change_that_deposes_it(cluster: Cluster, step: CommitStep) -> None:
     cluster.run()
     leader = cluster[2]
     calls: list[str] = []
 
-    def probe(reached: Step, tip: object) -> None:
+    def probe(reached: CommitStep, tip: object) -> None:
         if reached is step:
             cluster.quorum.elect(TOPIC, 1, 3)
             leader.catch_up()
@@ -284,11 +284,11 @@ def test_a_unit_of_another_epoch_of_the_same_leader_ends_too(cluster: Cluster) -
     cluster.run()
     leader = cluster[2]
     cluster.fill(1, 1)
-    work = leader.manager._works[TOPIC, 1]
-    assert isinstance(work, PartitionWork)
+    work = leader.manager._archivers[TOPIC, 1]
+    assert isinstance(work, PartitionArchiver)
 
     async def scenario() -> None:
-        unit = asyncio.ensure_future(work.turn())
+        unit = asyncio.ensure_future(work.run_once())
         await asyncio.sleep(0)
         cluster.quorum.elect(TOPIC, 1, 3)
         cluster.quorum.elect(TOPIC, 1, 2)
@@ -306,7 +306,7 @@ def test_a_head_that_its_leader_did_not_come_to_write_is_written_by_the_keeper(c
     cluster.run()
     leader, replica = cluster[2], cluster.replica(1)
     cluster.fill(1, 1)
-    leader.probe = crash_at(Step.COMMITTED)
+    leader.probe = crash_at(CommitStep.COMMITTED)
     leader.catch_up()
     leader._boot = lambda: leader.manager  # type: ignore[method-assign]  # it stays away
     assert not leader.run()
@@ -408,7 +408,7 @@ def test_what_another_node_uploads_is_aborted_only_when_it_can_never_be_committe
     ]
     keeper = cluster[1]
     keeper.catch_up()
-    sweeper = keeper.manager._housekeeping._sweeper
+    sweeper = keeper.manager._maintenance._sweeper
     assert keeper.do(sweeper._dead_uploads(keys)) == keys[1:3]
 
 
@@ -420,7 +420,7 @@ def test_a_topic_that_is_made_while_the_bucket_is_listed_is_not_reported(
     cluster.quorum.create("later", new, 1)
     cluster.bucket.put(segment_key(SegmentKey(new, 0, 0, 9, 0, uuid4())), b"?")
     keeper = cluster[1]
-    keeper.manager._house.barrier = _stale(keeper.manager._house.barrier)  # type: ignore[method-assign]
+    keeper.manager._owner.barrier = _stale(keeper.manager._owner.barrier)  # type: ignore[method-assign]
     keeper.do(keeper.manager.sweep())
     assert keeper.manager.metrics.unknown_topics == 0
     assert "not touched" not in caplog.text

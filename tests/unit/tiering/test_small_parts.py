@@ -14,12 +14,12 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest import PageRef
 from service.tiering.expiry import ChainSpan, ExpiryPlan, Retention, plan_expiry
-from service.tiering.head_check import Verdict, judge_damaged, problem
+from service.tiering.head_check import HeadVerdict, check_damaged_head, problem
 from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
-from service.tiering.sole_owner import Alone
+from service.tiering.sole_owner import SoleOwner
 from service.tiering.tasks import Task
-from service.tiering.work_queue import Agenda
+from service.tiering.work_queue import WorkQueue
 
 TIP = TopicIdPartition(UUID(int=7), "events", 3)
 OTHER = TopicIdPartition(UUID(int=8), "others", 0)
@@ -27,7 +27,7 @@ ENTRY = CatalogEntry(5, "m5", 1, 0, 50, 5, 500)
 
 
 def test_who_shares_its_prefix_with_nobody_is_the_keeper_and_knows_of_no_other() -> None:
-    house = Alone(lambda: 17)
+    house = SoleOwner(lambda: 17)
     assert (house.is_keeper(), house.is_unfenced(), house.rank(), house.life()) == (True, True, 0, 0)
     assert (house.knows(UUID(int=1)), house.broker_of(UUID(int=1)), house.members()) == (False, None, ())
     assert (house.leader_epoch(UUID(int=7), 3), house.archived(), house.others()) == (None, (), ())
@@ -68,21 +68,21 @@ class Told(NamedTuple):
 
 def test_what_is_wrong_is_said_of_both_sides() -> None:
     head: Any = Told(6)
-    assert problem(Verdict.HEAD_NEWER, TIP, ENTRY, head).startswith(
+    assert problem(HeadVerdict.HEAD_NEWER, TIP, ENTRY, head).startswith(
         "events-3: the bucket is ahead of this node's metadata: HEAD names version 6, the metadata version 5;"
     )
-    assert problem(Verdict.UNREADABLE, TIP._replace(topic=""), None, None).startswith(
+    assert problem(HeadVerdict.UNREADABLE, TIP._replace(topic=""), None, None).startswith(
         f"{UUID(int=7)}/3: HEAD is damaged and there are newer manifests (firn repair): "
         "HEAD names nothing readable, the metadata no archive;"
     )
-    assert ": foreign: " not in problem(Verdict.FOREIGN, TIP, ENTRY, head)
-    assert ": ours-newer: " in problem(Verdict.OURS_NEWER, TIP, ENTRY, head)
+    assert ": foreign: " not in problem(HeadVerdict.FOREIGN, TIP, ENTRY, head)
+    assert ": ours-newer: " in problem(HeadVerdict.OURS_NEWER, TIP, ENTRY, head)
 
 
 @pytest.mark.parametrize(("newest", "verdict"), [(0, "ours-newer"), (5, "ours-newer"), (6, "unreadable")])
 def test_a_head_that_is_damaged_is_judged_by_the_manifests(newest: int, verdict: str) -> None:
-    assert judge_damaged(ENTRY, newest).value == verdict
-    assert judge_damaged(None, newest) is Verdict.UNREADABLE
+    assert check_damaged_head(ENTRY, newest).value == verdict
+    assert check_damaged_head(None, newest) is HeadVerdict.UNREADABLE
 
 
 # -- expiry
@@ -200,7 +200,7 @@ def test_a_page_that_cannot_be_read_is_the_problem_and_stays() -> None:
         plan = expired(chain, children=children, retention=Retention(8_500, -1))
         assert (plan.start, plan.first, plan.problem) == (None, chain[0], error)
     plan = expired(chain, retention=Retention(8_500, -1))
-    assert str(plan.problem) == "page-0 is not at hand"
+    assert str(plan.problem) == "page-0 was not read: this plan has no reader of pages"
 
 
 def test_two_limits_that_are_none_are_none() -> None:
@@ -232,49 +232,49 @@ def test_a_task_that_begins_anew_fails_for_nobody() -> None:
     assert list(failing) == [(Task.EXPIRE, TIP)]
 
 
-# -- the agenda
+# -- the queue
 
 
 def test_a_lane_gives_the_smallest_and_forgets_who_went() -> None:
-    agenda: Agenda[str] = Agenda(2, 0)
+    queue: WorkQueue[str] = WorkQueue(2, 0)
     for name, priority in (("c", 3), ("a", 1), ("b", 2)):
-        agenda.ready(name, 1, (2, priority, 0))
-    assert (agenda.waiting(0), agenda.waiting(1)) == (0, 3)
-    agenda.ready("a", 1, (2, 9, 0))
-    agenda.ready("c", 0, (2, 3, 0))
-    agenda.forget("b")
-    assert (agenda.waiting(0), agenda.waiting(1)) == (1, 1)
-    assert [agenda.take_ready(1), agenda.take_ready(1), agenda.take_ready(0)] == ["a", None, "c"]
+        queue.add_ready(name, 1, (2, priority, 0))
+    assert (queue.ready_count(0), queue.ready_count(1)) == (0, 3)
+    queue.add_ready("a", 1, (2, 9, 0))
+    queue.add_ready("c", 0, (2, 3, 0))
+    queue.remove("b")
+    assert (queue.ready_count(0), queue.ready_count(1)) == (1, 1)
+    assert [queue.pop_ready(1), queue.pop_ready(1), queue.pop_ready(0)] == ["a", None, "c"]
 
 
 def test_of_equals_who_came_first_goes_first() -> None:
-    agenda: Agenda[str] = Agenda(1, 0)
+    queue: WorkQueue[str] = WorkQueue(1, 0)
     for name in ("b", "a", "c"):
-        agenda.ready(name, 0, (2, 1, 0))
-    assert [agenda.take_ready(0) for _ in range(4)] == ["b", "a", "c", None]
+        queue.add_ready(name, 0, (2, 1, 0))
+    assert [queue.pop_ready(0) for _ in range(4)] == ["b", "a", "c", None]
 
 
 def test_what_counts_no_more_is_kept_up_to_twice_the_keys_and_64() -> None:
-    agenda: Agenda[int] = Agenda(1, 0)
+    queue: WorkQueue[int] = WorkQueue(1, 0)
     for key in range(3):
-        agenda.ready(key, 0, (2, key, 0))
+        queue.add_ready(key, 0, (2, key, 0))
     most = 0
     for turn in range(400):
-        agenda.ready(0, 0, (2, turn, 0))
-        most = max(most, len(agenda._ready[0]))
+        queue.add_ready(0, 0, (2, turn, 0))
+        most = max(most, len(queue._ready[0]))
     assert most == 2 * 2 + 64 + 1, "the third was taken out before it is put back"
-    assert [agenda.take_ready(0) for _ in range(4)] == [1, 2, 0, None]
+    assert [queue.pop_ready(0) for _ in range(4)] == [1, 2, 0, None]
 
 
 def test_what_is_due_comes_at_its_time_once_and_after_what_was_told() -> None:
-    agenda: Agenda[str] = Agenda(1, 0)
-    agenda.due("a", 100)
-    agenda.due("b", None)
-    agenda.due("c", 50)
-    agenda.due("c", 200)
-    assert agenda.take_news(99) is None
-    agenda.tell("d")
-    assert [agenda.take_news(100), agenda.take_news(100), agenda.take_news(100)] == ["d", "a", None]
-    agenda.forget("c")
-    assert agenda.next_due_ms is None
-    assert agenda.take_news(1000) is None
+    queue: WorkQueue[str] = WorkQueue(1, 0)
+    queue.add_delayed("a", 100)
+    queue.add_delayed("b", None)
+    queue.add_delayed("c", 50)
+    queue.add_delayed("c", 200)
+    assert queue.pop_dirty(99) is None
+    queue.mark_dirty("d")
+    assert [queue.pop_dirty(100), queue.pop_dirty(100), queue.pop_dirty(100)] == ["d", "a", None]
+    queue.remove("c")
+    assert queue.next_due_ms is None
+    assert queue.pop_dirty(1000) is None

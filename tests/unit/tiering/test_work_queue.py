@@ -1,4 +1,4 @@
-"""Who is looked at when: the agenda by itself, held against a walk over all of its keys."""
+"""Who is looked at when: the queue by itself, held against a walk over all of its keys."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import random
 
 import pytest
 
-from service.tiering.work_queue import Agenda
+from service.tiering.work_queue import WorkQueue
 
 
 def test_free_places_go_to_the_smallest_priority_first_and_equal_ones_in_turn() -> None:
-    agenda: Agenda[str] = Agenda(lanes=2, now_ms=0)
+    queue: WorkQueue[str] = WorkQueue(lanes=2, now_ms=0)
     for key, oldest in (("i", 9), ("e", 5), ("g", 7), ("a", 1), ("b", 1)):
-        agenda.ready(key, 0, (True, oldest, 0))
-    agenda.ready("short", 1, (False, 0, 0))
-    agenda.forget("g")
-    assert [agenda.take_ready(0) for _ in range(5)] == ["a", "b", "e", "i", None]
-    assert (agenda.take_ready(1), agenda.waiting(1)) == ("short", 0)
+        queue.add_ready(key, 0, (True, oldest, 0))
+    queue.add_ready("short", 1, (False, 0, 0))
+    queue.remove("g")
+    assert [queue.pop_ready(0) for _ in range(5)] == ["a", "b", "e", "i", None]
+    assert (queue.pop_ready(1), queue.ready_count(1)) == ("short", 0)
 
 
 def test_what_is_told_of_leaves_its_place_when_it_is_assessed() -> None:
-    agenda: Agenda[str] = Agenda(lanes=1, now_ms=0)
-    agenda.ready("a", 0, (True, 1, 0))
-    agenda.due("b", 100)
-    agenda.tell("a")
-    agenda.tell("a")
-    agenda.tell("b")
-    assert [agenda.take_news(0) for _ in range(3)] == ["a", "b", None]
-    assert (agenda.take_ready(0), agenda.next_due_ms) == (None, None)
+    queue: WorkQueue[str] = WorkQueue(lanes=1, now_ms=0)
+    queue.add_ready("a", 0, (True, 1, 0))
+    queue.add_delayed("b", 100)
+    queue.mark_dirty("a")
+    queue.mark_dirty("a")
+    queue.mark_dirty("b")
+    assert [queue.pop_dirty(0) for _ in range(3)] == ["a", "b", None]
+    assert (queue.pop_ready(0), queue.next_due_ms) == (None, None)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_does_what_a_walk_over_all_keys_would_do(seed: int) -> None:
     rng = random.Random(seed)
-    agenda: Agenda[int] = Agenda(lanes=1, now_ms=0)
+    queue: WorkQueue[int] = WorkQueue(lanes=1, now_ms=0)
     due: dict[int, int] = {}
     ready: dict[int, int] = {}
     now_ms = 0
@@ -43,31 +43,31 @@ def test_it_does_what_a_walk_over_all_keys_would_do(seed: int) -> None:
         if action == 0:
             due[key] = now_ms + rng.randrange(1, 50)
             ready.pop(key, None)
-            agenda.due(key, due[key])
+            queue.add_delayed(key, due[key])
         elif action == 1:
             ready[key] = rng.randrange(1000)
             due.pop(key, None)
-            agenda.ready(key, 0, (True, ready[key], 0))
+            queue.add_ready(key, 0, (True, ready[key], 0))
         elif action == 2:
             now_ms += rng.randrange(20)
-            next_ms = agenda.next_due_ms
+            next_ms = queue.next_due_ms
             assert (next_ms is None) == (not due)
             assert next_ms is None or next_ms <= min(due.values())
-            while (found := agenda.take_news(now_ms)) is not None:
+            while (found := queue.pop_dirty(now_ms)) is not None:
                 assert due.pop(found) <= now_ms
             assert not due or min(due.values()) > now_ms
         else:
             smallest = min(ready.values(), default=None)
-            taken = agenda.take_ready(0)
+            taken = queue.pop_ready(0)
             assert (None if taken is None else ready.pop(taken)) == smallest
-            assert agenda.waiting(0) == len(ready)
+            assert queue.ready_count(0) == len(ready)
 
 
 def test_entries_that_count_no_more_do_not_pile_up() -> None:
-    agenda: Agenda[int] = Agenda(lanes=1, now_ms=0)
+    queue: WorkQueue[int] = WorkQueue(lanes=1, now_ms=0)
     for number in range(10_000):
-        agenda.due(number % 3, 10_000 + number)
-    assert len(agenda._wheel) == 3
+        queue.add_delayed(number % 3, 10_000 + number)
+    assert len(queue._wheel) == 3
     for number in range(10_000):
-        agenda.ready(number % 3, 0, (True, 10_000 - number, 0))
-    assert len(agenda._ready[0]) < 200
+        queue.add_ready(number % 3, 0, (True, 10_000 - number, 0))
+    assert len(queue._ready[0]) < 200

@@ -33,7 +33,7 @@ from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
-from service.tiering.steps import Probe, Step, no_probe
+from service.tiering.steps import CommitStep, Probe, no_probe
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch
 
@@ -354,7 +354,7 @@ class World:
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),
-            hurries=lambda tip: tip in self.hurried,
+            is_urgent=lambda tip: tip in self.hurried,
         )
 
     def _find(self, topic_id: UUID, partition: int) -> Replica | None:
@@ -565,11 +565,11 @@ def produced(replica: Replica, start: int, end: int) -> bytes:
     return bytes(taken)
 
 
-def crash_at(step: Step) -> Probe:
+def crash_at(step: CommitStep) -> Probe:
     """A probe that ends the process the first time that `step` is reached."""
     armed = [True]
 
-    def probe(reached: Step, tip: TopicIdPartition) -> None:
+    def probe(reached: CommitStep, tip: TopicIdPartition) -> None:
         if armed and reached is step:
             armed.clear()
             raise Crash(step.value)
