@@ -27,7 +27,7 @@ from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
-    from service.remote.reading.flight import Hold
+    from service.remote.reading.download import Hold
     from service.remote.reading.reader import RemoteRead, RemoteReader
 
 

@@ -36,9 +36,10 @@ from service.remote.format.manifest import (
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
 from service.remote.reading.disk_cache import DiskCache
-from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
-from service.remote.reading.flights import Flights
+from service.remote.reading.download import Flight, FlightStats, Hold, Resource
+from service.remote.reading.download_manager import Flights
 from service.remote.reading.read_ahead import ReadAhead, Stream
+from service.remote.reading.recent_writes import Written
 from service.remote.reading.resources import (
     ChunkResource,
     Guessed,
@@ -51,7 +52,6 @@ from service.remote.reading.resources import (
     guess_key,
 )
 from service.remote.reading.time_search import search_log
-from service.remote.reading.written import Written
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
@@ -90,7 +90,7 @@ class ArchiveEnd(NamedTuple):
 
 
 class ReaderStats(NamedTuple):
-    """What the reader does and holds; see `flights.FlightStats`."""
+    """What the reader does and holds; see `download.FlightStats`."""
 
     flights: FlightStats
     streams: int

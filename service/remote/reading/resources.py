@@ -1,4 +1,4 @@
-"""What a read needs from the bucket, each as a `flights.Resource`: manifest, page, footer, chunk."""
+"""What a read needs from the bucket, each as a `download.Resource`: manifest, page, footer, chunk."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ from service.wire.fetch import (
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
-    from service.remote.reading.flight import Hold
+    from service.remote.reading.download import Hold
 
 FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
 MOST_AT_ONCE: Final = 250

@@ -33,7 +33,7 @@ from service.base.world import World
 from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk_cache import ChunkCache, Slot
 from service.remote.reading.disk_cache import DiskCache
-from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
+from service.remote.reading.download import Flight, FlightStats, Hold, Resource
 from service.remote.reading.hedge import Hedge
 from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
