@@ -87,7 +87,7 @@ def _offload_log(
     block_bytes: int,
 ) -> None:
     chains = ChainStore(store, CLUSTER_ID, WORLD)
-    seen = chains.look(tip)
+    seen = chains.read_head(tip)
     head = seen.head
     manifest = chains.empty(tip) if head is None else chains.load(tip, head.manifest_key).manifest
     chain: Chain | None = None

@@ -165,8 +165,8 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
     with pytest.raises(CorruptionError, match=f"{head_key(*other)}: the HEAD of .*/3"):
         open_head(store, other)
     chains = ChainStore(store, CLUSTER, WORLD)
-    assert chains.look(TIP).head is not None
-    assert chains.look(TIP._replace(partition=4)).head is None
+    assert chains.read_head(TIP).head is not None
+    assert chains.read_head(TIP._replace(partition=4)).head is None
 
 
 def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:
