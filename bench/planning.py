@@ -24,7 +24,7 @@ from service.base.world import system_world
 from service.remote.format.keys import TOPICS_KEY, SegmentKey, head_key, segment_key
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.format.manifest_codec import (
-    TopicRow,
+    TopicsFileRow,
     encode_head,
     encode_manifest,
     encode_page,
@@ -88,7 +88,7 @@ def fill(folder: Path, segments: int) -> None:
         key, data = manifest.key(new_uuid()), encode_manifest(manifest)
         store.put(key, data)
         store.put(head_key(topic_id, partition), encode_head(head_of(manifest, key, data)))
-    store.put(TOPICS_KEY, encode_topics("c-1", 1, [TopicRow("years", topic_id, PARTITIONS, {})]))
+    store.put(TOPICS_KEY, encode_topics("c-1", 1, [TopicsFileRow("years", topic_id, PARTITIONS, {})]))
 
 
 def plan(folder: Path, **options: str) -> dict[str, Any]:

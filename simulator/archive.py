@@ -24,7 +24,7 @@ from service.remote.format.keys import (
     head_key,
     parse_key,
 )
-from service.remote.format.manifest import Page, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest import ManifestPage, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import decode_head, decode_topics
 from service.remote.reading.object_reader import Chain, open_chain, open_page, open_published
 from service.remote.stores.memory_store import MemoryStore
@@ -204,7 +204,7 @@ class Archive:
 def _live(store: MemoryStore, chain: Chain) -> Live:
     keys = {chain.key}
 
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         keys.add(ref.key)
         return open_page(store, ref, chain.manifest)
 

@@ -25,7 +25,7 @@ from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.client.admin_models import TopicInfo
-    from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
+    from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
     from service.remote.stores.store import ObjectStore
 
 WATCH_INTERVAL_S = 1.0
@@ -300,7 +300,7 @@ def _asleep(store: ObjectStore, manifest: Manifest) -> tuple[int, str] | None:
     from service.remote.stores.errors import ObjectAsleep
 
     @cache
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         return open_page(store, ref, manifest)
 
     def sleeps(offset: int) -> SegmentEntry | None:

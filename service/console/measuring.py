@@ -235,7 +235,7 @@ def _cold(cold: Cold) -> Iterator[Sample]:
     for client, metrics in cold.metrics.items():
         yield from _store(client, metrics)
     stats = cold.reader.stats()
-    found = stats.flights
+    found = stats.downloads
     yield Sample("firn_cache_streams", stats.streams)
     yield Sample("firn_cache_hits", found.hits)
     yield Sample("firn_cache_misses", found.misses)

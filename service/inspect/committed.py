@@ -19,7 +19,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.image import TopicImage
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import TOPICS_KEY, HeadKey
-from service.remote.format.manifest_codec import TopicRow, Topics
+from service.remote.format.manifest_codec import TopicsFile, TopicsFileRow
 from service.remote.reading.object_reader import open_topics
 from service.remote.stores.errors import ObjectNotFound, StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
@@ -51,7 +51,7 @@ class Committed(NamedTuple):
     copy: MetadataCopy | None
     copy_problems: tuple[str, ...]
     later: str | None
-    topics: Topics | None
+    topics: TopicsFile | None
     topics_wrong: str | None
     topics_ms: int
 
@@ -114,7 +114,7 @@ class Committed(NamedTuple):
             if key[0] in live and not entry.is_given_up:
                 yield HeadKey(*key), entry
 
-    def rows(self) -> tuple[TopicRow, ...]:
+    def rows(self) -> tuple[TopicsFileRow, ...]:
         """All topics of the copy as `topics.json` lists them."""
         if self.copy is None:
             return ()
@@ -125,7 +125,7 @@ class Committed(NamedTuple):
         """What `topics.json` says otherwise than newer metadata does, of topics that have an archive."""
         if self.copy is None or self.topics is None or self.are_topics_newer:
             return []
-        told: Mapping[UUID, TopicRow] = {row.topic_id: row for row in self.topics.topics}
+        told: Mapping[UUID, TopicsFileRow] = {row.topic_id: row for row in self.topics.topics}
         archived = {key.topic_id for key, _ in self.archived()}
         problems = []
         for row in sorted(self.rows()):
@@ -155,11 +155,11 @@ def has_words(entry: CatalogEntry) -> str:
     return f"the copy of the metadata has version {entry.version} ({entry.manifest_key}), {span}"
 
 
-def _row(copy: MetadataCopy, topic: TopicImage) -> TopicRow:
+def _row(copy: MetadataCopy, topic: TopicImage) -> TopicsFileRow:
     configs = dict(copy.image.config(int(ResourceType.TOPIC), topic.name))
     recovered = copy.image.recovered.get(topic.id)
     is_unknown = recovered is not None and recovered.settings_unknown
-    return TopicRow(topic.name, topic.id, len(topic.partitions), configs, is_unknown)
+    return TopicsFileRow(topic.name, topic.id, len(topic.partitions), configs, is_unknown)
 
 
 def read_committed(store: ObjectStore) -> Committed:
@@ -177,7 +177,7 @@ def read_committed(store: ObjectStore) -> Committed:
             later, copy, problems = found.rival, None, (*problems, found.rival)
     except UnknownVersion as e:
         later, problems = str(e), (str(e),)
-    topics: Topics | None = None
+    topics: TopicsFile | None = None
     wrong: str | None = None
     stored_ms = _NEVER
     try:

@@ -13,7 +13,7 @@ from service.inspect.committed import has_words
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.keys import HeadKey, head_key, partition_prefix
-from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
     Head,
@@ -272,7 +272,7 @@ class _Partition:
     ) -> Iterator[SegmentEntry]:
         whys: dict[str, str] = {}
 
-        def load(ref: PageRef) -> Page:
+        def load(ref: PageRef) -> ManifestPage:
             return open_page(self._store, ref, manifest)
 
         def error(where: str, what: str) -> None:

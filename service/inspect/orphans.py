@@ -34,7 +34,7 @@ from service.remote.format.keys import (
     partition_prefix,
     topic_prefix,
 )
-from service.remote.format.manifest import Manifest, Page, PageRef, live_segments
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live_segments
 from service.remote.format.manifest_codec import Head
 from service.remote.reading.object_reader import Chain, open_head, open_named, open_page
 from service.remote.stores.conditional import PROBE_PREFIX
@@ -184,7 +184,7 @@ def _unnamed(store: ObjectStore, key: HeadKey, chain: Chain) -> Iterator[ObjectI
             yield info
 
 
-def _load(store: ObjectStore, manifest: Manifest, pages: set[str], ref: PageRef) -> Page:
+def _load(store: ObjectStore, manifest: Manifest, pages: set[str], ref: PageRef) -> ManifestPage:
     pages.add(ref.key)
     return open_page(store, ref, manifest)
 

@@ -29,11 +29,11 @@ from service.remote.format.keys import (
     parse_key,
     partition_prefix,
 )
-from service.remote.format.manifest import Child, Load, Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import Child, Load, Manifest, ManifestPage, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import Head
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chain_proof import (
-    Tell,
+    ReportError,
     check_identity,
     head_is_gone,
     proved_footer,
@@ -136,7 +136,7 @@ class _PartitionCheck:
 
     # -- which chain
 
-    def _chain(self, error: Tell, note: Tell) -> Chain | None:
+    def _chain(self, error: ReportError, note: ReportError) -> Chain | None:
         """What HEAD names; what the metadata's copy does where that is newer, or HEAD says nothing."""
         subject, entry = self._subject, self._subject.entry
         chain, problem = None, None
@@ -160,7 +160,12 @@ class _PartitionCheck:
         return chain
 
     def _compared(
-        self, chain: Chain | None, problem: str | None, entry: CatalogEntry, error: Tell, note: Tell
+        self,
+        chain: Chain | None,
+        problem: str | None,
+        entry: CatalogEntry,
+        error: ReportError,
+        note: ReportError,
     ) -> Chain | None:
         """The chain to go by where the metadata's copy has this `entry`, which HEAD is not ahead of.
 
@@ -237,7 +242,7 @@ class _PartitionCheck:
             row.records += self._segment(manifest, entry, size)
         self._rest(chain)
 
-    def _load(self, manifest: Manifest, ref: PageRef) -> Page:
+    def _load(self, manifest: Manifest, ref: PageRef) -> ManifestPage:
         self._pages.add(ref.key)
         return open_page(self._store, ref, manifest)
 

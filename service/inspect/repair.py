@@ -46,7 +46,7 @@ from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
     MAX_TOPICS_BYTES,
     ClusterFile,
-    TopicRow,
+    TopicsFileRow,
     encode_cluster,
     encode_head,
     encode_topics,
@@ -65,7 +65,7 @@ class TopicsRepair(NamedTuple):
 
     wrong: str
     cluster_id: str
-    rows: tuple[TopicRow, ...]
+    rows: tuple[TopicsFileRow, ...]
     source: str
     seen: Tagged | None
 
@@ -214,7 +214,7 @@ def _is_of_later_version(store: ObjectStore) -> bool:
 
 def _rows(
     store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]]
-) -> tuple[TopicRow, ...]:
+) -> tuple[TopicsFileRow, ...]:
     """All topics that live: those of the copy, and those that were made since.
 
     A name is one topic's. Who has it by the newest HEAD got it last, as a topic that was deleted takes no
@@ -227,8 +227,8 @@ def _rows(
         if before is not None:
             rows[topic_id] = before._replace(partitions=max(count, before.partitions))
         elif committed.copy is None or _is_made_since(store, committed, topic_id):
-            rows[topic_id] = TopicRow(found[-1].manifest.topic, topic_id, count, {})
-    by_name: dict[str, TopicRow] = {}
+            rows[topic_id] = TopicsFileRow(found[-1].manifest.topic, topic_id, count, {})
+    by_name: dict[str, TopicsFileRow] = {}
     for row in rows.values():
         other = by_name.get(row.name)
         if other is None or _newest_head(partitions, row) > _newest_head(partitions, other):
@@ -241,7 +241,7 @@ def _is_made_since(store: ObjectStore, committed: Committed, topic_id: UUID) -> 
     return committed.standing(topic_id, newest_ms) in (Standing.LIVE, Standing.MADE_SINCE)
 
 
-def _newest_head(partitions: dict[UUID, list[_Found]], row: TopicRow) -> int:
+def _newest_head(partitions: dict[UUID, list[_Found]], row: TopicsFileRow) -> int:
     return max((one.head_ms for one in partitions.get(row.topic_id, ())), default=-1)
 
 

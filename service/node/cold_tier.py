@@ -27,7 +27,7 @@ from service.metadata.publisher import Publisher
 from service.metadata.snapshot_codec import encode_image
 from service.node.multipart_cleanup import UploadsChild
 from service.partition.partition import Partition
-from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
 from service.remote.metrics import StoreMetrics
 from service.remote.reading.disk_cache import DiskCache
@@ -386,9 +386,9 @@ def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
 def _topics(image: MetadataImage) -> TopicsSnapshot:
     """What `topics.json` says of `image`, which never changes, so a thread may make the rows."""
 
-    def rows() -> list[TopicRow]:
+    def rows() -> list[TopicsFileRow]:
         return [
-            TopicRow(
+            TopicsFileRow(
                 topic.name,
                 topic.id,
                 len(topic.partitions),

@@ -108,7 +108,7 @@ def _store(cold: ColdTier) -> Check:
     problems = {
         f"{client}: {why}" for client, one in cold.metrics.items() if (why := one.problem) is not None
     }
-    if asleep := cold.reader.stats().flights.asleep:
+    if asleep := cold.reader.stats().downloads.asleep:
         problems.add(
             f"read: {len(asleep)} objects lie in an archive class and have to be restored, {asleep[0]} first"
         )

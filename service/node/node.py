@@ -477,11 +477,11 @@ class Node:
         """Bytes held, by who holds them."""
         held = {"requests": sum(server.request_memory_bytes for server in self.listening)}
         if self.cold is not None:
-            flights = self.cold.reader.stats().flights
-            held["cold_cache"] = flights.cached_bytes
-            held["cold_downloads"] = flights.in_flight_bytes
-            held["cold_metadata"] = flights.metadata_bytes
-            held["cold_answers"] = flights.sending_bytes
+            downloads = self.cold.reader.stats().downloads
+            held["cold_cache"] = downloads.cached_bytes
+            held["cold_downloads"] = downloads.in_flight_bytes
+            held["cold_metadata"] = downloads.metadata_bytes
+            held["cold_answers"] = downloads.sending_bytes
         return held
 
     def health(self) -> Sequence[Check]:

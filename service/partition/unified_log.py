@@ -27,7 +27,7 @@ from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
-    from service.remote.reading.download import Hold
+    from service.remote.reading.download import ResponseHold
     from service.remote.reading.reader import RemoteRead, RemoteReader
 
 
@@ -41,7 +41,7 @@ class LogRead(NamedTuple):
     parts: tuple[FileSlice | Buffer, ...]
     size: int
     pending: Future[RemoteRead] | None
-    hold: Hold | None = None
+    hold: ResponseHold | None = None
 
 
 NOTHING = LogRead((), 0, None)

@@ -1,5 +1,5 @@
-"""Object storage: the bucket's layout and formats, the store behind them, and the readers of cold data.
+"""Object storage: the bucket's layout and formats, the stores that hold it, and the readers of cold data.
 
-Owns every byte that lies in the bucket (docs/bucket-format.md) and the threads that read it. Knows nothing of
-brokers, leaders, Raft or the local log: who writes which segment when is `service.tiering`'s business.
+Owns every byte in the bucket (docs/bucket-format.md) and the threads that read it. Knows nothing of brokers,
+leaders, Raft or the local log: `service.tiering` decides who writes which segment when.
 """

@@ -1,9 +1,8 @@
-"""The catalog of live segments, as the tiering room needs it: one compare-and-set per partition. [P]
+"""Catalog of live segments, as the tiering room needs it: one compare-and-set per partition. [P]
 
-Which objects are live is decided by one `CatalogEntry` per partition, held in the metadata image. An entry
-names the partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule
-is `decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that
-function.
+One `CatalogEntry` per partition, held in the metadata image, decides which objects are live. It names the
+partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule is
+`decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that function.
 
 >>> first = CatalogEntry(
 ...     version=1, manifest_key="m", leader_epoch=4, start_offset=0, end_offset=9, segments=1, size_bytes=1
@@ -29,13 +28,12 @@ NO_VERSION = 0
 
 
 class CatalogEntry(NamedTuple):
-    """What the metadata image holds per partition: which manifest is current, and its sums.
+    """Entry of one partition in the metadata image: its current manifest, and the manifest's sums.
 
     `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the
-    epoch of the leader that committed the entry, not of the records in it. A chain that lost its last
-    segment keeps an entry with `segments` 0 and `start_offset == end_offset`, so that versions never start
-    over. One that was given up, as tiering was switched off, ends at 0: offsets that it held may be copied
-    again.
+    epoch of the leader that committed the entry, not of its records. A chain that lost its last segment keeps
+    an entry with `segments` 0 and `start_offset == end_offset`, so that versions never start over. A chain
+    that was given up, because tiering was switched off, ends at 0: its offsets may be copied again.
     """
 
     version: int
@@ -48,12 +46,12 @@ class CatalogEntry(NamedTuple):
 
     @property
     def is_given_up(self) -> bool:
-        """Nothing is in the bucket, and nothing is said of where the log goes on."""
+        """True where nothing is in the bucket and the chain may restart at any offset."""
         return self.end_offset == 0
 
 
 class Tombstone(NamedTuple):
-    """A deleted topic of which the bucket may still hold objects: partitions 0 to `partitions` - 1."""
+    """A deleted topic that may still have objects in the bucket: partitions 0 to `partitions` - 1."""
 
     topic_id: UUID
     name: str
@@ -70,15 +68,15 @@ class CatalogCommit(NamedTuple):
 
 
 class CatalogResult(Enum):
-    """What the catalog said to a commit. All but COMMITTED changed nothing."""
+    """Answer of the catalog to a commit. Only COMMITTED may have changed something."""
 
     COMMITTED = "committed"
     FENCED = "fenced"
     """The committer's leader epoch is not the partition's current one."""
     VERSION_CONFLICT = "version-conflict"
-    """Another entry than the one the committer started from is current."""
+    """The current entry is not the one that the committer started from."""
     UNKNOWN_PARTITION = "unknown-partition"
-    """The topic was deleted, or never was."""
+    """The topic was deleted, or never existed."""
 
 
 class Catalog(Protocol):
@@ -87,30 +85,30 @@ class Catalog(Protocol):
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         """Answer each commit, in order.
 
-        Raises `StorageError` when the outcome is unknown (no quorum, time-out): the caller must look at
-        `entry`, or commit the very same entry again, before it concludes anything.
+        Raises `StorageError` when the outcome is unknown (no quorum, time-out): the caller must read `entry`,
+        or commit the same entry again, before it concludes anything.
         """
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
-        """The committed entry as this node's image has it; None where nothing was ever committed."""
+        """Return the committed entry in this node's image; None where nothing was ever committed."""
 
     def tombstones(self) -> Mapping[UUID, Tombstone]:
-        """Deleted topics that may still have objects, by topic id, as this node's image has them."""
+        """Return deleted topics that may still have objects, by topic id, in this node's image."""
 
     async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
-        """Take away the tombstones of topics whose last object is gone; ids without one are passed over.
+        """Remove the tombstones of topics whose last object is gone; ids without one are ignored.
 
-        Raises `StorageError` when the outcome is unknown; asking again does no harm.
+        Raises `StorageError` when the outcome is unknown; repeating the call does no harm.
         """
 
 
 def decide_commit(
     current: CatalogEntry | None, *, previous_version: int, entry: CatalogEntry, leader_epoch: int
 ) -> CatalogResult:
-    """The rule of the compare-and-set. `leader_epoch` is the partition's epoch in the committed image.
+    """Decide a commit. `leader_epoch` is the partition's epoch in the committed image.
 
-    A commit that repeats the current entry exactly is COMMITTED again: its first answer was lost on the way.
-    Raises `ValueError` for an entry that no chain can have (a bug or a liar on the other side).
+    A commit that repeats the current entry exactly is COMMITTED again: its first answer was lost. Raises
+    `ValueError` for an entry that no chain can have (a bug, or a malicious peer).
     """
     reason = malformed(entry, previous_version)
     if reason is not None:
@@ -129,7 +127,7 @@ def decide_commit(
 
 
 def malformed(entry: CatalogEntry, previous_version: int) -> str | None:
-    """Why `entry` cannot follow `previous_version`; None when it can."""
+    """Return why `entry` cannot follow `previous_version`; None when it can."""
     if entry.version != previous_version + 1:
         return f"version {entry.version} does not follow {previous_version}"
     if not entry.manifest_key:

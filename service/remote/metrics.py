@@ -1,4 +1,4 @@
-"""What the readers of the cold tier count: plain integers, read by whoever scrapes. [P]"""
+"""Counters of the cold tier's readers: plain integers, read by scrapers. [P]"""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ KINDS: Final = (
     "delete", "get", "get_range", "get_suffix", "get_tagged", "head", "list", "put", "put_if_absent",
     "put_if_match", "put_stream",
 )  # fmt: skip
-"""Kinds of calls, as `stores.store.ObjectStore` has them."""
+"""Kinds of calls, the methods of `stores.store.ObjectStore`."""
 
 
 @dataclass(slots=True, eq=False)
 class ReadMetrics:
-    """Counters since the start. Written under the lock of `Flights`."""
+    """Counters since the start. Written under the lock of `DownloadManager`."""
 
     hits: int = 0
-    """Things asked for that were in memory."""
+    """Requests answered from memory."""
     misses: int = 0
     disk_hits: int = 0
     """Chunks that were on this machine's disk."""
     read_ahead: int = 0
-    """Downloads that were begun before anybody asked."""
+    """Downloads started before any read needed them."""
     downloaded_bytes: int = 0
     """Of chunks."""
     requests: int = 0
-    """Tries of downloads."""
+    """Attempts of downloads."""
     retries: int = 0
-    """Tries that were not a download's first."""
+    """Attempts after the first one of a download."""
     hedges: int = 0
-    """Second tries, made while the first one was under way for long."""
+    """Hedged attempts, made while the first one took long."""
     hedges_won: int = 0
-    """Second tries that came first."""
+    """Hedged attempts that finished first."""
     refused: int = 0
-    """Downloads that were not begun as the store was failing, or refuses the object."""
+    """Downloads not started because the breaker is open, or the store refuses the object."""
     failures: int = 0
-    """Downloads that were given up."""
+    """Downloads that failed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,11 +46,11 @@ class CallMetrics:
     """Calls of one kind."""
 
     time: Histogram = field(default_factory=Histogram)
-    """how long they took, in seconds, failed ones too"""
+    """durations in seconds, failed calls included"""
     sent_bytes: int = 0
     received_bytes: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """by the kind of error, as `stores.errors` names them"""
+    """by class name of the error, see `stores.errors`"""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,4 +59,4 @@ class StoreMetrics:
 
     calls: dict[str, CallMetrics] = field(default_factory=lambda: {kind: CallMetrics() for kind in KINDS})
     problem: str | None = None
-    """what the store, or the way to it, failed with last; None once a call was answered since"""
+    """last error of the store, or of the way to it; None once a call was answered since"""

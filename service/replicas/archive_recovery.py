@@ -23,7 +23,7 @@ from service.metadata.controller.recovered_topics import recovered_topics
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
-from service.remote.format.manifest_codec import MetadataRef, Topics
+from service.remote.format.manifest_codec import MetadataRef, TopicsFile
 from service.remote.stores.errors import StoreRefused, raise_of_the_store
 from service.remote.stores.store import ObjectStore
 from service.replicas.dynamic_config import check_topics, dynamic_config
@@ -40,7 +40,7 @@ class Bucket(NamedTuple):
     and what is wrong with the first two, in words."""
 
     newest: NewestCopy
-    listed: Topics | None
+    listed: TopicsFile | None
     archive: RecoveredArchive
     problems: Sequence[str]
 
@@ -62,7 +62,7 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
             f"which of them is the cluster: {rival}. Move the copies of the other one away and start again"
         )
     problems = list(newest.problems)
-    listed: Topics | None = None
+    listed: TopicsFile | None = None
     try:
         listed = read_topics(store)
     except UnknownVersion:

@@ -33,7 +33,7 @@ from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchReques
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
-    from service.remote.reading.download import Hold
+    from service.remote.reading.download import ResponseHold
     from service.remote.reading.reader import RemoteRead
     from service.replication.leader import ReplicaSession
     from service.replication.selectors import Selector
@@ -107,7 +107,7 @@ class Pass:
             self.room = min(self.room, CAREFUL_BYTES)
         self.size = 0
         """bytes found"""
-        self.holds: list[Hold] = []
+        self.holds: list[ResponseHold] = []
         """memory that the cold bytes among them keep from being freed"""
         self.is_final = False
         """An error or a diverging epoch is among the answers: the client must see it now."""

@@ -29,9 +29,9 @@ from service.remote.format.keys import (
 )
 from service.remote.format.manifest import (
     USUAL_LIMITS,
-    Limits,
     Manifest,
-    Page,
+    ManifestLimits,
+    ManifestPage,
     PageRef,
     SegmentEntry,
 )
@@ -82,7 +82,7 @@ class ChainStore:
         world: World,
         *,
         stamps: Callable[[], Stamp | None] = no_stamp,
-        limits: Limits = USUAL_LIMITS,
+        limits: ManifestLimits = USUAL_LIMITS,
         max_cached_children: int = MAX_CACHED_CHILDREN,
         is_conditional: bool = True,
     ) -> None:
@@ -95,7 +95,7 @@ class ChainStore:
         self._is_conditional = is_conditional
         self._max_cached_children = max_cached_children
         self._lock = world.threads.lock()
-        self._cache: OrderedDict[str, Chain | Page] = OrderedDict()
+        self._cache: OrderedDict[str, Chain | ManifestPage] = OrderedDict()
         self._cached_children = 0
 
     def load(self, tip: TopicIdPartition, key: str) -> Chain:
@@ -110,16 +110,16 @@ class ChainStore:
         self._remember(key, chain)
         return chain
 
-    def page(self, tip: TopicIdPartition, ref: PageRef) -> Page:
+    def page(self, tip: TopicIdPartition, ref: PageRef) -> ManifestPage:
         """Return the page that `ref` names."""
         cached = self._cached(ref.key)
-        if isinstance(cached, Page):
+        if isinstance(cached, ManifestPage):
             return cached
         page = open_page(self._store, ref, tip)
         self._remember(ref.key, page)
         return page
 
-    def loader(self, tip: TopicIdPartition) -> Callable[[PageRef], Page]:
+    def loader(self, tip: TopicIdPartition) -> Callable[[PageRef], ManifestPage]:
         """Return `page` bound to one partition, as the manifest's methods take it."""
         return lambda ref: self.page(tip, ref)
 
@@ -200,7 +200,7 @@ class ChainStore:
         """
         problems: list[FirnError] = []
 
-        def load(ref: PageRef) -> Page:
+        def load(ref: PageRef) -> ManifestPage:
             try:
                 if ref.key == parent.stored_key:  # from `stand_in`
                     raise StorageError(f"{ref.key} was not read")
@@ -286,14 +286,14 @@ class ChainStore:
             if found is not None:
                 self._cached_children -= _children(found)
 
-    def _cached(self, key: str) -> Chain | Page | None:
+    def _cached(self, key: str) -> Chain | ManifestPage | None:
         with self._lock:
             found = self._cache.get(key)
             if found is not None:
                 self._cache.move_to_end(key)
             return found
 
-    def _remember(self, key: str, item: Chain | Page) -> None:
+    def _remember(self, key: str, item: Chain | ManifestPage) -> None:
         with self._lock:
             if key in self._cache:
                 return
@@ -313,5 +313,5 @@ def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> HeadVerdict:
     )
 
 
-def _children(item: Chain | Page) -> int:
-    return len(item.children) if isinstance(item, Page) else len(item.manifest.children)
+def _children(item: Chain | ManifestPage) -> int:
+    return len(item.children) if isinstance(item, ManifestPage) else len(item.manifest.children)

@@ -26,7 +26,7 @@ from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import Catalog
-from service.remote.format.manifest import USUAL_LIMITS, Limits
+from service.remote.format.manifest import USUAL_LIMITS, ManifestLimits
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure
 from service.remote.stores.store import ObjectStore
@@ -86,7 +86,7 @@ class TieringManager:
         is_conditional: bool = True,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
-        manifest_limits: Limits = USUAL_LIMITS,
+        manifest_limits: ManifestLimits = USUAL_LIMITS,
         probe: Probe = no_probe,
         copy_limit: Callable[[], RateLimit] = RateLimit,
         is_urgent: Callable[[TopicIdPartition], bool] = lambda _: False,

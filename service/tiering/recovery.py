@@ -20,7 +20,7 @@ from service.base.errors import ConfigError
 from service.hot.producer_snapshot import decode_snapshot
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import DATA_PREFIX, HeadKey, ManifestKey, PageKey, SegmentKey, parse_key
-from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import ClusterFile
 from service.remote.reading.object_reader import (
     Chain,
@@ -237,5 +237,5 @@ class _ArchiveReader:
         return ArchivedPartition(manifest.topic, catalog_entry(chain), max(epochs), written_ms)
 
 
-def _page(store: ObjectStore, ref: PageRef, manifest: Manifest) -> Page:
+def _page(store: ObjectStore, ref: PageRef, manifest: Manifest) -> ManifestPage:
     return open_page(store, ref, manifest)

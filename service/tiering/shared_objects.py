@@ -2,9 +2,9 @@
 
 It is derived from the metadata, whose copy beside it takes precedence. The keeper overwrites it unless it is
 of later metadata, by life and offset. Topics in it that have objects and that this node's metadata lacks stay
-listed, apart from the others (`Topics.foreign`), and hold up nothing. A damaged one is rewritten: the HEADs
-in the bucket tell what it alone knew. Functions here block; they run on an offload thread or before the loop
-starts.
+listed, apart from the others (`TopicsFile.foreign`), and hold up nothing. A damaged one is rewritten: the
+HEADs in the bucket tell what it alone knew. Functions here block; they run on an offload thread or before the
+loop starts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from service.base.errors import CorruptionError, UnknownVersion
 from service.remote.format.keys import TOPICS_KEY, topic_prefix
 from service.remote.format.manifest_codec import (
     MAX_TOPICS_BYTES,
-    TopicRow,
-    Topics,
+    TopicsFile,
+    TopicsFileRow,
     decode_topics,
     encode_topics,
 )
@@ -47,7 +47,7 @@ class TopicsSnapshot(NamedTuple):
 
     metadata_offset: int
     ids: Collection[UUID]
-    rows: Callable[[], Sequence[TopicRow]]
+    rows: Callable[[], Sequence[TopicsFileRow]]
     life: int = 0
 
 
@@ -60,7 +60,7 @@ class TopicsComparison(NamedTuple):
 
     refusal: str | None = None
     damage: str | None = None
-    foreign: tuple[TopicRow, ...] = ()
+    foreign: tuple[TopicsFileRow, ...] = ()
 
 
 class TopicsWrite(NamedTuple):
@@ -205,13 +205,13 @@ def _compare(
     return TopicsComparison(foreign=tuple(row for row in lacking if _has_objects(store, row)))
 
 
-def _has_objects(store: ObjectStore, row: TopicRow) -> bool:
+def _has_objects(store: ObjectStore, row: TopicsFileRow) -> bool:
     """Return whether the topic has objects: one that was never tiered leaves neither a tombstone nor
     objects."""
     return next(iter(store.list(topic_prefix(row.topic_id))), None) is not None
 
 
-def read_topics(store: ObjectStore) -> Topics | None:
+def read_topics(store: ObjectStore) -> TopicsFile | None:
     """Return the stored `topics.json`, None where there is none. Raises `CorruptionError` when it is
     damaged."""
     try:

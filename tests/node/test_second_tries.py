@@ -57,8 +57,8 @@ def test_a_read_whose_connection_died_is_brought_by_the_second_client(world: Two
     until(lambda: world.store.arrived() == 1)
     assert world.second.arrived() == 0, "not before it takes long"
     assert b"".join(world.wait_for(future).data)
-    flights = world.reader.stats().flights
-    assert flights.hedges == flights.hedges_won >= 3, "manifest, footer and chunk"
+    downloads = world.reader.stats().downloads
+    assert downloads.hedges == downloads.hedges_won >= 3, "manifest, footer and chunk"
 
 
 def test_what_the_slower_client_brings_later_is_nobodys(world: TwoClients) -> None:
@@ -67,9 +67,9 @@ def test_what_the_slower_client_brings_later_is_nobodys(world: TwoClients) -> No
     first = world.wait_for(world.start(0))
     world.store.gate.set()
     settle(world)
-    flights = world.reader.stats().flights
-    assert flights.in_flight_bytes == 0
-    assert flights.cached_bytes == flights.downloaded_bytes
+    downloads = world.reader.stats().downloads
+    assert downloads.in_flight_bytes == 0
+    assert downloads.cached_bytes == downloads.downloaded_bytes
     again = world.start(0)
     assert again.done()
     assert again.result().data == first.data
@@ -81,7 +81,7 @@ def test_threads_in_calls_that_are_dead_do_not_keep_others_from_being_read(world
     futures = [world.start(entry.base_offset, 1) for entry in entries[:3]]
     for future in futures:
         world.wait_for(future)
-    assert world.reader.stats().flights.busy_threads <= 3 + 2, "the pool is bounded"
+    assert world.reader.stats().downloads.busy_threads <= 3 + 2, "the pool is bounded"
     world.store.gate.set()
     for entry in entries[3:]:
         assert world.start(entry.base_offset, 1).result(20).data
@@ -130,7 +130,7 @@ def test_when_both_fail_the_reader_is_told_what_the_first_said() -> None:
 
     until(both)
     world.store.gate.set()
-    until(lambda: world.reader.stats().flights.busy_threads == 1)  # the one of the second try
+    until(lambda: world.reader.stats().downloads.busy_threads == 1)  # the one of the second try
     assert not future.done()
     world.second.gate.set()
     with pytest.raises(StoreUnavailable, match="one"):
@@ -184,7 +184,7 @@ def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
     world.store.interfere = fail
     for entry in entries[1:10]:
         world.start(entry.base_offset).exception(20)
-    until(lambda: world.reader.stats().flights.store_problem is not None)
+    until(lambda: world.reader.stats().downloads.store_problem is not None)
     before = world.store.arrived()
     for entry in entries[10:]:
         future = world.start(entry.base_offset)
@@ -196,7 +196,7 @@ def test_a_store_that_fails_is_left_alone_and_everybody_is_told_at_once(
     world.store.interfere = lambda key, data: data
     world.clock.advance(10_000)
     assert world.start(entries[20].base_offset).result(20).data
-    assert world.reader.stats().flights.store_problem is None
+    assert world.reader.stats().downloads.store_problem is None
 
 
 @pytest.mark.parametrize("kind", [ObjectAsleep, AccessRefused])
@@ -226,7 +226,7 @@ def test_objects_that_are_refused_are_told_once_and_keep_nobody_from_others(
     told = [one.getMessage() for one in caplog.records if "cannot be read" in one.getMessage()]
     assert len(told) == 19
     assert all(sum(key in one for one in told) == 1 for key in refused)
-    stats = world.reader.stats().flights
+    stats = world.reader.stats().downloads
     assert stats.store_problem is None
     assert set(stats.asleep) == (refused if kind is ObjectAsleep else set())
     world.store.interfere = calm
@@ -237,13 +237,13 @@ def test_objects_that_are_refused_are_told_once_and_keep_nobody_from_others(
 def test_the_delay_follows_what_calls_take_within_its_bounds() -> None:
     hedge = Hedge()
     for _ in range(100):
-        hedge.took(1)
+        hedge.record(1)
     assert hedge.delay_ms == LEAST_MS
     for _ in range(100):
-        hedge.took(300)
+        hedge.record(300)
     assert 300 <= hedge.delay_ms <= 400
     for _ in range(100):
-        hedge.took(60_000)
+        hedge.record(60_000)
     assert hedge.delay_ms == MOST_MS
 
 
@@ -251,5 +251,5 @@ def test_a_store_that_is_slow_with_everything_is_not_asked_for_everything_twice(
     hedge = Hedge()
     assert sum(hedge.spend() for _ in range(100)) == 10
     for _ in range(100):
-        hedge.took(1_000)
+        hedge.record(1_000)
     assert sum(hedge.spend() for _ in range(100)) in (9, 10)

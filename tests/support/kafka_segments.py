@@ -15,7 +15,7 @@ from service.hot.log_dir import read_topic_id
 from service.hot.sealed_segments import SealedSegment
 from service.records.batch import iter_headers
 from service.records.segment_indexes import IndexBytes, Walk
-from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
@@ -67,7 +67,7 @@ def _claimed(
     for topic, partitions in topics.items():
         topic_id = read_topic_id(SystemDisk(), data / f"{topic}-0")
         assert topic_id is not None
-        rows.append(TopicRow(topic, topic_id, partitions, {}))
+        rows.append(TopicsFileRow(topic, topic_id, partitions, {}))
     write_topics(store, CLUSTER_ID, TopicsSnapshot(1, {row.topic_id for row in rows}, lambda: rows))
     for row in rows:
         for partition in range(row.partitions):

@@ -20,8 +20,8 @@ from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
 from service.console.web.strata import BUCKET, Block, Published
 from service.console.web.survey import Findings, Group, Listed, Survey
 from service.remote.format.keys import HeadKey
-from service.remote.format.manifest import Manifest, Page, PageRef, live_segments
-from service.remote.format.manifest_codec import Head, Topics
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live_segments
+from service.remote.format.manifest_codec import Head, TopicsFile
 from service.remote.reading.object_reader import Chain, open_page, open_published, open_topics
 from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.remote.stores.obstore_store import StoreOptions, open_store
@@ -136,7 +136,7 @@ class BucketDesk:
         """Settings of the bucket; None where it is not S3, or aioboto3 is not installed."""
         return None if self.s3 is None else await self.s3.facts()
 
-    def _topics(self) -> Topics | None:
+    def _topics(self) -> TopicsFile | None:
         with permitted():
             try:
                 return open_topics(self._store)
@@ -181,7 +181,7 @@ class BucketDesk:
         manifest = chain.manifest
         live: set[str] = set()
 
-        def load(ref: PageRef) -> Page:
+        def load(ref: PageRef) -> ManifestPage:
             live.add(ref.key)
             return open_page(self._store, ref, manifest)
 

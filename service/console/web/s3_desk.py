@@ -69,7 +69,7 @@ class S3Desk:
         import_module("aioboto3")
         if self._source is None:
             return {}
-        found = self._source.fetch(anew=False)
+        found = self._source.fetch(fresh=False)
         return {
             "aws_access_key_id": found["access_key_id"],
             "aws_secret_access_key": found["secret_access_key"],

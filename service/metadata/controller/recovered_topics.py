@@ -16,7 +16,7 @@ from uuid import UUID
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
-from service.remote.format.manifest_codec import TopicRow, Topics
+from service.remote.format.manifest_codec import TopicsFile, TopicsFileRow
 
 if TYPE_CHECKING:  # who has no bucket carries none of that room's code
     from service.tiering.recovery import ArchivedPartition, RecoveredArchive
@@ -54,7 +54,10 @@ class TopicsFound(NamedTuple):
 
 
 def recovered_topics(
-    copy: MetadataImage | None, listed: Topics | None, archive: RecoveredArchive, deleted: Iterable[UUID] = ()
+    copy: MetadataImage | None,
+    listed: TopicsFile | None,
+    archive: RecoveredArchive,
+    deleted: Iterable[UUID] = (),
 ) -> TopicsFound:
     """What is brought back. `deleted`: topics that this node knows to be deleted, beside those of the copy.
 
@@ -94,7 +97,7 @@ def recovered_topics(
     return TopicsFound(topics, refused)
 
 
-def _rows(copy: MetadataImage | None, listed: Topics | None) -> Mapping[UUID, TopicRow]:
+def _rows(copy: MetadataImage | None, listed: TopicsFile | None) -> Mapping[UUID, TopicsFileRow]:
     """What `topics.json` adds to the copy: all where there is none, nothing where it is older."""
     if listed is None:
         return {}
@@ -119,7 +122,7 @@ def _of_copy(copy: MetadataImage, topic_id: UUID) -> AdoptedTopic:
 def _topic(
     topic_id: UUID,
     known: AdoptedTopic | None,
-    row: TopicRow | None,
+    row: TopicsFileRow | None,
     found: Mapping[int, ArchivedPartition],
 ) -> AdoptedTopic | None:
     """One topic out of all that tells of it; None where nothing says its name."""

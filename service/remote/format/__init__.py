@@ -1,1 +1,1 @@
-"""The bytes in the bucket: names, manifests, segment objects (docs/bucket-format.md). Does no IO."""
+"""Bytes in the bucket: keys, manifests, segment objects (docs/bucket-format.md). Does no IO."""

@@ -1,4 +1,4 @@
-"""The block table: where in the log each ~1 MiB begins, what it holds, and the checksum that proves it. [P]
+"""Block table: position, contents and checksum of each ~1 MiB of a log. [P]
 
 A block is a run of whole batches. One row is 56 bytes, big-endian::
 
@@ -6,9 +6,9 @@ A block is a run of whole batches. One row is 56 bytes, big-endian::
     i64 first offset    i64 last offset   i64 min timestamp   i64 max timestamp
     u32 records         u32 batches
 
-Rows lie in log order and cover it without a gap. `min_timestamp` is -1 when it is not known (or when a record
-has no timestamp): such a block must not be skipped by its lower bound. `max_timestamp` is the largest
-timestamp of any record, -1 when none has one. A later writer may put more into a row, behind these fields.
+Rows are in log order and cover the log without a gap. `min_timestamp` is -1 when it is not known (or when a
+record has no timestamp): such a block must not be skipped by its lower bound. `max_timestamp` is the largest
+timestamp of any record, -1 when none has one. A later writer may append fields to a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ROW_BYTES: Final = 4096
 DEFAULT_BLOCK_BYTES: Final = 1 << 20
 
 
-class Block(NamedTuple):
+class LogBlock(NamedTuple):
     """One row. `first_offset` is the base offset of the first batch, `last_offset` the last batch's last."""
 
     position: int
@@ -47,9 +47,9 @@ class Block(NamedTuple):
 
 
 class BatchFacts(NamedTuple):
-    """What the block table needs to know of one batch; `position` and `size` are bytes within the log.
+    """Facts of one batch that the block table sums up; `position` and `size` are bytes within the log.
 
-    `min_timestamp` is -1 when the caller did not look into the records.
+    `min_timestamp` is -1 when the caller did not read the records.
     """
 
     position: int
@@ -61,14 +61,14 @@ class BatchFacts(NamedTuple):
     record_count: int
 
 
-class Totals(NamedTuple):
+class BlockTotals(NamedTuple):
     record_count: int
     batch_count: int
     max_timestamp: int
 
 
-class BlockTable(Sequence[Block]):
-    """Rows, kept encoded: a cached footer of a 1 GiB segment costs 56 KiB and no objects per row."""
+class BlockTable(Sequence[LogBlock]):
+    """Rows, kept encoded: a cached footer of a 1 GiB segment costs 56 KiB and no object per row."""
 
     __slots__ = ("_firsts", "encoded")
 
@@ -77,14 +77,14 @@ class BlockTable(Sequence[Block]):
         self._firsts = [row[3] for row in ROW.iter_unpack(encoded)]
 
     @classmethod
-    def of(cls, blocks: Iterable[Block]) -> BlockTable:
+    def of(cls, blocks: Iterable[LogBlock]) -> BlockTable:
         return cls(b"".join(ROW.pack(*block) for block in blocks))
 
     @classmethod
     def decode(cls, data: Buffer, row_bytes: int = ROW.size) -> BlockTable:
-        """Rows from bytes, not verified yet; of longer rows what we know is taken.
+        """Return the table in `data`, not verified yet; unknown fields of longer rows are ignored.
 
-        `CorruptionError` when they are not whole rows.
+        Raises `CorruptionError` when `data` is not whole rows.
         """
         if row_bytes < ROW.size or len(data) % row_bytes:
             raise CorruptionError(f"block table: {len(data)} bytes are not whole rows of {row_bytes}")
@@ -95,15 +95,15 @@ class BlockTable(Sequence[Block]):
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def __getitem__(self, index: int) -> Block:  # type: ignore[override]  # slices are not needed
+    def __getitem__(self, index: int) -> LogBlock:  # type: ignore[override]  # slices are not needed
         if index < 0:
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return Block._make(ROW.unpack_from(self.encoded, index * ROW.size))
+        return LogBlock._make(ROW.unpack_from(self.encoded, index * ROW.size))
 
-    def __iter__(self) -> Iterator[Block]:
-        return map(Block._make, ROW.iter_unpack(self.encoded))
+    def __iter__(self) -> Iterator[LogBlock]:
+        return map(LogBlock._make, ROW.iter_unpack(self.encoded))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BlockTable) and other.encoded == self.encoded
@@ -112,10 +112,11 @@ class BlockTable(Sequence[Block]):
         return hash(self.encoded)
 
     def verify(self, log_length: int, base_offset: int, last_offset: int) -> None:
-        """`CorruptionError` unless the rows cover the log without a gap, with rising offsets in its range.
+        """Raise `CorruptionError` unless the rows cover the log without a gap, with rising offsets in its
+        range.
 
         The first block may begin above `base_offset` and the last may end below `last_offset`: compaction
-        removes records, never the range a segment stands for.
+        removes records, but not the segment's offset range.
         """
         position, offset = 0, base_offset - 1
         for number, block in enumerate(self):
@@ -142,16 +143,16 @@ class BlockTable(Sequence[Block]):
         if offset > last_offset:
             raise CorruptionError(f"block table ends at offset {offset}, the segment at {last_offset}")
 
-    def totals(self) -> Totals:
+    def totals(self) -> BlockTotals:
         records, batches, newest = 0, 0, -1
         for block in self:
             records += block.record_count
             batches += block.batch_count
             newest = max(newest, block.max_timestamp)
-        return Totals(records, batches, newest)
+        return BlockTotals(records, batches, newest)
 
     def index_of(self, offset: int) -> int:
-        """The block that holds `offset`, or the first one after it where compaction left a hole.
+        """Return the index of the block that holds `offset`, or of the next one where compaction left a hole.
 
         ``len(self)`` when every record lies below `offset`.
         """
@@ -161,7 +162,10 @@ class BlockTable(Sequence[Block]):
         return index if self[index].last_offset >= offset else index + 1
 
     def index_of_timestamp(self, timestamp: int, start: int = 0) -> int:
-        """First block from `start` on with a record not older than `timestamp`; ``len(self)`` if none."""
+        """Return the index of the first block from `start` on with a record not older than `timestamp`.
+
+        ``len(self)`` if there is none.
+        """
         for index in range(start, len(self)):
             if self[index].max_timestamp >= timestamp:
                 return index
@@ -169,7 +173,7 @@ class BlockTable(Sequence[Block]):
 
 
 class BlockTableBuilder:
-    """Builds the rows from batches as they pass by.
+    """Builds the rows from batches in log order.
 
     >>> builder = BlockTableBuilder(target_bytes=100)
     >>> builder.add(BatchFacts(0, 4, 10, 11, 5, 7, 2), b"abcd")
@@ -179,18 +183,18 @@ class BlockTableBuilder:
 
     def __init__(self, target_bytes: int = DEFAULT_BLOCK_BYTES) -> None:
         self._target_bytes = target_bytes
-        self._blocks: list[Block] = []
-        self._open: Block | None = None
+        self._blocks: list[LogBlock] = []
+        self._open: LogBlock | None = None
 
     def add(self, batch: BatchFacts, data: Buffer) -> None:
-        """Take the next batch and its bytes. A block ends before the batch that would exceed the target.
+        """Add the next batch and its bytes. A block ends before the batch that would exceed the target.
 
-        A caller that has already summed up consecutive batches hands them over with `add_run`.
+        A caller that has summed up consecutive batches adds them with `add_run`.
         """
         self.add_run(batch, 1, data)
 
     def add_run(self, batches: BatchFacts, batch_count: int, data: Buffer) -> None:
-        """Take several consecutive batches at once, e.g. as a kernel has summed them up."""
+        """Add several consecutive batches at once, as a kernel has summed them up."""
         if len(data) != batches.size:
             raise ValueError(f"{len(data)} bytes for batches of {batches.size}")
         last = self._open
@@ -198,7 +202,7 @@ class BlockTableBuilder:
             self._blocks.append(last)
             last = None
         if last is None:
-            self._open = Block(
+            self._open = LogBlock(
                 batches.position,
                 batches.size,
                 crc32c(data),
@@ -210,7 +214,7 @@ class BlockTableBuilder:
                 batch_count,
             )
         else:
-            self._open = Block(
+            self._open = LogBlock(
                 last.position,
                 last.length + batches.size,
                 crc32c(data, last.crc32c),
@@ -222,15 +226,15 @@ class BlockTableBuilder:
                 last.batch_count + batch_count,
             )
 
-    def finish(self) -> tuple[Block, ...]:
-        """The rows of everything added so far."""
+    def finish(self) -> tuple[LogBlock, ...]:
+        """Return the rows of everything added so far."""
         return (*self._blocks, self._open) if self._open is not None else tuple(self._blocks)
 
 
 def build_block_table(
     batches: Iterable[tuple[BatchFacts, Buffer]], target_bytes: int = DEFAULT_BLOCK_BYTES
-) -> tuple[Block, ...]:
-    """Rows for the batches of one log, given with their bytes, in order."""
+) -> tuple[LogBlock, ...]:
+    """Return the rows for the batches of one log, given with their bytes, in order."""
     builder = BlockTableBuilder(target_bytes)
     for facts, data in batches:
         builder.add(facts, data)

@@ -1,8 +1,8 @@
 """JSON documents of the bucket: written, packed, and read within bounds. [P]
 
 Each is UTF-8 with a `format` and a `format_version`: 2 is written, 1 is read. Manifests and their pages are
-packed, as one gzip member in version 2 and as one zstd frame in version 1. The small ones, which are replaced
-in place, are sealed: their last member is the checksum of all bytes before it.
+packed, as one gzip member in version 2 and as one zstd frame in version 1. Small documents, which are
+replaced in place, are sealed: their last member is the checksum of all bytes before it.
 
 >>> data = pack({"format": "f", "format_version": 2})
 >>> open_document(unpack(data, "it"), "f").version
@@ -40,7 +40,7 @@ _SEAL: Final = f',"{CHECKSUM}":'.encode()
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-"""Deflate, no flags, no time of change, no operating system: the same document gives the same bytes."""
+"""Deflate, no flags, no mtime, no operating system: the same document gives the same bytes."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _LEVEL: Final = 2
 """A manifest of 1,024 segments takes 1 ms more than by zstd; level 6 would save a sixth of it for 4 ms."""
@@ -54,23 +54,24 @@ class Document(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The greatest integer: in version 2 one that every JSON parser carries exactly."""
+        """Greatest integer of the version: in version 2 one that every JSON parser carries exactly."""
         return MAX_OFFSET if self.version == 1 else MAX_INTEGER
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """The document's bytes, the same every time."""
+    """Return the document's bytes, the same every time."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def seal(document: Mapping[str, Any]) -> bytes:
-    """The document's bytes with their checksum at the end."""
+    """Return the document's bytes with their checksum at the end."""
     return _sealed(dump(document)[:-1])
 
 
 def seal_rows(document: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """As `seal` of `document` with the list `rows` as its last member, written one after the other: whoever
-    writes JSON lets no other thread run.
+    """Return `document`, sealed, with the list `rows` as its last member.
+
+    Rows are encoded one by one, because the JSON encoder holds the GIL.
 
     >>> seal_rows({"format": "f"}, "rows", [{"a": 1}, {}]) == seal({"format": "f", "rows": [{"a": 1}, {}]})
     True
@@ -79,12 +80,13 @@ def seal_rows(document: Mapping[str, Any], name: str, rows: Iterable[Mapping[str
 
 
 def _sealed(body: bytes) -> bytes:
-    """`body` is a document without its last brace."""
+    """Seal `body`, a document without its last brace."""
     return b"%b%b%d}" % (body, _SEAL, crc32c(body))
 
 
 def pack(document: Mapping[str, Any]) -> bytes:
-    """The document's bytes as one gzip member. `ValueError` when no reader would take it."""
+    """Return the document's bytes as one gzip member. Raises `ValueError` when it exceeds what readers
+    accept."""
     body = dump(document)
     if len(body) > MAX_INFLATED_BYTES:
         raise ValueError(f"{document['format']} of {len(body)} bytes, at most {MAX_INFLATED_BYTES} fit")
@@ -99,14 +101,17 @@ def pack(document: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes, what: str) -> bytes:
-    """What was packed, checksum verified, and nothing after it. `CorruptionError`, naming `what`."""
+    """Return the packed document, its checksum verified. Raises `CorruptionError`, which names `what`.
+
+    Bytes after the document are an error, too.
+    """
     if len(data) > MAX_STORED_BYTES:
         raise CorruptionError(f"{what}: {len(data)} bytes, at most {MAX_STORED_BYTES} are read")
     return _gunzip(data, what) if data[:2] == _GZIP_MAGIC else _unzstd(data, what)
 
 
 def _gunzip(data: bytes, what: str) -> bytes:
-    # zlib compares checksum and length at the end; until then no more than the bound is ever held.
+    # zlib compares checksum and length at the end; until then at most the bound is held.
     inflate = zlib.decompressobj(_GZIP)
     try:
         body = inflate.decompress(data, MAX_INFLATED_BYTES + 1)
@@ -120,7 +125,7 @@ def _gunzip(data: bytes, what: str) -> bytes:
 
 
 def _unzstd(data: bytes, what: str) -> bytes:
-    """One zstd frame with content size and checksum, and nothing after it."""
+    """Inflate one zstd frame with content size and checksum, and nothing after it."""
     try:
         frame = zstandard.get_frame_parameters(data)
         size = frame.content_size
@@ -134,7 +139,7 @@ def _unzstd(data: bytes, what: str) -> bytes:
 
 
 def open_document(data: bytes, expected_format: str) -> Document:
-    """`data` as a document of this format, of a version that we know. `CorruptionError` otherwise."""
+    """Return `data` as a document of this format, of a known version. Raises `CorruptionError` otherwise."""
     return _checked(parse_json_object(data, expected_format), expected_format)
 
 
@@ -148,15 +153,15 @@ def _checked(fields: dict[str, Any], expected_format: str) -> Document:
 
 
 def open_sealed(data: bytes, expected_format: str, known: frozenset[str]) -> Document:
-    """As `open_document`, its checksum verified. `UnknownVersion` where that is right and the version is not.
+    """Return `data` as a document whose checksum is verified, as `open_document` does.
 
-    Documents of before the checksum have none, and no members but the `known` ones: anything else in them
-    is what a changed byte made of the checksum's name.
+    Raises `UnknownVersion` where the checksum is right and the version is not known. Documents older than the
+    checksum have none, and only the `known` members: any other member is a damaged name of the checksum.
     """
     fields = parse_json_object(data, expected_format)
     if CHECKSUM in fields:
         if data != _sealed(data.rpartition(_SEAL)[0]):
-            raise CorruptionError(f"{expected_format}: not the bytes that its checksum is of")
+            raise CorruptionError(f"{expected_format}: wrong checksum")
         version = fields.get("format_version")
         if fields.get("format") == expected_format and type(version) is int and version > FORMAT_VERSION:
             raise UnknownVersion(f"{expected_format} {version}, this software knows 1 to {FORMAT_VERSION}")
@@ -169,7 +174,7 @@ def open_sealed(data: bytes, expected_format: str, known: frozenset[str]) -> Doc
 
 
 def is_damage_of(found: bytes, written: bytes) -> bool:
-    """Whether `found` is what was `written` with a few bytes changed, and not what somebody else wrote.
+    """Return whether `found` is `written` with a few bytes changed, and not another process's document.
 
     >>> is_damage_of(b"incarnation 1", b"incarnation 1"), is_damage_of(b"incarnatiom 1", b"incarnation 1")
     (False, True)
@@ -180,4 +185,5 @@ def is_damage_of(found: bytes, written: bytes) -> bool:
 
 
 MAX_CHANGED_BYTES: Final = 4
-"""Two processes' documents differ in far more: in their incarnations, of 30 random digits, and checksums."""
+"""Documents of two processes differ in far more: in their incarnations, of 30 random digits, and
+checksums."""

@@ -1,4 +1,4 @@
-"""Typed, bounded access to JSON from the bucket: who can write there cannot crash or inflate a reader. [P]"""
+"""Typed, bounded access to JSON from the bucket, so that no document can crash or inflate a reader. [P]"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from service.remote.format.keys import MAX_EPOCH
 
 T = TypeVar("T")
 MAX_INTEGER = (1 << 53) - 1
-"""Greater ones are not carried exactly by every JSON parser: since version 2 none is written."""
+"""Greater integers are not carried exactly by every JSON parser: since version 2 none is written."""
 MAX_STRING = 4096
 MAX_LEADER_EPOCHS = 100_000
 
 
 def parse_json_object(data: bytes, what: str) -> dict[str, Any]:
-    """`data` as one JSON object; `CorruptionError` when it is anything else."""
+    """Return `data` as one JSON object; raise `CorruptionError` when it is anything else."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as e:
@@ -28,29 +28,30 @@ def parse_json_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def int_field(document: dict[str, Any], name: str, low: int, high: int) -> int:
-    """An integer between `low` and `high`, both inclusive."""
+    """Return an integer between `low` and `high`, both inclusive."""
     return _integer(document.get(name), name, low, high)
 
 
 def _integer(value: Any, name: str, low: int, high: int) -> int:
-    # Not isinstance: true and false are no integers. Called ten times for each segment of a manifest.
+    # Not isinstance: true and false are not integers. Called ten times for each segment of a manifest.
     if type(value) is not int or not low <= value <= high:
         raise CorruptionError(f"{name}: {_shown(value)} is not an integer from {low} to {high}")
     return value
 
 
 def optional_int_field(document: dict[str, Any], name: str, high: int) -> int:
-    """An integer from 0 to `high`, or -1 for "none"."""
+    """Return an integer from 0 to `high`, or -1 for "none"."""
     return int_field(document, name, -1, high)
 
 
 def later_int_field(document: dict[str, Any], name: str, low: int, high: int, absent: T) -> int | T:
-    """As `int_field`; `absent` where it is not there, as the writer did not know the field yet."""
+    """Return an integer as `int_field` does, or `absent` where an older writer did not write the field."""
     return int_field(document, name, low, high) if name in document else absent
 
 
 def saturated(timestamp: int) -> int:
-    """A timestamp as JSON carries it: the greatest integer stands for itself and whatever is later."""
+    """Return a timestamp as JSON carries it: the greatest integer stands for itself and all later
+    timestamps."""
     return min(timestamp, MAX_INTEGER)
 
 
@@ -78,7 +79,7 @@ def _uuid(value: object, name: str) -> UUID:
 
 
 def uuids_field(document: dict[str, Any], name: str, max_length: int) -> tuple[UUID, ...]:
-    """A list of UUIDs."""
+    """Return a list of UUIDs."""
     return tuple(_uuid(value, name) for value in list_field(document, name, max_length))
 
 
@@ -97,7 +98,7 @@ def list_field(document: dict[str, Any], name: str, max_length: int) -> list[Any
 
 
 def objects_field(document: dict[str, Any], name: str, max_length: int) -> list[dict[str, Any]]:
-    """A list of JSON objects."""
+    """Return a list of JSON objects."""
     values = list_field(document, name, max_length)
     for value in values:
         if not isinstance(value, dict):
@@ -106,7 +107,7 @@ def objects_field(document: dict[str, Any], name: str, max_length: int) -> list[
 
 
 def epochs_field(document: dict[str, Any], name: str, most: int = MAX_INTEGER) -> tuple[tuple[int, int], ...]:
-    """Pairs of leader epoch and first offset of at most `most`, both strictly rising."""
+    """Return pairs of leader epoch and first offset of at most `most`, both strictly rising."""
     pairs: list[tuple[int, int]] = []
     for item in list_field(document, name, MAX_LEADER_EPOCHS):
         if not isinstance(item, list) or len(item) != 2:

@@ -1,4 +1,4 @@
-"""Names of the objects in the bucket: built and parsed here and nowhere else. [P]
+"""Keys of the objects in the bucket: built and parsed only here. [P]
 
 Layout (docs/bucket-format.md), relative to the prefix::
 
@@ -11,8 +11,8 @@ Layout (docs/bucket-format.md), relative to the prefix::
     data/<topic-id>/<partition>/HEAD
 
 Offsets and versions have 20 digits, epochs 10, so that byte order of keys is numeric order; ids are
-lower-case UUIDs with hyphens. The key alone says what an object is: a sweeper finds orphans
-without opening anything. Layout version 1 wrote manifests and pages as `.json.zst`: they are parsed alike.
+lower-case UUIDs with hyphens. The key alone identifies an object: a sweeper finds orphans without opening
+anything. Layout version 1 wrote manifests and pages as `.json.zst`, which are parsed alike.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SharedKey(NamedTuple):
 
 
 class MetadataKey(NamedTuple):
-    """A snapshot of the cluster's metadata up to `offset`, exclusive, the last record's epoch `epoch`."""
+    """A snapshot of the cluster's metadata up to `offset`, exclusive; `epoch` is that of its last record."""
 
     offset: int
     epoch: int
@@ -94,12 +94,12 @@ ParsedKey = SegmentKey | ManifestKey | PageKey | HeadKey | SharedKey | MetadataK
 
 
 def topic_prefix(topic_id: UUID) -> str:
-    """Folder of everything that belongs to one topic."""
+    """Return the folder of all objects of one topic."""
     return f"{DATA_PREFIX}/{topic_id}"
 
 
 def partition_prefix(topic_id: UUID, partition: int) -> str:
-    """Folder of everything that belongs to one partition."""
+    """Return the folder of all objects of one partition."""
     return f"{DATA_PREFIX}/{topic_id}/{partition}"
 
 
@@ -135,7 +135,7 @@ def metadata_key(key: MetadataKey) -> str:
 
 
 def parse_key(key: str) -> ParsedKey | None:
-    """What the key names, None when it is not a key of this layout (so a sweeper leaves it alone).
+    """Return the parsed key, None for a key outside this layout (which a sweeper leaves alone).
 
     >>> parse_key("topics.json")
     SharedKey(name='topics.json')
@@ -173,9 +173,10 @@ def _parse_metadata(key: str) -> MetadataKey | None:
 
 
 def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> bool:
-    """Whether `parse_key` would find a segment of these offsets, in the partition whose folder is `prefix`.
+    """Return whether `key` is a segment of these offsets in the partition whose folder is `prefix`, as by
+    `parse_key`.
 
-    It is asked of every segment that a manifest lists, and parsing (two UUIDs) takes four times as long.
+    It is called for every segment of a manifest, and parsing (two UUIDs) takes four times as long.
     """
     begin = f"{prefix}/{base_offset:020d}-{last_offset:020d}-"
     if not key.startswith(begin) or not 0 <= base_offset <= last_offset <= MAX_OFFSET:
@@ -185,6 +186,6 @@ def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> 
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """The key as a segment's, None when it is anything else."""
+    """Return the parsed key of a segment, None for any other key."""
     parsed = parse_key(key)
     return parsed if isinstance(parsed, SegmentKey) else None

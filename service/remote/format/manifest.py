@@ -1,4 +1,4 @@
-"""The manifest: which segments of one partition are live, as one contiguous chain. [P]
+"""Manifest: the live segments of one partition, as one contiguous chain. [P]
 
 A manifest is immutable; a change makes the next version. It lists the newest segments itself. When it would
 list more than 1,024, the oldest 1,024 move into a *page*, an immutable object of its own that the manifest
@@ -6,12 +6,12 @@ refers to; when it would refer to more than 256 pages of one level, the oldest 6
 
     Manifest  pages: [level 1: 0..99_999] [level 0: 100_000..109_999] …   entries: [segment] [segment] …
 
-So a manifest has a bounded size however long the partition lives, a commit writes it and rarely a page, and
-a lookup reads one page per level. Segments leave at the old end only: `start_offset` rises, pages wholly
-below it leave the manifest, and a page that straddles it stays as it is; its segments below are not live.
+So a manifest has a bounded size however long the partition lives, a commit writes it and rarely a page, and a
+lookup reads one page per level. Segments leave only at the old end: `start_offset` rises, pages wholly below
+it leave the manifest, and a page that straddles it stays unchanged; its segments below are not live.
 
-Whatever may have to read a page takes `load`, which returns it or raises. Callers without a thread to block
-pass one that raises for a page that is not at hand, fetch it, and ask again.
+Every function that may have to read a page takes `load`, which returns it or raises. Callers that must not
+block pass one that raises for a page that is not in memory, download it, and call again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from service.remote.format.stamp import Stamp
 MAX_MANIFEST_ENTRIES: Final = 1024
 MAX_PAGE_REFS: Final = 64
 MAX_HELD_REFS: Final = 256
-"""With that, any of 250,000 segments is one page away."""
+"""Enough that any of 250,000 segments is one page away."""
 MAX_LEVELS: Final = 16
 
 
-class Owner(NamedTuple):
-    """The partition that an object's key belongs to, and that alone may delete it."""
+class KeyOwner(NamedTuple):
+    """The partition that an object's key belongs to, and that alone may delete the object."""
 
     topic_id: UUID
     partition: int
@@ -51,8 +51,8 @@ class SegmentEntry(NamedTuple):
     `footer_position` is where the object's tail begins (`segment_object.Footer.tail_position`), `footer_crc`
     the checksum in its trailer. `leader_epochs` are (epoch, first offset) pairs that cover the segment; the
     first may begin below it. `max_timestamp` is -1 where no record has one, `min_timestamp` where it is not
-    known: any record may be older then. `generation` counts how often the range was written anew, 0 for the
-    segment as it was uploaded. `owner` is None where the key is the partition's own that lists it.
+    known: any record may be older then. `generation` counts rewrites of the range, 0 for the uploaded
+    segment. `owner` is None where the key belongs to the partition that lists it.
     """
 
     base_offset: int
@@ -67,7 +67,7 @@ class SegmentEntry(NamedTuple):
     footer_crc: int
     min_timestamp: int = NO_TIMESTAMP
     generation: int = 0
-    owner: Owner | None = None
+    owner: KeyOwner | None = None
 
     @property
     def segments(self) -> int:
@@ -78,7 +78,7 @@ class SegmentEntry(NamedTuple):
         return self.size
 
     def holds(self, offset: int) -> bool:
-        """Whether `offset` is one of its range."""
+        """Return whether `offset` lies in its range."""
         return self.base_offset <= offset <= self.last_offset
 
     @property
@@ -91,10 +91,10 @@ class SegmentEntry(NamedTuple):
 
 
 class PageRef(NamedTuple):
-    """A page and the sums over all it lists, itself or through further pages.
+    """Reference to a page, with sums over all segments below it.
 
-    `min_timestamp` is -1 where it is not known of every segment. `stored_size` and `crc32c` are of the object
-    as it lies in the bucket, `owner` as a segment's.
+    `min_timestamp` is -1 where it is not known of every segment. `stored_size` and `crc32c` are of the stored
+    object, `owner` is as a segment's.
     """
 
     base_offset: int
@@ -109,14 +109,14 @@ class PageRef(NamedTuple):
     stored_size: int
     crc32c: int
     min_timestamp: int = NO_TIMESTAMP
-    owner: Owner | None = None
+    owner: KeyOwner | None = None
 
 
 Child = SegmentEntry | PageRef
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManifestPage:
     """An immutable run of the chain: segments on level 0, pages of the level below on the others."""
 
     topic_id: UUID
@@ -130,20 +130,21 @@ class Page:
         return page_key(PageKey(self.topic_id, self.partition, first, last, self.level, uuid))
 
 
-Load = Callable[[PageRef], Page]
+Load = Callable[[PageRef], ManifestPage]
 
 
 class ManifestChange(NamedTuple):
-    """The next version, and what has to be written before it (`pages`: new pages, in order)."""
+    """The next version, and the new pages that have to be written before it, in order."""
 
     manifest: Manifest
-    pages: tuple[tuple[Page, PageRef, bytes], ...]
+    pages: tuple[tuple[ManifestPage, PageRef, bytes], ...]
 
 
 class ManifestDrop(NamedTuple):
     """The next version, and what it no longer names.
 
-    Of `pages`, `unread` could not be read: what they list is dropped as well, and known by its keys alone.
+    `unread` are those of `pages` that could not be read: what they list is dropped as well, and known only by
+    its keys.
     """
 
     manifest: Manifest
@@ -153,15 +154,16 @@ class ManifestDrop(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Deletable once committed and a grace has passed: what belongs to others is not among them."""
+        """Keys that may be deleted once this is committed and a grace has passed; keys of other owners are
+        left out."""
         gone: tuple[Child, ...] = (*self.segments, *self.pages)
         return tuple(child.key for child in gone if child.owner is None)
 
 
-class Limits(NamedTuple):
-    """When a manifest spills. The format allows less than the defaults, never more.
+class ManifestLimits(NamedTuple):
+    """Sizes at which a manifest spills. The format allows less than the defaults, never more.
 
-    `held_refs`, if it is more: how many pages of one level a manifest refers to before the oldest `page_refs`
+    `held_refs`, if greater, is how many pages of one level a manifest refers to before the oldest `page_refs`
     of them move.
     """
 
@@ -170,8 +172,8 @@ class Limits(NamedTuple):
     held_refs: int = 0
 
 
-USUAL_LIMITS: Final = Limits(held_refs=MAX_HELD_REFS)
-PageEncoder = Callable[[Page], bytes]
+USUAL_LIMITS: Final = ManifestLimits(held_refs=MAX_HELD_REFS)
+PageEncoder = Callable[[ManifestPage], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,9 @@ class Manifest:
     """One version of one partition's chain. `version` counts from 1; `parent_version` is 0 for the first.
 
     `start_offset` is the first live offset; `dropped_segments` and `dropped_bytes` are those of the first
-    page that lie below it. `leader_epoch` is the writer's, `parent_key` where the version lies that this one
-    replaces (None for the first, and where it is not known). `stored_key` is where this version lies itself,
-    None as long as it is not written.
+    page that lie below it. `leader_epoch` is the writer's, `parent_key` the key of the version that this one
+    replaces (None for the first, and where it is not known). `stored_key` is the key of this version, None
+    until it is written.
     """
 
     cluster_id: str
@@ -207,14 +209,14 @@ class Manifest:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one; equal to `start_offset` when nothing is live."""
+        """Offset after the last one; equal to `start_offset` when nothing is live."""
         if self.entries:
             return self.entries[-1].last_offset + 1
         return self.pages[-1].last_offset + 1 if self.pages else self.start_offset
 
     @property
     def segments(self) -> int:
-        """Live segments."""
+        """Number of live segments."""
         return sum(child.segments for child in self.children) - self.dropped_segments
 
     @property
@@ -223,7 +225,7 @@ class Manifest:
         return sum(child.size_bytes for child in self.children) - self.dropped_bytes
 
     def key(self, uuid: UUID) -> str:
-        """Where this version is to be written."""
+        """Return the key under which to write this version."""
         return manifest_key(ManifestKey(self.topic_id, self.partition, self.version, self.leader_epoch, uuid))
 
     def append(
@@ -233,10 +235,11 @@ class Manifest:
         leader_epoch: int,
         new_uuid: Callable[[], UUID],
         encode_page: PageEncoder,
-        limits: Limits = USUAL_LIMITS,
+        limits: ManifestLimits = USUAL_LIMITS,
         stamp: Stamp | None = None,
     ) -> ManifestChange:
-        """The next version with `entries` at its end. `ValueError` when they do not continue the chain."""
+        """Return the next version with `entries` at its end. Raises `ValueError` when they do not continue
+        the chain."""
         previous = self.end_offset if self.children or self.version else entries[0].base_offset
         for entry in entries:
             if entry.base_offset != previous or entry.last_offset < entry.base_offset:
@@ -246,11 +249,11 @@ class Manifest:
             previous = entry.last_offset + 1
         chain = [*self.entries, *entries]
         refs = list(self.pages)
-        written: list[tuple[Page, PageRef, bytes]] = []
+        written: list[tuple[ManifestPage, PageRef, bytes]] = []
 
         def spill(level: int, children: Sequence[Child]) -> PageRef:
-            # Without a stamp: so the same segments make the same bytes, should the page ever be lost.
-            page = Page(self.topic_id, self.partition, level, tuple(children))
+            # Without a stamp: the same segments then make the same bytes, should the page ever be lost.
+            page = ManifestPage(self.topic_id, self.partition, level, tuple(children))
             data = encode_page(page)
             ref = page_ref(page, page.key(new_uuid()), data)
             written.append((page, ref, data))
@@ -271,11 +274,12 @@ class Manifest:
     def drop_before(
         self, offset: int, *, leader_epoch: int, load: Load, stamp: Stamp | None = None
     ) -> ManifestDrop:
-        """The next version with the log starting at `offset`: segments wholly below it are no longer live.
+        """Return the next version with the log starting at `offset`: segments wholly below it are not live
+        any more.
 
-        An `offset` below `start_offset` changes nothing but the version; one beyond the end drops everything.
-        A page that `load` cannot read does not hinder it where the whole of the page goes. Where the log
-        would start inside of one, it starts at the page's first offset, or does not move.
+        An `offset` below `start_offset` changes only the version; one beyond the end drops everything. A page
+        that `load` cannot read does not matter where all of it goes. Where the log would start inside such a
+        page, it starts at the page's first offset, or does not move.
         """
         start = min(max(offset, self.start_offset), self.end_offset)
         start = max(_readable_start(self.children, start, load), self.start_offset)
@@ -284,7 +288,7 @@ class Manifest:
         entries = tuple(entry for entry in self.entries if entry.last_offset >= start)
         masked = self.dropped_segments, self.dropped_bytes
         if start != self.start_offset:
-            gone.take(self.children, self.start_offset, start, load)
+            gone.collect(self.children, self.start_offset, start, load)
             masked = _masked(pages[0], start, load) if pages and pages[0].base_offset < start else (0, 0)
         manifest = replace(
             self._next(leader_epoch, stamp),
@@ -297,7 +301,8 @@ class Manifest:
         return ManifestDrop(manifest, tuple(gone.segments), tuple(gone.pages), tuple(gone.unread))
 
     def give_up(self, *, leader_epoch: int, load: Load, stamp: Stamp | None = None) -> ManifestDrop:
-        """The next version with no segments at all, not even an end: a chain may begin anywhere after it."""
+        """Return the next version without segments or an end offset: a chain may begin at any offset after
+        it."""
         drop = self.drop_before(self.end_offset, leader_epoch=leader_epoch, load=load, stamp=stamp)
         return drop._replace(manifest=replace(drop.manifest, start_offset=0))
 
@@ -313,7 +318,8 @@ class Manifest:
         )
 
     def find(self, offset: int, load: Load) -> SegmentEntry | None:
-        """The live segment that holds `offset`; None outside ``start_offset <= offset < end_offset``."""
+        """Return the live segment that holds `offset`; None outside ``start_offset <= offset <
+        end_offset``."""
         if not self.start_offset <= offset < self.end_offset:
             return None
         child = _child_at(self.children, offset)
@@ -322,25 +328,27 @@ class Manifest:
         return child
 
     def find_by_timestamp(self, timestamp: int, load: Load, from_offset: int = 0) -> SegmentEntry | None:
-        """The first live segment, holding `from_offset` or later, with a record not older than `timestamp`.
+        """Return the first live segment, holding `from_offset` or later, with a record not older than
+        `timestamp`.
 
-        The segment may turn out to hold it only below `from_offset`: then ask again from the next segment.
+        The segment may have that record only below `from_offset`: then call again from the next segment.
         """
         start = max(from_offset, self.start_offset)
         return _first_newer(self.children, saturated(timestamp), start, load)
 
     def max_timestamp(self, load: Load) -> int:
-        """The largest timestamp of any live segment, -1 when none has one."""
+        """Return the largest timestamp of any live segment, -1 when none has one."""
         return _newest(self.children, self.start_offset, load)
 
 
 def live_segments(manifest: Manifest, load: Load, from_offset: int = 0) -> Iterator[SegmentEntry]:
-    """Live segments from the one that holds `from_offset` on, oldest first; pages are read one at a time."""
+    """Yield live segments from the one that holds `from_offset` on, oldest first; pages are read one at a
+    time."""
     yield from _segments_from(manifest.children, max(from_offset, manifest.start_offset), load)
 
 
-def page_ref(page: Page, key: str, data: bytes) -> PageRef:
-    """How a parent names `page`, stored as `data` under `key`."""
+def page_ref(page: ManifestPage, key: str, data: bytes) -> PageRef:
+    """Return the reference to `page`, stored as `data` under `key`."""
     children = page.children
     return PageRef(
         base_offset=children[0].base_offset,
@@ -359,12 +367,13 @@ def page_ref(page: Page, key: str, data: bytes) -> PageRef:
 
 
 def oldest(children: Sequence[Child]) -> int:
-    """The least timestamp below `children`, -1 as soon as it is not known of one of them."""
+    """Return the least timestamp below `children`, -1 if it is not known of one of them."""
     return min(child.min_timestamp for child in children)
 
 
 def check_chain(children: Sequence[Child]) -> None:
-    """`CorruptionError` unless children follow each other without gap or overlap, epochs never falling."""
+    """Raise `CorruptionError` unless children follow each other without gap or overlap, epochs never
+    falling."""
     for child in children:
         if child.last_offset < child.base_offset:
             raise CorruptionError(f"{child.key}: offsets {child.base_offset} to {child.last_offset}")
@@ -376,7 +385,7 @@ def check_chain(children: Sequence[Child]) -> None:
 
 
 def _merge_levels(
-    refs: list[PageRef], spill: Callable[[int, Sequence[Child]], PageRef], limits: Limits
+    refs: list[PageRef], spill: Callable[[int, Sequence[Child]], PageRef], limits: ManifestLimits
 ) -> None:
     """Move the oldest pages of a level that has too many into one page of the next, in place."""
     level = 0
@@ -431,7 +440,7 @@ def _newest(children: Sequence[Child], start_offset: int, load: Load) -> int:
 
 
 def _readable_start(children: Sequence[Child], start: int, load: Load) -> int:
-    """`start`, or the first offset of the page that it lies in, if that cannot be read."""
+    """Return `start`, or the first offset of the page that it lies in, if that cannot be read."""
     child = _child_at(children, start)
     while isinstance(child, PageRef) and child.base_offset < start:
         try:
@@ -443,27 +452,28 @@ def _readable_start(children: Sequence[Child], start: int, load: Load) -> int:
 
 
 class _Gone:
-    """What a chain no longer names once its start has moved, pages after what they list."""
+    """Segments and pages that a chain no longer names once its start has moved, pages after what they
+    list."""
 
     def __init__(self) -> None:
         self.segments: list[SegmentEntry] = []
         self.pages: list[PageRef] = []
         self.unread: list[PageRef] = []
 
-    def take(self, children: Sequence[Child], old_start: int, start: int, load: Load) -> None:
-        """Note what of `children` lies wholly below `start`, and did not lie below `old_start`."""
+    def collect(self, children: Sequence[Child], old_start: int, start: int, load: Load) -> None:
+        """Collect the children wholly below `start` that did not lie below `old_start`."""
         for child in children:
             if child.last_offset < old_start or child.base_offset >= start:
                 continue
             is_gone = child.last_offset < start
             if isinstance(child, PageRef):
-                self._take_page(child, old_start, start, load, is_gone=is_gone)
+                self._collect_page(child, old_start, start, load, is_gone=is_gone)
             elif is_gone:
                 self.segments.append(child)
 
-    def _take_page(self, page: PageRef, old_start: int, start: int, load: Load, *, is_gone: bool) -> None:
+    def _collect_page(self, page: PageRef, old_start: int, start: int, load: Load, *, is_gone: bool) -> None:
         try:
-            self.take(load(page).children, old_start, start, load)
+            self.collect(load(page).children, old_start, start, load)
         except (StorageError, CorruptionError):
             if not is_gone:
                 raise
@@ -473,7 +483,7 @@ class _Gone:
 
 
 def _masked(ref: PageRef, start: int, load: Load) -> tuple[int, int]:
-    """Segments and bytes of a page that lie below `start`."""
+    """Return segments and bytes of a page that lie below `start`."""
     segments = size = 0
     for child in load(ref).children:
         if child.last_offset < start:

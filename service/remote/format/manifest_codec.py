@@ -1,7 +1,8 @@
-"""Bytes of manifests, pages, HEAD, cluster.json and topics.json. [P]
+"""Codecs of manifests, pages, HEAD, cluster.json and topics.json. [P]
 
-Whatever is decoded is bounded before it is inflated and verified before it is used: names, numbers, keys that
-belong to the partition, a chain without gaps. `CorruptionError` otherwise. Version 2 is written, 1 is read.
+Decoders bound the data before they inflate it and verify it before it is used: names, numbers, keys that
+belong to the partition, a chain without gaps. They raise `CorruptionError` otherwise. Version 2 is written, 1
+is read.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from service.remote.format.manifest import (
     MAX_MANIFEST_ENTRIES,
     MAX_PAGE_REFS,
     Child,
+    KeyOwner,
     Manifest,
-    Owner,
-    Page,
+    ManifestPage,
     PageRef,
     SegmentEntry,
     check_chain,
@@ -82,11 +83,11 @@ _HEAD_FIELDS: Final = frozenset(
 )
 _CLUSTER_FIELDS: Final = frozenset(("layout_version", "cluster_id", "metadata", *_STAMP_FIELDS))
 _TOPICS_FIELDS: Final = frozenset(("cluster_id", "metadata_offset", "topics", *_STAMP_FIELDS))
-"""What the documents had before they were sealed; members that come later come with a checksum."""
+"""Members that the documents had before they were sealed; every later member comes with a checksum."""
 
 
 class Head(NamedTuple):
-    """What HEAD says: the last committed manifest, its stored size and crc32c; `stamp` is the manifest's."""
+    """HEAD: the last committed manifest, its stored size and crc32c; `stamp` is the manifest's."""
 
     topic_id: UUID
     partition: int
@@ -107,20 +108,20 @@ class MetadataRef(NamedTuple):
     size: int
     crc32c: int
     life: int = 0
-    """of the cluster, as the snapshot says (`LifeRecord`)"""
+    """of the cluster, as in the snapshot (`LifeRecord`)"""
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """What orders snapshots: the newest has the greatest."""
+        """Sort key of snapshots: the newest has the greatest."""
         return self.life, self.epoch, self.end_offset
 
 
 class ClusterFile(NamedTuple):
-    """`cluster.json`: whose prefix it is, who took it over last, and the newest snapshot of its metadata.
+    """`cluster.json`: the prefix's cluster, its keeper, and the newest snapshot of its metadata.
 
-    `members` are the incarnations of the processes that may write beside that one, as its metadata had them.
-    `present` are those that have read this file, as each of them added itself. `renewals` counts how often
-    the one that took the prefix over has said since that it keeps it; 0: it does not say so.
+    `members` are the incarnations of the processes that may write beside the keeper, by its metadata.
+    `present` are those that have read this file; each adds itself. `renewals` counts the keeper's renewals
+    since it took the prefix over; 0: its version does not renew.
     """
 
     cluster_id: str
@@ -131,9 +132,12 @@ class ClusterFile(NamedTuple):
     renewals: int = 0
 
 
-class TopicRow(NamedTuple):
-    """One topic as `topics.json` lists it. `settings_unknown`: nothing of it expires until an operator has
-    said how long it is kept (`image.RecoveredTopic`)."""
+class TopicsFileRow(NamedTuple):
+    """One topic in `topics.json`.
+
+    `settings_unknown`: nothing of it expires until an operator has set its retention
+    (`image.RecoveredTopic`).
+    """
 
     name: str
     topic_id: UUID
@@ -143,9 +147,10 @@ class TopicRow(NamedTuple):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The object's bytes. The same manifest gives the same JSON; gzip's bytes may vary with zlib's version.
+    """Return the object's bytes. The same manifest gives the same JSON; gzip's bytes may vary with zlib's
+    version.
 
-    `ValueError` when it is too large, or a number of it, for a reader to take it.
+    Raises `ValueError` when the manifest, or a number in it, is too large for readers.
     """
     _carried(manifest.version, manifest.end_offset, manifest.size_bytes)
     return pack(
@@ -172,7 +177,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def _carried(*numbers: int) -> None:
-    """Of what only ever grows the greatest stands for all others."""
+    """Raise `ValueError` for a number beyond the format. The greatest of those that only grow stand for
+    all."""
     for number in numbers:
         if number > MAX_INTEGER:
             raise ValueError(f"{number} is beyond {MAX_INTEGER}, the greatest integer of the format")
@@ -235,8 +241,8 @@ def _check_manifest(manifest: Manifest, end_offset: int) -> None:
         raise CorruptionError("more is dropped than the first page holds")
 
 
-def encode_page(page: Page) -> bytes:
-    """The object's bytes; `Manifest.append` takes this function."""
+def encode_page(page: ManifestPage) -> bytes:
+    """Return the object's bytes; `Manifest.append` takes this function."""
     children = [
         entry_row(child) if isinstance(child, SegmentEntry) else ref_row(child) for child in page.children
     ]
@@ -253,16 +259,16 @@ def encode_page(page: Page) -> bytes:
     )
 
 
-def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> Page:
-    """Parse and verify the page that `ref` names: its checksum, and that it sums up to what `ref` says.
+def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> ManifestPage:
+    """Parse and verify the page that `ref` names: its checksum, and its sums against those of `ref`.
 
-    The page of another partition tells its own keys as its own: here they become that owner's.
+    A page of another partition lists keys of its own partition: in the result they have that owner.
     """
     if len(data) != ref.stored_size or crc32c(data) != ref.crc32c:
         raise CorruptionError(f"{ref.key}: {len(data)} bytes with another checksum than the manifest's")
     document = open_document(unpack(data, PAGE_FORMAT), PAGE_FORMAT)
     fields, most = document.fields, document.most
-    home = ref.owner if ref.owner is not None else Owner(topic_id, partition)
+    home = ref.owner if ref.owner is not None else KeyOwner(topic_id, partition)
     if uuid_field(fields, "topic_id") != home.topic_id:
         raise CorruptionError(f"{ref.key}: the page of another topic")
     int_field(fields, "partition", home.partition, home.partition)
@@ -279,7 +285,7 @@ def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> Pa
     _check_page(ref, children)
     if ref.owner is not None:
         children = [c if c.owner is not None else c._replace(owner=ref.owner) for c in children]
-    return Page(topic_id, partition, level, tuple(children), stamp_of(fields))
+    return ManifestPage(topic_id, partition, level, tuple(children), stamp_of(fields))
 
 
 def _check_page(ref: PageRef, children: Sequence[Child]) -> None:
@@ -290,7 +296,7 @@ def _check_page(ref: PageRef, children: Sequence[Child]) -> None:
         sum(child.segments for child in children),
         sum(child.size_bytes for child in children),
         saturated(max(child.max_timestamp for child in children)),
-        # A writer of before that field drops it from the reference and not from the page.
+        # A writer older than that field drops it from the reference and not from the page.
         ref.min_timestamp if ref.min_timestamp == NO_TIMESTAMP else saturated(oldest(children)),
     )
     if sums != (ref.segments, ref.size_bytes, saturated(ref.max_timestamp), saturated(ref.min_timestamp)):
@@ -301,7 +307,7 @@ def _check_page(ref: PageRef, children: Sequence[Child]) -> None:
 
 
 def head_of(manifest: Manifest, key: str, data: bytes) -> Head:
-    """The HEAD that names `manifest`, stored as `data` under `key`."""
+    """Return the HEAD that names `manifest`, stored as `data` under `key`."""
     return Head(
         manifest.topic_id,
         manifest.partition,
@@ -315,7 +321,7 @@ def head_of(manifest: Manifest, key: str, data: bytes) -> Head:
 
 
 def encode_head(head: Head) -> bytes:
-    """HEAD."""
+    """Return the bytes of HEAD."""
     return seal(
         {
             "format": HEAD_FORMAT,
@@ -354,7 +360,7 @@ def decode_head(data: bytes) -> Head:
 
 
 def encode_cluster(cluster: ClusterFile) -> bytes:
-    """`cluster.json`. `ValueError` for more members than a reader takes."""
+    """Return the bytes of `cluster.json`. Raises `ValueError` for more members than readers accept."""
     metadata = cluster.metadata
     if len(cluster.members) > MAX_MEMBERS or len(cluster.present) > MAX_PRESENT:
         raise ValueError(
@@ -377,7 +383,7 @@ def encode_cluster(cluster: ClusterFile) -> bytes:
 
 
 def decode_cluster(data: bytes) -> ClusterFile:
-    """Parse and verify `cluster.json`. `CorruptionError` when the layout is one we do not know."""
+    """Parse and verify `cluster.json`. Raises `CorruptionError` when the layout is unknown."""
     fields, _ = open_sealed(data, CLUSTER_FORMAT, _CLUSTER_FIELDS)
     layout = fields.get("layout_version")
     if CHECKSUM in fields and type(layout) is int and layout > LAYOUT_VERSION:
@@ -417,14 +423,17 @@ def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
 def encode_topics(
     cluster_id: str,
     metadata_offset: int,
-    topics: Sequence[TopicRow],
+    topics: Sequence[TopicsFileRow],
     stamp: Stamp | None = None,
     *,
     life: int = 0,
-    foreign: Sequence[TopicRow] = (),
+    foreign: Sequence[TopicsFileRow] = (),
 ) -> bytes:
-    """`topics.json`: the committed image of `life` up to `metadata_offset`, sorted by name; and topics that
-    have objects in the bucket and that the image does not know (`foreign`)."""
+    """Return the bytes of `topics.json`: the committed image of `life` up to `metadata_offset`, sorted by
+    name.
+
+    `foreign` are topics that have objects in the bucket and that the image lacks.
+    """
     head = {
         "format": TOPICS_FORMAT,
         "format_version": FORMAT_VERSION,
@@ -437,7 +446,7 @@ def encode_topics(
     return seal_rows(head, "topics", _topic_rows(topics))
 
 
-def _topic_rows(topics: Sequence[TopicRow]) -> Iterator[dict[str, Any]]:
+def _topic_rows(topics: Sequence[TopicsFileRow]) -> Iterator[dict[str, Any]]:
     for topic in sorted(topics, key=lambda topic: (topic.name, topic.topic_id)):
         yield {
             "name": topic.name,
@@ -448,26 +457,27 @@ def _topic_rows(topics: Sequence[TopicRow]) -> Iterator[dict[str, Any]]:
         }
 
 
-class Topics(NamedTuple):
+class TopicsFile(NamedTuple):
     """`topics.json`, parsed. `foreign`: topics that its writer's metadata lacked, and that have objects."""
 
     cluster_id: str
     metadata_offset: int
-    topics: tuple[TopicRow, ...]
+    topics: tuple[TopicsFileRow, ...]
     stamp: Stamp | None = None
     life: int = 0
-    foreign: tuple[TopicRow, ...] = ()
+    foreign: tuple[TopicsFileRow, ...] = ()
 
 
-def decode_topics(data: bytes) -> Topics:
-    """Parse and verify `topics.json`. `CorruptionError` also where two topics have one name or one id."""
+def decode_topics(data: bytes) -> TopicsFile:
+    """Parse and verify `topics.json`. Raises `CorruptionError` also where two topics have one name or one
+    id."""
     document = open_sealed(data, TOPICS_FORMAT, _TOPICS_FIELDS)
     fields = document.fields
     topics = _parse_topics(fields, "topics")
     foreign = _parse_topics(fields, "foreign") if "foreign" in fields else ()
     _refuse_doubles([topic.name for topic in topics])
     _refuse_doubles([topic.topic_id for topic in (*topics, *foreign)])
-    return Topics(
+    return TopicsFile(
         str_field(fields, "cluster_id"),
         optional_int_field(fields, "metadata_offset", document.most),
         topics,
@@ -477,12 +487,12 @@ def decode_topics(data: bytes) -> Topics:
     )
 
 
-def _parse_topics(fields: dict[str, Any], name: str) -> tuple[TopicRow, ...]:
+def _parse_topics(fields: dict[str, Any], name: str) -> tuple[TopicsFileRow, ...]:
     rows = []
     for row in objects_field(fields, name, MAX_TOPICS):
         configs = object_field(row, "configs")
         rows.append(
-            TopicRow(
+            TopicsFileRow(
                 name=str_field(row, "name"),
                 topic_id=uuid_field(row, "topic_id"),
                 partitions=int_field(row, "partitions", 1, MAX_PARTITION),

@@ -1,7 +1,7 @@
 """Rows of manifests and of their pages: segments, and references to pages, as JSON. [P]
 
-Whoever reads them gives what the row must belong to: the partition whose document lists it, unless the row
-names another owner of its key.
+Readers pass the partition whose document lists the row: the row's key must belong to it, unless the row names
+another owner.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from service.remote.format.keys import (
     parse_key,
     partition_prefix,
 )
-from service.remote.format.manifest import Owner, PageRef, SegmentEntry
+from service.remote.format.manifest import KeyOwner, PageRef, SegmentEntry
 
 MAX_SEGMENT_BYTES: Final = 1 << 40
 MAX_GENERATION: Final = (1 << 31) - 1
@@ -45,25 +45,25 @@ _PLAIN: Final = (
     "base_offset", "last_offset", "size", "log_length", "footer_position", "footer_crc", "max_timestamp",
     "max_timestamp_offset", "min_timestamp", "generation", "key", "leader_epochs",
 )  # fmt: skip
-"""What a row without an owner has, as it is written today."""
+"""Fields of a row without an owner, as written today."""
 _plain: Final = itemgetter(*_PLAIN)
 _entry: Final = partial(tuple.__new__, SegmentEntry)
-"""What `SegmentEntry._make` does, without a frame of Python for each."""
+"""`SegmentEntry._make` without a Python frame for each."""
 
 
 def entry_row(entry: SegmentEntry) -> dict[str, Any]:
-    """One segment of a manifest or of a page of level 0."""
+    """Return the row of one segment of a manifest or of a page of level 0."""
     row = entry._asdict()
     row["leader_epochs"] = [list(pair) for pair in entry.leader_epochs]
     return _row(row, entry.owner)
 
 
 def ref_row(ref: PageRef) -> dict[str, Any]:
-    """One page of a manifest or of a page of a higher level."""
+    """Return the row of one page of a manifest or of a page of a higher level."""
     return _row(ref._asdict(), ref.owner)
 
 
-def _row(row: dict[str, Any], owner: Owner | None) -> dict[str, Any]:
+def _row(row: dict[str, Any], owner: KeyOwner | None) -> dict[str, Any]:
     row["max_timestamp"] = saturated(row["max_timestamp"])
     row["min_timestamp"] = saturated(row["min_timestamp"])
     del row["owner"]
@@ -73,7 +73,8 @@ def _row(row: dict[str, Any], owner: Owner | None) -> dict[str, Any]:
 
 
 def parse_entry(row: dict[str, Any], home: str, most: int) -> SegmentEntry:
-    """A segment listed by the partition whose folder is `home`; no integer is greater than `most`."""
+    """Return the segment in `row`, listed by the partition whose folder is `home`; no integer exceeds
+    `most`."""
     base = int_field(row, "base_offset", 0, most)
     last = int_field(row, "last_offset", base, most)
     key = str_field(row, "key")
@@ -84,7 +85,7 @@ def parse_entry(row: dict[str, Any], home: str, most: int) -> SegmentEntry:
     size = int_field(row, "size", 1, MAX_SEGMENT_BYTES)
     log_length = int_field(row, "log_length", 1, size)
     epochs = epochs_field(row, "leader_epochs", most)
-    if not _cover(epochs, base, last):
+    if not _covers(epochs, base, last):
         raise CorruptionError(f"{key}: leader epochs do not cover it")
     newest = optional_int_field(row, "max_timestamp", most)
     return SegmentEntry(
@@ -105,16 +106,18 @@ def parse_entry(row: dict[str, Any], home: str, most: int) -> SegmentEntry:
 
 
 def parse_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tuple[SegmentEntry, ...]:
-    """As `parse_entry` of each; a manifest's thousand rows, when all are as we write them, by columns.
+    """Return the segments of `rows`, as `parse_entry` of each.
 
-    So the checks are C's for most of them, and a thread that decodes does not keep the others waiting.
+    Where all rows are as written today they are parsed by columns: then most checks run in C, and a
+    manifest's thousand rows do not hold the GIL for long.
     """
     found = _plain_entries(rows, home, most)
     return found if found is not None else tuple(parse_entry(row, home, most) for row in rows)
 
 
 def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tuple[SegmentEntry, ...] | None:
-    """The rows where each has all fields of one without owner and nothing is wrong; else None, untold why."""
+    """Return the segments where every row has all fields of one without owner and nothing is wrong; else
+    None."""
     if set(map(len, rows)) != {len(_PLAIN)}:
         return None
     try:
@@ -145,7 +148,7 @@ def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tupl
     if set(map(type, keys)) != {str} or not all(map(is_segment_of, keys, repeat(home), base, last)):
         return None
     parsed = _epochs(epochs, most)
-    if not all(map(_cover, parsed, base, last)):
+    if not all(map(_covers, parsed, base, last)):
         return None
     columns["leader_epochs"] = parsed
     fields = [columns[name] for name in SegmentEntry._fields[:-1]]
@@ -153,30 +156,30 @@ def _plain_entries(rows: Sequence[dict[str, Any]], home: str, most: int) -> tupl
 
 
 def _epochs(column: Sequence[Any], most: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Leader epochs of each row; most rows repeat those of the row before."""
+    """Return the leader epochs of each row; most rows repeat those of the row before."""
     before = ""
     parsed: tuple[tuple[int, int], ...] = ()
     found = []
     for raw in column:
-        text = repr(raw)  # 1, 1.0 and true are equal, and only one of them is right
+        text = repr(raw)  # 1, 1.0 and true are equal, only one is valid
         if text != before:
             parsed, before = epochs_field({"leader_epochs": raw}, "leader_epochs", most), text
         found.append(parsed)
     return tuple(found)
 
 
-def _cover(epochs: tuple[tuple[int, int], ...], base: int, last: int) -> bool:
+def _covers(epochs: tuple[tuple[int, int], ...], base: int, last: int) -> bool:
     return bool(epochs) and epochs[0][1] <= base and epochs[-1][1] <= last
 
 
 def parse_ref(row: dict[str, Any], topic_id: UUID, partition: int, most: int) -> PageRef:
-    """A page named by this partition; no integer is greater than `most`."""
+    """Return the page reference in `row`, listed by this partition; no integer exceeds `most`."""
     base = int_field(row, "base_offset", 0, most)
     last = int_field(row, "last_offset", base, most)
     level = int_field(row, "level", 0, MAX_LEVEL)
     key = str_field(row, "key")
     owner = _owner(row) if "owner" in row else None
-    home = owner if owner is not None else Owner(topic_id, partition)
+    home = owner if owner is not None else KeyOwner(topic_id, partition)
     parsed = parse_key(key)
     if not isinstance(parsed, PageKey) or parsed[:5] != (*home, base, last, level):
         raise CorruptionError(
@@ -201,6 +204,6 @@ def parse_ref(row: dict[str, Any], topic_id: UUID, partition: int, most: int) ->
     )
 
 
-def _owner(row: dict[str, Any]) -> Owner:
+def _owner(row: dict[str, Any]) -> KeyOwner:
     fields = object_field(row, "owner")
-    return Owner(uuid_field(fields, "topic_id"), int_field(fields, "partition", 0, MAX_PARTITION))
+    return KeyOwner(uuid_field(fields, "topic_id"), int_field(fields, "partition", 0, MAX_PARTITION))

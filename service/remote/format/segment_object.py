@@ -1,4 +1,4 @@
-"""The segment object: one sealed Kafka segment and everything needed to read it, in one immutable object. [P]
+"""Segment object: one sealed Kafka segment and everything needed to read it, in one immutable object. [P]
 
 Byte layout (docs/bucket-format.md; integers big-endian)::
 
@@ -12,11 +12,11 @@ Byte layout (docs/bucket-format.md; integers big-endian)::
     [JSON footer]                UTF-8
     [u32 length of the JSON][u32 crc32c of JSON and length][8 bytes b"FIRNSEG2"]
 
-The *tail* is what a reader needs: block table, JSON, trailer. It lies at the end, so one suffix GET opens the
-object; a manifest entry names where it begins, so one ranged GET of the exact size does, too.
+Readers need the *tail*: block table, JSON, trailer. It is at the end, so one suffix GET opens the object; a
+manifest entry has its position, so one ranged GET of the exact size does, too.
 
-Version 2 is written. Its footer may name sections that we do not know, anywhere behind the log, and longer
-rows of the block table: both are passed over. Version 1 (b"FIRNSEG1") has exactly the sections above.
+Version 2 is written. Its footer may name sections that we do not know, anywhere after the log, and longer
+rows of the block table: both are ignored. Version 1 (b"FIRNSEG1") has exactly the sections above.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.format.block_table import MAX_ROW_BYTES, ROW, Block, BlockTable
+from service.remote.format.block_table import MAX_ROW_BYTES, ROW, BlockTable, LogBlock
 from service.remote.format.fields import (
     MAX_INTEGER,
     epochs_field,
@@ -79,7 +79,8 @@ LeaderEpochs = tuple[tuple[int, int], ...]
 
 
 class SegmentIdentity(NamedTuple):
-    """Whose records these are. Both offsets are inclusive; `uuid` names this one upload."""
+    """Cluster, partition and offsets of an object's records. Both offsets are inclusive; `uuid` is the
+    upload's."""
 
     cluster_id: str
     topic_id: UUID
@@ -92,7 +93,7 @@ class SegmentIdentity(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Where the object lies, relative to the prefix."""
+        """Key of the object, relative to the prefix."""
         return segment_key(
             SegmentKey(
                 self.topic_id,
@@ -106,7 +107,7 @@ class SegmentIdentity(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A run of bytes inside the object, with the crc32c of all of it."""
+    """A run of bytes inside the object, with its crc32c."""
 
     position: int
     length: int
@@ -119,12 +120,12 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The verified tail of a segment object: enough to plan every read of it.
+    """Verified tail of a segment object: enough to plan every read of it.
 
     `transactional_batch_count` counts the batches with the transactional or the control bit; None where that
-    is not known, as objects of before that field have none. `max_timestamp` is -1 when no record has one;
+    is not known, because the object is older than that field. `max_timestamp` is -1 when no record has one;
     `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known. `sections` are
-    those that we know.
+    the known ones.
     """
 
     identity: SegmentIdentity
@@ -150,7 +151,7 @@ class Footer:
 
     @property
     def min_timestamp(self) -> int:
-        """The least timestamp of any record, -1 where that is not known of every block."""
+        """Least timestamp of any record, -1 where that is not known of every block."""
         return min(block.min_timestamp for block in self.blocks)
 
 
@@ -172,7 +173,8 @@ class PlannedObject(NamedTuple):
 
 
 def encode_leader_epochs(epochs: LeaderEpochs) -> bytes:
-    """Text of Kafka's ``leader-epoch-checkpoint``: version 0, count, one ``epoch offset`` per line."""
+    """Return the text of Kafka's ``leader-epoch-checkpoint``: version 0, count, one ``epoch offset`` per
+    line."""
     lines = "".join(f"{epoch} {start}\n" for epoch, start in epochs)
     return f"0\n{len(epochs)}\n{lines}".encode()
 
@@ -182,7 +184,7 @@ def plan_object(
     *,
     log: Callable[[], Iterable[Buffer]],
     log_length: int,
-    blocks: Sequence[Block],
+    blocks: Sequence[LogBlock],
     offset_index: bytes,
     time_index: bytes,
     txn_index: bytes = b"",
@@ -195,10 +197,10 @@ def plan_object(
 ) -> PlannedObject:
     """Lay out one object. Nothing of the log is read until `PlannedObject.parts` is iterated.
 
-    `log` starts a new pass over exactly `log_length` bytes (see `file_parts`); `blocks` cover them without a
-    gap (see `BlockTableBuilder`); `transactional_batch_count` is None where nobody counted. Raises
-    `ValueError` when they do not, or when a bound of the format is exceeded: an object that a reader would
-    refuse is never written.
+    `log` starts a new pass over exactly `log_length` bytes; `blocks` cover them without a gap (see
+    `BlockTableBuilder`); `transactional_batch_count` is None where it was not counted. Raises `ValueError`
+    when `blocks` have a gap, or a bound of the format is exceeded: an object that readers would refuse is
+    never written.
     """
     table = BlockTable.of(blocks)
     _check_plan(identity, log_length, table, leader_epochs)
@@ -239,7 +241,7 @@ def plan_object(
 
 
 def _lay_out(bodies: Mapping[str, bytes], position: int) -> dict[str, Section]:
-    """One section after the other, from `position` on."""
+    """Place one section after the other, from `position` on."""
     sections: dict[str, Section] = {}
     for name in SECTION_NAMES:
         body = bodies[name]
@@ -280,7 +282,7 @@ def _check_plan(
 
 
 def _check_epochs(epochs: LeaderEpochs, identity: SegmentIdentity) -> None:
-    """Rising epochs from the segment's first offset on: who wrote each record is never in doubt."""
+    """Raise `CorruptionError` unless epochs rise and cover the segment from its first offset on."""
     if not epochs or epochs[0][1] > identity.base_offset or epochs[-1][1] > identity.last_offset:
         raise CorruptionError(f"leader epochs {epochs[:3]} do not cover offset {identity.base_offset}")
     for (epoch, start), (next_epoch, next_start) in pairwise(epochs):
@@ -289,7 +291,7 @@ def _check_epochs(epochs: LeaderEpochs, identity: SegmentIdentity) -> None:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """JSON footer and trailer, in version 2. The same footer always gives the same bytes."""
+    """Return JSON footer and trailer, in version 2. The same footer always gives the same bytes."""
     identity = footer.identity
     transactional = footer.transactional_batch_count
     document = {
@@ -326,7 +328,7 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 class Trailer(NamedTuple):
-    """The last 16 bytes: how long the JSON before them is, its checksum, and the format's version."""
+    """The last 16 bytes: length of the JSON before them, its checksum, and the format's version."""
 
     json_length: int
     crc: int
@@ -334,7 +336,7 @@ class Trailer(NamedTuple):
 
 
 def decode_trailer(suffix: Buffer, object_size: int) -> Trailer:
-    """Read the last 16 bytes of an object. `CorruptionError` when they are not a segment object's."""
+    """Parse the last 16 bytes of an object. Raises `CorruptionError` when they are not a segment object's."""
     if len(suffix) < TRAILER.size or object_size < TRAILER.size:
         raise CorruptionError(f"{object_size} bytes are too few for a segment object")
     length, crc, magic = TRAILER.unpack_from(suffix, len(suffix) - TRAILER.size)
@@ -349,7 +351,8 @@ def decode_trailer(suffix: Buffer, object_size: int) -> Trailer:
 
 
 def tail_length(suffix: Buffer, object_size: int) -> int:
-    """How many trailing bytes `decode_footer` needs, given some: ask for that many when they are more.
+    """Return how many trailing bytes `decode_footer` needs, from some of them; fetch that many when they are
+    more.
 
     A suffix that holds the JSON gives the exact answer; a shorter one the length of JSON and trailer.
     """
@@ -359,7 +362,7 @@ def tail_length(suffix: Buffer, object_size: int) -> int:
         return needed
     document = _document(suffix, trailer)
     section = _section(object_field(document, "sections"), "block_table")
-    # What we do not know may lie behind the block table: it is part of the tail, and not looked at.
+    # Unknown sections may follow the block table: they are part of the tail, and ignored.
     length = object_size - section.position
     if not needed <= length <= MAX_TAIL_LENGTH:
         raise CorruptionError(f"the tail of a {object_size}-byte object cannot begin at {section.position}")
@@ -369,9 +372,8 @@ def tail_length(suffix: Buffer, object_size: int) -> int:
 def decode_footer(suffix: Buffer, object_size: int) -> Footer:
     """Parse and verify the tail of an object of `object_size` bytes from its last ``len(suffix)`` bytes.
 
-    Raises `CorruptionError` on anything that is not as written: magic, checksums, sections that do not lie
-    one after the other, a block table that does not cover the log. When the suffix is merely too short,
-    `tail_length` tells by how much.
+    Raises `CorruptionError` where magic, checksums, the order of the sections or the block table's coverage
+    of the log are wrong. When the suffix is merely too short, `tail_length` tells by how much.
     """
     view = memoryview(suffix)
     trailer = decode_trailer(view, object_size)
@@ -461,7 +463,7 @@ def _section(document: dict[str, Any], name: str) -> Section:
 
 
 def _sections(document: dict[str, Any], log_length: int, end: int, version: int) -> dict[str, Section]:
-    """The sections that we know; all must lie behind the log and each other without a gap, up to the JSON."""
+    """Return the known sections; all must follow the log and each other without a gap, up to the JSON."""
     for name in SECTION_NAMES:
         object_field(document, name)
     if len(document) > MAX_SECTIONS or (version == 1 and len(document) != len(SECTION_NAMES)):

@@ -1,6 +1,6 @@
-"""Who wrote an object, and when: told in every object, for people who look into a bucket. [P]
+"""Writer and time of an object, stored in every object for people who inspect a bucket. [P]
 
-Nothing is decided by it: the clock is one node's, and whoever can write to the bucket can write that, too.
+Nothing is decided by it: the clock is one node's, and every writer to the bucket can forge it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Writer(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """`written_ms` is the writer's wall clock."""
+    """Time and writer of an object; `written_ms` is the writer's wall clock."""
 
     written_ms: int
     writer: Writer
 
 
 def no_stamp() -> None:
-    """For writers that nobody will ask: what is copied in tests, and by tools."""
+    """Return no stamp, for tests and tools."""
 
 
 def stamp_fields(stamp: Stamp | None) -> dict[str, Any]:
-    """The fields of a JSON document; none where nobody knows."""
+    """Return the fields of a JSON document; empty where there is no stamp."""
     if stamp is None:
         return {}
     writer = stamp.writer
@@ -50,7 +50,7 @@ def stamp_fields(stamp: Stamp | None) -> dict[str, Any]:
 
 
 def stamp_of(document: dict[str, Any]) -> Stamp | None:
-    """What `stamp_fields` wrote; None in documents of version 1."""
+    """Return the stamp that `stamp_fields` wrote; None in documents of version 1."""
     if "writer" not in document:
         return None
     writer = object_field(document, "writer")

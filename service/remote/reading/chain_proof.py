@@ -1,7 +1,7 @@
-"""Proves one partition's chain, from HEAD to the footer of each segment: for `firn fsck` and for audits.
+"""Verify one partition's chain, from HEAD to the footer of each segment: for `firn fsck` and for audits.
 
-What is wrong is told to `error`, as where (an object, or the partition's folder) and what, in the same words
-for both. The records of a segment are segment_proof.py's part.
+Findings are reported to `error`, as where (an object, or the partition's folder) and what, in the same words
+for both. segment_proof.py verifies the records of a segment.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from service.remote.reading.object_reader import Chain, check_entry, open_footer
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 
-Tell = Callable[[str, str], None]
+ReportError = Callable[[str, str], None]
 """(where, what)"""
 Recover = Callable[[PageRef, tuple[int, int]], Iterable[SegmentEntry] | None]
-"""(a page that cannot be read, segments and bytes of it that are not live) -> the live ones, where known"""
+"""(an unreadable page, segments and bytes of it that are not live) -> the live ones, where known"""
 
 
-def nothing_recovered(ref: PageRef, masked: tuple[int, int]) -> None:
-    """For those who only prove what they can read."""
+def no_recovery(ref: PageRef, masked: tuple[int, int]) -> None:
+    """Return None: no page is recovered."""
 
 
 def published_chain(
@@ -32,9 +32,10 @@ def published_chain(
     *,
     cluster_id: str | None,
     topic: str | None,
-    error: Tell,
+    error: ReportError,
 ) -> Chain | None:
-    """What HEAD names; None where it cannot be read or is gone, an error, or where nothing was published.
+    """Return the chain that HEAD names; None where nothing was published, or, with an error, where it cannot
+    be read.
 
     `cluster_id` and `topic` are what the manifest must say, None where that is not known.
     """
@@ -55,14 +56,14 @@ def published_chain(
 
 
 def head_is_gone(newest_version: int) -> str:
-    """What is wrong where there is no HEAD and a manifest that is not the first: HEAD was there before."""
+    """Return the finding for a missing HEAD beside a manifest that is not the first: HEAD existed before."""
     return f"HEAD is gone: there is a manifest of version {newest_version}"
 
 
 def check_identity(
-    chain: Chain, key: HeadKey, *, cluster_id: str | None, topic: str | None, error: Tell
+    chain: Chain, key: HeadKey, *, cluster_id: str | None, topic: str | None, error: ReportError
 ) -> None:
-    """Whether the manifest says of its cluster and topic what is known of them."""
+    """Report an error unless the manifest has the known cluster and topic."""
     manifest, where = chain.manifest, partition_prefix(key.topic_id, key.partition)
     if cluster_id is not None and manifest.cluster_id != cluster_id:
         error(where, f"the manifest is of cluster {manifest.cluster_id}, not {cluster_id}")
@@ -71,12 +72,12 @@ def check_identity(
 
 
 def proved_segments(
-    chain: Chain, load: Load, error: Tell, recover: Recover = nothing_recovered
+    chain: Chain, load: Load, error: ReportError, recover: Recover = no_recovery
 ) -> Iterator[SegmentEntry]:
-    """The live segments, oldest first, while it is proved that they are one chain and add up.
+    """Yield the live segments, oldest first, while verifying that they are one chain and add up.
 
-    A page that cannot be read is an error, and `recover` may know the segments that it listed. The walk goes
-    on behind it in any case; where it is not known what a page listed, sums are not compared.
+    A page that cannot be read is an error, and `recover` may know the segments that it listed. The walk
+    continues after it in any case; where the segments of a page are not known, sums are not compared.
     """
     walk = _Walk(chain.manifest, load, error, recover)
     manifest = chain.manifest
@@ -93,9 +94,9 @@ def proved_segments(
 
 
 class _Walk:
-    """A walk over live segments: where the next one has to begin, and sums of those before."""
+    """A walk over live segments: the offset where the next one has to begin, and sums of those before."""
 
-    def __init__(self, manifest: Manifest, load: Load, error: Tell, recover: Recover) -> None:
+    def __init__(self, manifest: Manifest, load: Load, error: ReportError, recover: Recover) -> None:
         self._manifest = manifest
         self._load = load
         self._error = error
@@ -105,7 +106,8 @@ class _Walk:
         self.is_whole = True
 
     def children(self, children: Iterable[Child], masked: tuple[int, int]) -> Iterator[SegmentEntry]:
-        """Live segments below `children`, of which `masked` segments and bytes are not live any more."""
+        """Yield live segments below `children`, of which `masked` segments and bytes are not live any
+        more."""
         for child in children:
             if child.last_offset < self._manifest.start_offset:
                 masked = masked[0] - child.segments, masked[1] - child.size_bytes
@@ -127,21 +129,22 @@ class _Walk:
         if found is not None:
             yield from map(self._next, found)
             return
-        if (wrong := _out_of_line(self._manifest, ref, self.expected)) is not None:
+        if (wrong := _discontinuity(self._manifest, ref, self.expected)) is not None:
             self._error(ref.key, wrong)
         self.expected = ref.last_offset + 1
         self.is_whole = False
 
     def _next(self, entry: SegmentEntry) -> SegmentEntry:
-        if (wrong := _out_of_line(self._manifest, entry, self.expected)) is not None:
+        if (wrong := _discontinuity(self._manifest, entry, self.expected)) is not None:
             self._error(entry.key, wrong)
         self.expected = entry.last_offset + 1
         self.segments, self.size_bytes = self.segments + 1, self.size_bytes + entry.size
         return entry
 
 
-def _out_of_line(manifest: Manifest, entry: Child, expected: int | None) -> str | None:
-    """Why `entry` does not go on at `expected`; the first must hold the log's start."""
+def _discontinuity(manifest: Manifest, entry: Child, expected: int | None) -> str | None:
+    """Return why `entry` does not continue at `expected`, None where it does; the first must hold the log's
+    start."""
     if expected is not None:
         return None if entry.base_offset == expected else f"does not follow offset {expected - 1}"
     if entry.base_offset <= manifest.start_offset <= entry.last_offset:
@@ -152,18 +155,19 @@ def _out_of_line(manifest: Manifest, entry: Child, expected: int | None) -> str 
 def proved_footer(
     store: ObjectStore, entry: SegmentEntry, size: int | None, *, cluster_id: str, topic: str
 ) -> Footer:
-    """The footer of a segment that agrees with its object, of `size` (None: there is none), and its manifest.
+    """Return the footer of a segment, checked against its object's `size` (None: no object) and its manifest
+    entry.
 
-    `cluster_id` and `topic` are the manifest's. `CorruptionError` says what differs.
+    `cluster_id` and `topic` are the manifest's. Raises `CorruptionError`, which says what differs.
     """
     if size is None:
-        raise CorruptionError("the object is not there")
+        raise CorruptionError("the object does not exist")
     if size != entry.size:
         raise CorruptionError(f"the object has {size} bytes, the manifest says {entry.size}")
     footer = open_footer_of(store, entry)
     check_entry(entry, footer)
     identity = footer.identity
-    # A segment that belongs to another partition says its owner's topic.
+    # A segment that belongs to another partition has its owner's topic.
     named = identity.topic if entry.owner is None else topic
     if (identity.cluster_id, named) != (cluster_id, topic):
         raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")

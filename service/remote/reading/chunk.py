@@ -1,7 +1,7 @@
-"""A chunk: neighbouring blocks of one segment, downloaded together, verified once, served many times. [P]
+"""Chunk: neighbouring blocks of one segment, downloaded together, verified once, served many times. [P]
 
-Chunks begin and end at block borders, so a chunk is whole batches. What is handed out are views of the bytes
-that the store's client holds: record bytes are never copied on their way to a socket.
+Chunks begin and end at block borders, so a chunk is whole batches. Slices are views of the bytes that the
+store's client holds: record bytes are never copied on their way to a socket.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.base.types import Buffer
 from service.records.batch import LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
-from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.block_table import BlockTable, LogBlock
 
 _HEAD: Final = struct.Struct(">qi")
 _DELTA: Final = struct.Struct(">i")
@@ -27,7 +27,7 @@ _INDEX_INTERVAL: Final = 4096
 
 
 class ChunkRange(NamedTuple):
-    """Which blocks make a chunk: `first_block` to `last_block`, exclusive, and the bytes they take."""
+    """Blocks of a chunk, `first_block` to `last_block`, exclusive, and their bytes."""
 
     first_block: int
     last_block: int
@@ -38,7 +38,7 @@ class ChunkRange(NamedTuple):
 def split_chunks(table: BlockTable, chunk_bytes: int) -> tuple[ChunkRange, ...]:
     """Group blocks into chunks of at most `chunk_bytes`; a larger block is a chunk by itself.
 
-    Depends on the table alone, so that every read of an object asks for the same ranges.
+    The result depends on the table alone, so that every read of an object requests the same ranges.
     """
     chunks = []
     first, position, length = 0, 0, 0
@@ -55,7 +55,8 @@ def split_chunks(table: BlockTable, chunk_bytes: int) -> tuple[ChunkRange, ...]:
 def cut_range(
     table: BlockTable, block: int, max_bytes: int, taken: Callable[[int], bool] | None = None
 ) -> ChunkRange:
-    """The chunk from `block` on: at least that one, at most `max_bytes`, and up to one that is `taken`."""
+    """Return the chunk from `block` on: at least that one, at most `max_bytes`, and up to one that is
+    `taken`."""
     first = table[block]
     length, last = first.length, block + 1
     while last < len(table) and length < max_bytes and not (taken and taken(last)):
@@ -68,7 +69,7 @@ def cut_range(
 
 
 class ChunkSlice(NamedTuple):
-    """Whole batches of one chunk. `at_end` says that the chunk holds nothing after them."""
+    """Whole batches of one chunk. `at_end`: the chunk has nothing after them."""
 
     data: memoryview
     next_offset: int
@@ -95,9 +96,9 @@ class Chunk:
         self._offsets = offsets
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> ChunkSlice | None:
-        """Whole batches from the one that holds `offset` (or the first after it), up to `max_bytes`.
+        """Return whole batches from the one that holds `offset` (or the first after it), up to `max_bytes`.
 
-        None when the chunk ends before `offset`, or when the first batch is too large and need not come.
+        None when the chunk ends before `offset`, or when the first batch is too large and not `at_least_one`.
         """
         if offset > self.last_offset:
             return None
@@ -119,7 +120,7 @@ class Chunk:
         return position
 
     def _border_before(self, start: int, limit: int) -> int:
-        """The last batch border at or before `limit`, not before `start`."""
+        """Return the last batch border at or before `limit`, not before `start`."""
         if limit >= len(self.data):
             return len(self.data)
         sample = bisect_right(self._positions, limit) - 1
@@ -141,7 +142,7 @@ class Chunk:
 
 
 def verify_chunk(data: Buffer, chunk: ChunkRange, table: BlockTable) -> Chunk:
-    """Check every block's checksum and every batch, and index the batches.
+    """Verify every block's checksum and every batch, and index the batches.
 
     Raises `CorruptionError` that names the position in the log and the offsets. The walk runs in the kernel.
     """
@@ -162,12 +163,12 @@ def verify_chunk(data: Buffer, chunk: ChunkRange, table: BlockTable) -> Chunk:
     return Chunk(view, chunk, blocks[-1].last_offset, scan.positions[::stride], scan.base_offsets[::stride])
 
 
-def _check_offsets(blocks: list[Block], first: int, last: int) -> None:
+def _check_offsets(blocks: list[LogBlock], first: int, last: int) -> None:
     if first != blocks[0].first_offset or last != blocks[-1].last_offset:
         raise CorruptionError(_where(blocks[0], f"batches hold offsets {first} to {last}"))
 
 
-def _where(block: Block, problem: str) -> str:
+def _where(block: LogBlock, problem: str) -> str:
     return (
         f"block at {block.position} of {block.length} bytes, "
         f"offsets {block.first_offset} to {block.last_offset}: {problem}"

@@ -1,12 +1,12 @@
-"""Chunks in memory under one account: cached, on their way here, and on their way to clients. [P]
+"""Chunks in memory under one account: cached, downloading, and being sent to clients. [P]
 
-A chunk is found by any block it holds. It is *held* while responses send slices of it, and *wanted* while a
-stream has it for its current chunk: the part that it has not read yet would have to come again. When room is
-needed, first goes what a stream has read to its end, then the least recently used, and what is wanted only
-when there is nothing else. What is held does not go at all, as that would free nothing.
+A chunk is found by any of its blocks. It is *held* while responses send slices of it, and *wanted* while it
+is a stream's current chunk: the part not read yet would have to be downloaded again. When room is needed,
+chunks that a stream has read to the end are evicted first, then the least recently used, and wanted ones only
+when there are no others. Held chunks are not evicted, as that would free nothing.
 
-Small slices of large chunks are copied: the copy is what the account has then, not the chunk. So is a slice
-when chunks that are held would take more than a quarter of the budget, unless it is most of its chunk.
+Small slices of large chunks are copied: the account then has the copy, not the chunk. So is a slice when held
+chunks would take more than a quarter of the budget, unless it is most of its chunk.
 
 >>> cache = ChunkCache(budget_bytes=100)
 >>> slot = Slot(chunk=None, keys=("a", "b"), size=40)
@@ -25,12 +25,11 @@ from typing import Any, Final
 
 SHARES: Final = 32
 """One response may hold this part of what is left of the half of the budget that is for responses: however
-many take it and read nothing, there is something left for the next one.
-"""
+many clients take a share and read nothing, there is something left for the next one."""
 _LEAST_SHARES: Final = 1024
 """No share is less than this part of the budget, as long as there is as much."""
 _COPIED_BYTES: Final = 64 << 10
-"""Slices below that are always copied: it costs less than keeping account of a chunk."""
+"""Smaller slices are always copied: that costs less than accounting for a chunk."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +49,7 @@ class Slot:
 
 
 class ChunkCache:
-    """The account of one reader. Not thread-safe: `Flights` guards it with its lock."""
+    """The account of one reader. Not thread-safe: `DownloadManager` guards it with its lock."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
@@ -64,20 +63,20 @@ class ChunkCache:
         self.copied_bytes = 0
         self.wanted_bytes = 0
         """Chunks that streams have not read to the end, each counted once."""
-        self._evicted_bytes = 0  # held, and no longer cached
+        self._evicted_bytes = 0  # held, but not cached any more
 
     @property
     def used_bytes(self) -> int:
-        """All that the account has."""
+        """All bytes of the account."""
         return self.cached_bytes + self._evicted_bytes + self.in_flight_bytes + self.copied_bytes
 
     @property
     def sending_bytes(self) -> int:
-        """What responses keep in memory."""
+        """Bytes that responses hold in memory."""
         return self.held_bytes + self.copied_bytes
 
     def get(self, key: Hashable) -> Slot | None:
-        """The chunk that holds this block, used just now."""
+        """Return the chunk that holds this block, and mark it as used now."""
         slot = self._slots.get(key)
         if slot is not None:
             self._queue(slot).move_to_end(id(slot))
@@ -87,7 +86,7 @@ class ChunkCache:
         return key in self._slots
 
     def put(self, slot: Slot) -> None:
-        """Cache a chunk that has arrived; others go for it, or it goes itself where all room is taken."""
+        """Cache a downloaded chunk; others are evicted for it, or it is, where all room is taken."""
         for key in slot.keys:
             before = self._slots.get(key)
             if before is not None:
@@ -103,20 +102,22 @@ class ChunkCache:
         self._make_room()
 
     def drop(self, key: Hashable) -> None:
-        """The chunk that holds this block goes, if it is here."""
+        """Drop the chunk that holds this block, if it is cached."""
         if (slot := self._slots.get(key)) is not None:
             self._drop(slot)
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes may be on their way, if need be for others that nobody wants or holds.
+        """Return whether `size` more bytes may be downloaded, if need be in place of chunks neither wanted
+        nor held.
 
-        A quarter of the budget may be on its way even so, or one chunk that is larger: else nobody went on.
+        A quarter of the budget may be in flight in any case, or one larger chunk: otherwise no read would
+        progress.
         """
         room = self._budget - self.sending_bytes - self.wanted_bytes
         return self.in_flight_bytes + size <= max(room, self._budget // 4) or not self.in_flight_bytes
 
     def reserve(self, size: int) -> None:
-        """`size` bytes are on their way here from now on."""
+        """Add `size` bytes in flight."""
         self.in_flight_bytes += size
         self._make_room()
 
@@ -126,14 +127,14 @@ class ChunkCache:
     # Responses.
 
     def share(self) -> int:
-        """Bytes that one more response may have; 0 when responses hold all that they may."""
+        """Return how many bytes one more response may have; 0 when responses hold all that they may."""
         left = self._budget // 2 - self.sending_bytes
         if left <= 0:
             return 0
         return max(left // SHARES, min(left, self._budget // _LEAST_SHARES), 1)
 
-    def is_to_be_copied(self, slot: Slot, size: int) -> bool:
-        """Whether a slice of `size` bytes should rather be copied than hold its chunk."""
+    def should_copy(self, slot: Slot, size: int) -> bool:
+        """Return whether a slice of `size` bytes is better copied than its chunk held."""
         if size < _COPIED_BYTES and size < slot.size:
             return True
         if slot.holds or 2 * size >= slot.size:
@@ -147,8 +148,8 @@ class ChunkCache:
                 self._evicted_bytes += slot.size
         slot.holds += 1
 
-    def let_go(self, slots: Iterable[Slot], copied: int) -> None:
-        """A response is out, or nobody wants it any more."""
+    def release(self, slots: Iterable[Slot], copied: int) -> None:
+        """Free what a response held: it was sent, or is not wanted any more."""
         self.copied_bytes -= copied
         for slot in slots:
             slot.holds -= 1
@@ -158,14 +159,14 @@ class ChunkCache:
                     self._evicted_bytes -= slot.size
 
     def copy(self, size: int) -> None:
-        """`size` bytes were copied for a response."""
+        """Add `size` bytes copied for a response."""
         self.copied_bytes += size
         self._make_room()
 
     # Streams.
 
     def move(self, before: Slot | None, after: Slot | None, *, consumed: bool) -> None:
-        """A stream goes on from `before` in `after`; `consumed` when it has read `before` to its end."""
+        """Move a stream from `before` to `after`; `consumed` when it has read `before` to its end."""
         if before is after:
             return
         if after is not None:
@@ -177,10 +178,10 @@ class ChunkCache:
             if not before.readers and before.is_cached:
                 self.wanted_bytes -= before.size
             if consumed:
-                self.consumed(before)
+                self.mark_consumed(before)
 
-    def consumed(self, slot: Slot) -> None:
-        """Somebody has read it to its end: it goes before those that nobody has."""
+    def mark_consumed(self, slot: Slot) -> None:
+        """Mark the chunk as read to its end: it is evicted before those that are not."""
         if not slot.is_consumed:
             slot.is_consumed = True
             if self._fresh.pop(id(slot), None) is not None:

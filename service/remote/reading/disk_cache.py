@@ -1,17 +1,16 @@
-"""The second level of the chunk cache: files in a directory of this machine, under a budget of their own.
+"""Disk cache: second level of the chunk cache, files in a local directory under a budget of their own.
 
-What was downloaded is written there, one file for each chunk, and read back instead of downloaded when
-memory has it no longer. Nothing rests on it: a file appears whole by its rename, what is read is proved by
-the block table as what comes from the bucket is, and every start begins with an empty directory. So nothing
-is ever flushed.
+Downloaded chunks are written there, one file each, and read back instead of downloaded when memory does not
+have them any more. Nothing depends on it: a file appears whole by its rename, bytes read are verified by the
+block table like those from the bucket, and every start empties the directory. So nothing is ever flushed.
 
-Its bytes are the first to go where the file system fills up: before each write, and when `trim` is called,
-files go until what has to be left is left. A write for which there is no room all the same costs half of what
-is kept, and a pause. A disk that fails costs the cache and nobody's read: it is off from then on, which is
-told once, and its files go as far as they can.
+Its bytes are the first to be given up where the file system fills up: before each write, and when `trim` is
+called, files are deleted until the required space is free. A write that still does not fit costs half of the
+cached bytes, and a pause. A disk that fails costs the cache, but no read: the cache is off from then on,
+which is logged once, and its files are deleted as far as possible.
 
-Ownership: called on the threads of `Flights`; one lock guards the index, and is not held while files are read
-or written.
+Ownership: called on the threads of `DownloadManager`; one lock guards the index, and is not held while files
+are read or written.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ LOCK_NAME: Final = "firn-cache.lock"
 _FULL: Final = (ENOSPC, EDQUOT)
 _FULL_PAUSE_MS: Final = 10_000
 _LEAST_FREE: Final = 0.01
-"""This part of a file system that is the cache's alone is left free."""
+"""Part of a file system used by the cache alone that is left free."""
 _OURS: Final = re.compile(r"[0-9a-f]{16}\.chunk(\.tmp)?")
 
 
-class Kept(Protocol):
-    """A chunk as the cache knows it: the keys of its blocks, and how long each of them is."""
+class CacheableChunk(Protocol):
+    """A chunk as the cache sees it: the keys of its blocks, and their lengths."""
 
     @property
     def keys(self) -> Sequence[Hashable]: ...
@@ -50,7 +49,7 @@ class Kept(Protocol):
     def lengths(self) -> Sequence[int]: ...
 
     def prove(self, data: Buffer) -> Any:
-        """The chunk of these bytes; `CorruptionError` where they are not what they must be."""
+        """Return the chunk made from `data`; raise `CorruptionError` where the bytes are wrong."""
 
 
 class _File(NamedTuple):
@@ -59,14 +58,14 @@ class _File(NamedTuple):
     size: int
 
 
-class _Place(NamedTuple):
+class _BlockLocation(NamedTuple):
     file: _File
     position: int
     length: int
 
 
 class DiskCache:
-    """Chunks in files of `folder`, at most `most_bytes` of them, the least recently used go first."""
+    """Chunks in files of `folder`, at most `most_bytes`, least recently used deleted first."""
 
     def __init__(
         self,
@@ -77,8 +76,11 @@ class DiskCache:
         beside: Sequence[Path] = (),
         keeps_free: Callable[[int], int] = lambda total: 0,
     ) -> None:
-        """Nothing is touched before the first use. Where one of the directories `beside` shares the file
-        system, `keeps_free` of its total bytes are left there; else `_LEAST_FREE`."""
+        """Nothing is touched before the first use.
+
+        Where one of the directories `beside` shares the file system, `keeps_free` of its total bytes are left
+        free; otherwise `_LEAST_FREE`.
+        """
         self._clock = world.clock
         self._beside = beside
         self._keeps_free = keeps_free
@@ -91,24 +93,24 @@ class DiskCache:
         self._opening = world.threads.lock()
         self._lock_fd: int | None = None
         self._is_off = False
-        self._places: dict[Hashable, _Place] = {}
+        self._locations: dict[Hashable, _BlockLocation] = {}
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._written = 0
         self.size = 0
 
     def has(self, key: Hashable) -> bool:
-        """Whether the block with this key is here, as far as the index knows."""
+        """Return whether the block with this key is here, as far as the index knows."""
         with self._lock:
-            return key in self._places
+            return key in self._locations
 
-    def load(self, chunk: Kept) -> Any | None:
-        """The chunk, proved; None where it is not here, or not all of it, or not any more."""
+    def load(self, chunk: CacheableChunk) -> Any | None:
+        """Return the chunk, verified; None where it is not here as a whole."""
         with self._lock:
-            places = [self._places.get(key) for key in chunk.keys]
-            found = [place for place in places if place is not None]
-            if len(found) < len(places):
+            locations = [self._locations.get(key) for key in chunk.keys]
+            found = [location for location in locations if location is not None]
+            if len(found) < len(locations):
                 return None
-            for name in {place.file.name for place in found} & self._files.keys():
+            for name in {location.file.name for location in found} & self._files.keys():
                 self._files.move_to_end(name)
         try:
             data = self._read(found)
@@ -119,13 +121,13 @@ class DiskCache:
             return None
         except CorruptionError as e:
             _log.warning(
-                "%s: what was kept of it on disk is damaged, and is fetched again: %s", self._folder, e
+                "%s: a cached chunk is damaged, deleting it, it will be downloaded again: %s", self._folder, e
             )
-        self._forget(place.file for place in found)
+        self._forget(location.file for location in found)
         return None
 
-    def save(self, chunk: Kept, data: Buffer) -> None:
-        """Keep a chunk that was downloaded and proved."""
+    def save(self, chunk: CacheableChunk, data: Buffer) -> None:
+        """Keep a chunk that was downloaded and verified."""
         if self._is_off or len(data) > self._most_bytes or self._clock.monotonic_ms() < self._full_until_ms:
             return
         try:
@@ -138,11 +140,12 @@ class DiskCache:
                 self._switch_off(e)
 
     def shares(self, directory: Path) -> bool:
-        """Whether one of those `beside` is on the cache's file system; False before the first use."""
+        """Return whether `directory`, one of those `beside`, is on the cache's file system; False before the
+        first use."""
         return directory in self._shared
 
     def trim(self) -> int:
-        """Let files go until enough is left of the file system; how many bytes that were."""
+        """Delete files until enough of the file system is free; return how many bytes were deleted."""
         try:
             return 0 if self._is_off or self._lock_fd is None else self._make_room(0)[0]
         except DiskError as e:
@@ -150,7 +153,7 @@ class DiskCache:
             return 0
 
     def close(self) -> None:
-        """Give the directory up; what is in it goes when somebody opens it again."""
+        """Release the directory; the next process that opens it deletes its files."""
         with self._lock:
             self._is_off = True
             fd, self._lock_fd = self._lock_fd, None
@@ -161,7 +164,7 @@ class DiskCache:
                 _log.warning("%s", e)
 
     def _is_open(self) -> bool:
-        """Open the directory, once: it is ours alone, and empty."""
+        """Lock and empty the directory, once; return whether the cache is usable."""
         with self._opening:
             if self._lock_fd is not None or self._is_off:
                 return not self._is_off
@@ -176,21 +179,21 @@ class DiskCache:
                     self._remove(entry.name)
             return True
 
-    def _read(self, places: Sequence[_Place]) -> Buffer | None:
-        """The bytes of `places` in order; None where a file is gone, or shorter than it was."""
+    def _read(self, locations: Sequence[_BlockLocation]) -> Buffer | None:
+        """Return the bytes of `locations` in order; None where a file is missing, or shorter than it was."""
         parts = []
-        for place in _joined(places):
+        for location in _joined(locations):
             try:
-                fd = self._disk.open(self._folder / place.file.name)
+                fd = self._disk.open(self._folder / location.file.name)
             except MissingFile:
                 return None
             try:
-                parts.append(self._disk.pread(fd, place.length, place.position))
+                parts.append(self._disk.pread(fd, location.length, location.position))
             finally:
                 self._disk.close(fd)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _write(self, chunk: Kept, data: Buffer) -> None:
+    def _write(self, chunk: CacheableChunk, data: Buffer) -> None:
         with self._lock:
             self._written += 1
             file = _File(f"{self._written:016x}.chunk", tuple(chunk.keys), len(data))
@@ -211,79 +214,81 @@ class DiskCache:
             self._files[file.name] = file
             self.size += file.size
             for key, length in zip(chunk.keys, chunk.lengths, strict=True):
-                self._places[key] = _Place(file, position, length)
+                self._locations[key] = _BlockLocation(file, position, length)
                 position += length
             gone = []
             while self.size > self._most_bytes:
-                gone.append(self._take_out(next(iter(self._files.values()))))
+                gone.append(self._unindex(next(iter(self._files.values()))))
         for old in gone:
             self._remove(old.name)
 
     def _make_room(self, wanted: int) -> tuple[int, bool]:
-        """Let the oldest files go until `wanted` bytes can be written and enough is left: bytes that went,
-        and whether that is so now."""
+        """Delete the oldest files until `wanted` bytes can be written and enough stays free.
+
+        Return the bytes deleted, and whether there is room now.
+        """
         total, usable = self._disk.space(self._folder)
         keeps = self._keeps_free(total) if self._shared else int(total * _LEAST_FREE)
         missing = keeps + wanted - usable
         gone: list[_File] = []
         with self._lock:
             while self._files and sum(file.size for file in gone) < missing:
-                gone.append(self._take_out(next(iter(self._files.values()))))
+                gone.append(self._unindex(next(iter(self._files.values()))))
         for file in gone:
             self._remove(file.name)
         freed = sum(file.size for file in gone)
         return freed, freed >= missing
 
     def _no_room(self, error: DiskError) -> None:
-        """The file system, or a quota, has no room for a file: half of what is kept goes."""
+        """Delete half of the cached bytes: the file system, or a quota, has no room for a file."""
         self._full_until_ms = self._clock.monotonic_ms() + _FULL_PAUSE_MS
         with self._lock:
             least = self.size // 2
             gone: list[_File] = []
             while self._files and self.size > least:
-                gone.append(self._take_out(next(iter(self._files.values()))))
+                gone.append(self._unindex(next(iter(self._files.values()))))
         _log.log(
             logging.WARNING if gone else logging.INFO,
-            "the cache of cold reads gives back %d of its bytes, nothing is added for %d s: %s",
+            "the disk cache of cold reads deleted %d of its bytes and adds nothing for %d s: %s",
             sum(file.size for file in gone), _FULL_PAUSE_MS // 1000, error,
         )  # fmt: skip
         self._remove_if_possible([file.name for file in gone], error)
 
     def _remove_if_possible(self, names: Iterable[str], error: DiskError) -> None:
-        """After an `error`, which another one would only hide."""
+        """Delete files after `error`; a second error is only noted in it."""
         for name in names:
             try:
                 self._remove(name)
             except DiskError as e:
-                error.add_note(f"{name} stays until the next start: {e}")
+                error.add_note(f"{name} is not deleted until the next start: {e}")
                 return
 
     def _forget(self, files: Iterable[_File]) -> None:
-        """Files that are damaged or gone."""
+        """Delete files that are damaged or missing."""
         with self._lock:
             known = {file.name: file for file in files if file.name in self._files}
-            gone = [self._take_out(file) for file in known.values()]
+            gone = [self._unindex(file) for file in known.values()]
         try:
             for file in gone:
                 self._remove(file.name)
         except DiskError as e:
             self._switch_off(e)
 
-    def _take_out(self, file: _File) -> _File:
-        """Out of the index; with the lock."""
+    def _unindex(self, file: _File) -> _File:
+        """Remove the file from the index. Called with the lock held."""
         del self._files[file.name]
         self.size -= file.size
         for key in file.keys:
-            place = self._places.get(key)
-            if place is not None and place.file is file:
-                del self._places[key]
+            location = self._locations.get(key)
+            if location is not None and location.file is file:
+                del self._locations[key]
         return file
 
     def _remove(self, name: str) -> None:
         try:
             self._disk.unlink(self._folder / name)
         except MissingFile:
-            return  # somebody has tidied up
+            return  # deleted by hand
 
     def _switch_off(self, error: DiskError) -> None:
         with self._lock:
@@ -291,21 +296,25 @@ class DiskCache:
                 return
             self._is_off = True
             is_ours, names = self._lock_fd is not None, list(self._files)
-            self._places.clear()
+            self._locations.clear()
             self._files.clear()
             self.size = 0
         if is_ours:
             self._remove_if_possible(names, error)
-        _log.error("the cache of cold reads in %s is off until the next start: %s", self._folder, error)
+        _log.error("the disk cache of cold reads in %s is off until the next start: %s", self._folder, error)
 
 
-def _joined(places: Sequence[_Place]) -> list[_Place]:
-    """Neighbours in one file as one."""
-    joined: list[_Place] = []
-    for place in places:
+def _joined(locations: Sequence[_BlockLocation]) -> list[_BlockLocation]:
+    """Join locations that are neighbours in one file."""
+    joined: list[_BlockLocation] = []
+    for location in locations:
         last = joined[-1] if joined else None
-        if last is not None and last.file is place.file and last.position + last.length == place.position:
-            joined[-1] = last._replace(length=last.length + place.length)
+        if (
+            last is not None
+            and last.file is location.file
+            and last.position + last.length == location.position
+        ):
+            joined[-1] = last._replace(length=last.length + location.length)
         else:
-            joined.append(place)
+            joined.append(location)
     return joined

@@ -1,4 +1,4 @@
-"""What is downloaded, a download of it, and what a response keeps in memory meanwhile."""
+"""Value types of downloads: the resource, its download, and the memory that a response holds."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ from service.remote.stores.store import ObjectStore
 Taken = Callable[[Hashable], bool]
 
 
-class Resource(Protocol):
-    """Something immutable in the bucket. Equal keys mean equal bytes."""
+class RemoteResource(Protocol):
+    """An immutable part of the bucket. Equal keys mean equal bytes."""
 
     @property
     def key(self) -> Hashable: ...
 
     @property
     def keys(self) -> Sequence[Hashable]:
-        """All that one download of it brings, `key` among them."""
+        """Keys of everything that one download brings, `key` among them."""
 
     @property
     def object_key(self) -> str:
-        """The object that it is of."""
+        """Key of the object to which it belongs."""
 
     @property
     def reserve(self) -> int:
-        """Bytes of the chunk account it takes; 0 for a small resource, which the metadata cache holds."""
+        """Bytes that it takes of the chunk account; 0 for a small resource, which the metadata cache
+        holds."""
 
-    def cut(self, taken: Taken) -> Resource:
-        """What is to be downloaded for it, where keys for which `taken` is true come without it."""
+    def cut(self, taken: Taken) -> RemoteResource:
+        """Return the resource to download, without keys for which `taken` is true."""
 
     def load(self, store: ObjectStore) -> tuple[Any, int]:
-        """Fetch, verify and decode it: the value and what it costs in bytes. Runs on a pool thread."""
+        """Fetch, verify and decode it: return the value and its cost in bytes. Runs on a pool thread."""
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """One download under way or waiting for room. `urgent` ones go before read-ahead.
+class Download:
+    """One download, running or waiting for room. `urgent` ones go before read-ahead.
 
-    `begun_ms` is when its present try began, None between tries; `tries` how many are under way, of which one
-    may be the second of two; `error` is what its own tries ended with while that one went on.
+    `begun_ms` is the start of its current first attempt, None between attempts; `tries` counts running
+    attempts, of which one may be hedged; `error` is the result of a failed attempt while the other one still
+    runs.
     """
 
-    resource: Resource
+    resource: RemoteResource
     urgent: bool
     begun_ms: int | None = None
     is_hedged: bool = False
@@ -57,11 +59,11 @@ class Flight:
     future: Future[Any] = field(default_factory=Future)
 
 
-class FlightStats(NamedTuple):
-    """What `ReadMetrics` counted so far, and what is held now, in bytes.
+class DownloadStats(NamedTuple):
+    """Counters of `ReadMetrics`, and what is held now, in bytes.
 
-    `sending_bytes` is what responses hold; `store_problem` why the store is left alone, None while it is not;
-    `asleep` the keys of objects that lie in an archive class, as far as anybody asked for them.
+    `sending_bytes` is what responses hold; `store_problem` is why the breaker is open, None while it is
+    closed; `asleep` are keys of objects found in an archive class.
     """
 
     hits: int
@@ -85,37 +87,39 @@ class FlightStats(NamedTuple):
     asleep: tuple[str, ...]
 
 
-class Keeper(Protocol):
-    """Who keeps account of what responses hold."""
+class HoldAccount(Protocol):
+    """Account of the memory that responses hold."""
 
-    def let_go(self, slots: Iterable[Slot], copied: int) -> None:
-        """What a response held is free."""
+    def release(self, slots: Iterable[Slot], copied: int) -> None:
+        """Free what a response held."""
 
-    def forget_hold(self, slots: Sequence[Slot], copied: int) -> None:
-        """The same, in the middle of anything: it is only noted down."""
+    def release_later(self, slots: Sequence[Slot], copied: int) -> None:
+        """Record what a response held, to be freed later; safe at any point of any thread."""
 
 
-class Hold:
-    """Memory that a response keeps until it is out; `release` says so, at the latest when it is forgotten.
+class ResponseHold:
+    """Memory that a response holds until it is sent; `release` frees it, at the latest when it is
+    garbage-collected.
 
-    `left` is how many bytes more of the cold tier the same response may have.
+    `left` is how many more bytes of the cold tier the same response may have.
     """
 
     __slots__ = ("_copied", "_keeper", "_slots", "left")
 
-    def __init__(self, keeper: Keeper, slots: Sequence[Slot], copied: int, left: int) -> None:
+    def __init__(self, keeper: HoldAccount, slots: Sequence[Slot], copied: int, left: int) -> None:
         self.left = left
-        self._keeper: Keeper | None = keeper
+        self._keeper: HoldAccount | None = keeper
         self._slots = slots
         self._copied = copied
 
     def release(self) -> None:
-        """The response is out, or is not made. From any thread; again does nothing."""
+        """Free the memory: the response was sent, or is not made. From any thread; a second call does
+        nothing."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            keeper.let_go(self._slots, self._copied)
+            keeper.release(self._slots, self._copied)
 
     def __del__(self) -> None:
-        # May run in the middle of anything, also of what holds the keeper's lock.
+        # May run at any point, even while this thread holds the account's lock.
         if self._keeper is not None:
-            self._keeper.forget_hold(self._slots, self._copied)
+            self._keeper.release_later(self._slots, self._copied)

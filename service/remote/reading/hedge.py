@@ -1,13 +1,14 @@
-"""When a read that has not come back is asked for a second time: late enough to be rare. [P]
+"""Delay after which a slow read is hedged by a second one: late enough to be rare. [P]
 
-The delay is what calls usually take and four times how much that varies (as RFC 6298 times TCP's own), within
-bounds. A tenth of all calls may be asked twice, so a store that is slow with everything gets no double load.
+The delay is the usual duration of calls plus four times its variation (as RFC 6298 computes TCP's timeout),
+within bounds. At most a tenth of all calls are hedged, so a store that is slow with everything does not get
+double load.
 
 >>> hedge = Hedge()
 >>> hedge.delay_ms
 500
 >>> for _ in range(50):
-...     hedge.took(20)
+...     hedge.record(20)
 >>> hedge.delay_ms
 100
 """
@@ -24,7 +25,7 @@ _MOST_SAVED: Final = 10.0
 
 
 class Hedge:
-    """Of one kind of call. Not thread-safe."""
+    """Delay and budget of hedged calls of one kind. Not thread-safe."""
 
     __slots__ = ("_mean_ms", "_saved", "_varies_ms")
 
@@ -35,13 +36,13 @@ class Hedge:
 
     @property
     def delay_ms(self) -> int:
-        """How long after its begin a call is asked a second time."""
+        """Time after its begin at which a call is hedged."""
         if self._mean_ms is None:
             return _FIRST_MS
         return round(min(max(self._mean_ms + 4 * self._varies_ms, LEAST_MS), MOST_MS))
 
-    def took(self, ms: float) -> None:
-        """A call was answered after so long."""
+    def record(self, ms: float) -> None:
+        """Record the duration of an answered call."""
         self._saved = min(self._saved + _SHARE, _MOST_SAVED)
         if self._mean_ms is None:
             self._mean_ms, self._varies_ms = float(ms), ms / 2
@@ -50,7 +51,7 @@ class Hedge:
         self._mean_ms += (ms - self._mean_ms) / 8
 
     def spend(self) -> bool:
-        """Whether one more call may be asked twice now; it is counted."""
+        """Take one hedged call from the budget; return False where none is left."""
         if self._saved < 1:
             return False
         self._saved -= 1

@@ -1,8 +1,8 @@
-"""Walks a log's bytes batch by batch, proves each one, and sums up what an object's footer says of them.
+"""Walk a log's bytes batch by batch, verify each one, and sum up what an object's footer says of them.
 
-The same walk verifies a local file before it is uploaded and an object when `fsck` looks at it; only `read`
-differs. Per-batch work is the records kernel's, without the GIL where it is compiled. Memory: one piece,
-or one batch where that is larger, and one batch inflated (`MAX_INFLATED_BYTES`).
+The same walk verifies a local file before its upload and an object in `fsck`; only `read` differs. Per-batch
+work runs in the records kernel, without the GIL where it is compiled. Memory: one piece, or one batch where
+that is larger, and one inflated batch (`MAX_INFLATED_BYTES`).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP
 from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from service.records.scan import BatchScan, ReadPiece, least_timestamp, scan_pieces
-from service.remote.format.block_table import BatchFacts, Block, BlockTableBuilder
+from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
 
 MAX_INFLATED_BYTES: Final = 64 << 20
-"""A batch that inflates beyond this is proved all the same; only its least timestamp is not known."""
+"""A batch that inflates beyond this is verified all the same; only its least timestamp is not known."""
 
 OnBatches = Callable[[BatchScan, int], None]
-"""Sees every run of batches and the position in the log that its own positions count from."""
+"""Called with every run of batches and the position in the log from which its own positions count."""
 
 
 @dataclass(slots=True)
 class ScannedLog:
-    """What a walk found. `leader_epochs` are the batches', each with the first offset it was seen at.
+    """Result of a walk. `leader_epochs` are the batches', each with its first offset.
 
     `transactional_batch_count` counts those with the transactional or the control bit; `newest` is (position,
     size) of the batch with the greatest timestamp.
     """
 
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[LogBlock, ...] = ()
     length: int = 0
     first_offset: int = -1
     last_offset: int = -1
@@ -57,9 +57,9 @@ def scan_log(
     on_batches: OnBatches | None = None,
     with_least_timestamps: bool = True,
 ) -> ScannedLog:
-    """Prove the batches in ``[start, end)``; positions in the result count from `start`.
+    """Verify the batches in ``[start, end)``; positions in the result count from `start`.
 
-    Without `with_least_timestamps` no records are looked at, and no block's least timestamp is known.
+    Without `with_least_timestamps` no records are read, and no block's least timestamp is known.
 
     Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
     ``[first_offset, last_offset]`` and leader epochs never fall.
@@ -103,7 +103,7 @@ def _sum_up(
 
 
 def _transactional(batches: BatchScan) -> int:
-    # Counted by C: a piece may have ten thousand batches, and all of them the same attributes.
+    # Counted in C: a piece may have ten thousand batches, all with the same attributes.
     kinds = Counter(batches.attributes)
     return sum(count for kind, count in kinds.items() if kind & (TRANSACTIONAL_FLAG | CONTROL_FLAG))
 

@@ -1,12 +1,12 @@
-"""Recovery of a manifest page that cannot be read, from the keys and footers of the segments it listed.
+"""Recover an unreadable manifest page from the keys and footers of the segments that it listed.
 
-What names the page tells its ends, its sums and the checksum of its bytes. A run of segments in the bucket
-that has these ends and sums, each with a verified footer, is what the page listed: keys have an uuid,
-footers a checksum, and offsets are live in one object only. Where the very bytes of the page come out
-again, by their checksum, they can be put back under the page's key, and whatever names it stays as it is.
-Pages written by this version of Firn bear no stamp, for that reason; of an older one the stamp may be
-readable in what is left of it. Otherwise, as where segments below the log's start are gone already, the
-segments are known and the page is another one: a new manifest has to name it.
+The parent of the page has its ends, its sums and the checksum of its bytes. A run of segments in the bucket
+that has these ends and sums, each with a verified footer, is what the page listed: keys have a uuid, footers
+a checksum, and an offset is live in one object only. Where the page's exact bytes can be rebuilt, by their
+checksum, they can be put back under the page's key, and the parent stays valid. Pages written by this version
+of Firn have no stamp, for that reason; the stamp of an older page may be readable in what is left of it.
+Otherwise, as where segments below the log's start are deleted already, the segments are known but the page is
+a new one: a new manifest has to name it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.remote.format.manifest import (
     MAX_PAGE_REFS,
     Child,
     Manifest,
-    Page,
+    ManifestPage,
     PageRef,
     SegmentEntry,
     check_chain,
@@ -53,7 +53,7 @@ _HEAD_BYTES: Final = 4096
 
 
 class RecoveredPage(NamedTuple):
-    """The live segments below `ref`. `data` are the page's own bytes, None where they cannot be made."""
+    """The live segments below `ref`. `data` are the page's own bytes, None where they cannot be rebuilt."""
 
     ref: PageRef
     entries: tuple[SegmentEntry, ...]
@@ -67,10 +67,10 @@ def recover_page(
     ref: PageRef,
     masked: tuple[int, int] = NOTHING_MASKED,
 ) -> RecoveredPage:
-    """The page that `ref` names below `manifest`, made anew and proved.
+    """Rebuild and verify the page that `ref` names below `manifest`.
 
-    `masked` are segments and bytes that it lists and that are no longer live. Raises `CorruptionError` that
-    says why it cannot be made, and what the store raises.
+    `masked` are segments and bytes that it lists and that are not live any more. Raises `CorruptionError`,
+    which says why it cannot be rebuilt, and what the store raises.
     """
     if ref.owner is not None:
         raise CorruptionError(f"{ref.key}: it belongs to another partition")
@@ -81,7 +81,7 @@ def recover_page(
         if data is not None:
             return RecoveredPage(ref, entries, data)
     if any(not listing.are_alike(runs[0], other) for other in runs[1:]):
-        raise CorruptionError(f"{ref.key}: several objects of other bytes can be what it listed")
+        raise CorruptionError(f"{ref.key}: ambiguous, several runs of different objects match what it listed")
     return RecoveredPage(ref, _entries(listing, runs[0]), None)
 
 
@@ -90,9 +90,9 @@ def _entries(listing: PartitionListing, run: Sequence[ListedSegment]) -> tuple[S
 
 
 def recovering(store: ObjectStore, manifest: Manifest) -> Recover:
-    """For `proved_segments`: the live segments of pages that cannot be read, None where nothing tells them.
+    """Return a `Recover` for `proved_segments` that rebuilds unreadable pages.
 
-    The partition is listed at the first of them.
+    It lists the partition at the first of them.
     """
     key = HeadKey(manifest.topic_id, manifest.partition)
     listings: list[PartitionListing] = []
@@ -111,7 +111,7 @@ def recovering(store: ObjectStore, manifest: Manifest) -> Recover:
 def _proved(
     listing: PartitionListing, manifest: Manifest, ref: PageRef, masked: tuple[int, int]
 ) -> list[tuple[ListedSegment, ...]]:
-    """Runs of segments that can be what the page listed: one, unless an upload was made twice."""
+    """Return runs of segments that can be what the page listed: one, unless an upload was made twice."""
     first = max(ref.base_offset, manifest.start_offset)
     sums = (ref.segments - masked[0], ref.size_bytes - masked[1])
     proved: list[tuple[ListedSegment, ...]] = []
@@ -121,15 +121,15 @@ def _proved(
             seen += 1
             if (len(path), sum(one.size for one in path)) != sums:
                 continue
-            wrong = _why_not(listing, ref, path, is_whole=masked == NOTHING_MASKED)
+            wrong = _mismatch(listing, ref, path, is_whole=masked == NOTHING_MASKED)
             if wrong is None:
                 proved.append(path)
             unreadable += wrong is not None
     if not proved:
         what = (
-            "one of the objects that lie there cannot be read"
+            "one of the objects there cannot be read"
             if unreadable
-            else f"no run of the objects that lie there has {sums[0]} segments of {sums[1]} bytes"
+            else f"no run of the objects there has {sums[0]} segments of {sums[1]} bytes"
             if seen
             else "objects are missing"
         )
@@ -137,7 +137,7 @@ def _proved(
     return proved
 
 
-def _why_not(
+def _mismatch(
     listing: PartitionListing, ref: PageRef, path: Sequence[ListedSegment], *, is_whole: bool
 ) -> str | None:
     read = _entries(listing, path)
@@ -165,7 +165,7 @@ def _exact(
     entries: tuple[SegmentEntry, ...],
     masked: tuple[int, int],
 ) -> bytes | None:
-    """The bytes that the page had, proved by the checksum that names it; None where others come out."""
+    """Return the bytes that the page had, verified by its checksum; None where other bytes come out."""
     if ref.level > 0:
         below = _pages_below(store, listing, ref)
         runs: tuple[tuple[Child, ...], ...] = (below,) if below else ()
@@ -177,7 +177,7 @@ def _exact(
     stamps = (None, *([stamp] if (stamp := _stamp_left(store, ref)) is not None else []))
     for children in runs:
         for stamp in stamps:
-            page = Page(manifest.topic_id, manifest.partition, ref.level, children, stamp)
+            page = ManifestPage(manifest.topic_id, manifest.partition, ref.level, children, stamp)
             data = encode_page(page)
             if len(data) == ref.stored_size and crc32c(data) == ref.crc32c:
                 return data
@@ -185,9 +185,9 @@ def _exact(
 
 
 def _pages_below(store: ObjectStore, listing: PartitionListing, ref: PageRef) -> tuple[Child, ...]:
-    """The pages of lower levels that lie in the range of `ref`, one after the other; () where one lacks.
+    """Return the pages of lower levels in the range of `ref`, one after the other; () where one is missing.
 
-    Each is read and described as its parent would. Levels fall along the chain as in a manifest.
+    Each is read and described as its parent would describe it. Levels fall along the chain as in a manifest.
     """
     found: list[Child] = []
     offset = ref.base_offset
@@ -199,9 +199,9 @@ def _pages_below(store: ObjectStore, listing: PartitionListing, ref: PageRef) ->
             and one.parsed.last_offset <= ref.last_offset
             and one.parsed.level < ref.level
         ]
-        # A page of a higher level holds those of the lower ones: it is what the parent names.
+        # A page of a higher level contains those of the lower ones: the parent names the higher.
         for one in sorted(here, key=lambda one: one.parsed.level, reverse=True):
-            described = _described(store, one)
+            described = _page_ref_of(store, one)
             if described is not None:
                 found.append(described)
                 offset = described.last_offset + 1
@@ -211,8 +211,8 @@ def _pages_below(store: ObjectStore, listing: PartitionListing, ref: PageRef) ->
     return tuple(found)
 
 
-def _described(store: ObjectStore, listed: ListedPage) -> PageRef | None:
-    """What a parent would say of the page as it lies there; None where it cannot be read."""
+def _page_ref_of(store: ObjectStore, listed: ListedPage) -> PageRef | None:
+    """Return the parent's reference to the page as stored; None where it cannot be read."""
     key = listed.info.key
     try:
         data = store.get(key, max_size=MAX_STORED_BYTES)
@@ -223,9 +223,10 @@ def _described(store: ObjectStore, listed: ListedPage) -> PageRef | None:
 
 
 def reference_of(data: bytes, key: str) -> PageRef:
-    """What names a page, from the page itself: `decode_page` then checks its chain and its keys.
+    """Return a reference to a page, made from the page itself: `decode_page` then checks its chain and its
+    keys.
 
-    Leader epochs are not among what it checks and are left at 0.
+    It does not check leader epochs, which are left at 0.
     """
     document = parse_json_object(unpack(data, key), key)
     rows = objects_field(document, "children", MAX_MANIFEST_ENTRIES)
@@ -249,7 +250,7 @@ def reference_of(data: bytes, key: str) -> PageRef:
 
 
 def _stamp_left(store: ObjectStore, ref: PageRef) -> Stamp | None:
-    """The stamp in what is left of a damaged page; None where nothing of it can be inflated."""
+    """Return the stamp in what is left of a damaged page; None where nothing of it can be inflated."""
     try:
         data = store.get(ref.key, max_size=MAX_STORED_BYTES)
         head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data, _HEAD_BYTES)
@@ -262,11 +263,12 @@ def _stamp_left(store: ObjectStore, ref: PageRef) -> Stamp | None:
 def pages_of(
     entries: Sequence[SegmentEntry], level: int, manifest: Manifest, new_uuid: Callable[[], UUID]
 ) -> tuple[PageRef, list[tuple[str, bytes]]]:
-    """A page of `level` that lists `entries`, itself or through further pages, and what has to be written."""
+    """Return a page of `level` that lists `entries`, itself or through further pages, and the pages to
+    write."""
     written: list[tuple[str, bytes]] = []
 
     def write(level: int, children: Sequence[Child]) -> PageRef:
-        page = Page(manifest.topic_id, manifest.partition, level, tuple(children))
+        page = ManifestPage(manifest.topic_id, manifest.partition, level, tuple(children))
         key, data = page.key(new_uuid()), encode_page(page)
         written.append((key, data))
         return page_ref(page, key, data)

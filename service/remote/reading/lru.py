@@ -1,4 +1,4 @@
-"""Values by key with their cost in bytes; the least recently used go first. [P]"""
+"""LRU cache of values with their cost in bytes. [P]"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LruCache:
-    """Not thread-safe."""
+    """Values by key, least recently used evicted first. Not thread-safe."""
 
     def __init__(self) -> None:
         self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
@@ -31,7 +31,7 @@ class LruCache:
             self.size -= self._items.pop(key)[1]
 
     def shrink(self, limit: int) -> None:
-        """Let the oldest go until at most `limit` bytes are held."""
+        """Evict the least recently used until at most `limit` bytes are held."""
         while self.size > limit and self._items:
             _, (_, cost) = self._items.popitem(last=False)
             self.size -= cost

@@ -1,6 +1,6 @@
-"""Segment objects and manifests opened over a store: blocking calls, for pool threads and offline tools.
+"""Open segment objects, manifests and small documents: blocking calls, for pool threads and offline tools.
 
-What is opened is checked against what named it: HEAD by its key, a manifest by HEAD or its key, a page by its
+Each object is checked against what names it: HEAD by its key, a manifest by HEAD or its key, a page by its
 manifest, a footer by its entry. Every `CorruptionError` names the object.
 """
 
@@ -17,14 +17,14 @@ from service.base.types import NO_TIMESTAMP, Buffer, TopicIdPartition
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.fields import saturated
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, ManifestKey, head_key, parse_key
-from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
     MAX_TOPICS_BYTES,
     ClusterFile,
     Head,
     MetadataRef,
-    Topics,
+    TopicsFile,
     decode_cluster,
     decode_head,
     decode_manifest,
@@ -37,13 +37,13 @@ from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
 
 _GUESSES: Final = 3
-"""The trailer, then the JSON, then the block table may each be beyond the suffix at hand."""
+"""The trailer, then the JSON, then the block table may each exceed the suffix read so far."""
 _ATTEMPTS: Final = 3
-"""A manifest may be replaced and expire between HEAD and the GET of it, if HEAD was read from a cache."""
+"""A manifest may be replaced and expire between HEAD and its GET, if HEAD was read from a cache."""
 
 
 class Chain(NamedTuple):
-    """One manifest as it lies in the bucket, and the HEAD that names it."""
+    """One stored manifest, and the HEAD that names it."""
 
     manifest: Manifest
     head: Head
@@ -54,7 +54,7 @@ class Chain(NamedTuple):
 
 
 def open_footer(store: ObjectStore, key: str) -> Footer:
-    """The verified footer of the object under `key`: one suffix GET, more for a tail beyond 64 KiB.
+    """Return the verified footer of the object under `key`: one suffix GET, more for a tail beyond 64 KiB.
 
     Raises `CorruptionError` when the object is not the segment that its key names.
     """
@@ -72,14 +72,14 @@ def open_footer(store: ObjectStore, key: str) -> Footer:
 
 
 def open_footer_of(store: ObjectStore, entry: SegmentEntry) -> Footer:
-    """The footer of a segment that a manifest lists: one ranged GET, checked against the entry."""
+    """Return the footer of a segment that a manifest lists: one ranged GET, checked against the entry."""
     with naming(entry.key):
         length = entry.size - entry.footer_position
         return footer_of(entry, store.get_range(entry.key, entry.footer_position, length))
 
 
 def footer_of(entry: SegmentEntry, tail: Buffer) -> Footer:
-    """The footer in the tail of a segment's object, checked against its entry."""
+    """Return the footer in the tail of a segment's object, checked against its entry."""
     with naming(entry.key):
         footer = decode_footer(tail, entry.size)
         if footer.crc != entry.footer_crc or footer.identity.key != entry.key:
@@ -90,7 +90,7 @@ def footer_of(entry: SegmentEntry, tail: Buffer) -> Footer:
 
 
 def entry_of(footer: Footer) -> SegmentEntry:
-    """The manifest entry for an object with this footer."""
+    """Return the manifest entry for an object with this footer."""
     identity = footer.identity
     return SegmentEntry(
         base_offset=identity.base_offset,
@@ -109,10 +109,10 @@ def entry_of(footer: Footer) -> SegmentEntry:
 
 
 def check_entry(entry: SegmentEntry, footer: Footer) -> None:
-    """`CorruptionError` unless the manifest says of a segment what its footer says.
+    """Raise `CorruptionError` unless a segment's manifest entry and footer agree.
 
-    A least timestamp may be missing from the manifest: a writer of before that field does not hand it on. Of
-    owners footers say nothing.
+    The manifest may lack a least timestamp: a writer older than that field drops it. Footers do not name
+    owners.
     """
     expected = entry_of(footer)._replace(owner=entry.owner)
     if entry.min_timestamp == NO_TIMESTAMP:
@@ -125,7 +125,7 @@ def check_entry(entry: SegmentEntry, footer: Footer) -> None:
 
 
 def read_section(store: ObjectStore, key: str, section: Section) -> bytes:
-    """The bytes of one section of an object, verified."""
+    """Return the bytes of one section of an object, verified."""
     if not section.length:
         return b""
     with naming(key):
@@ -136,7 +136,7 @@ def read_section(store: ObjectStore, key: str, section: Section) -> bytes:
 
 
 def open_head(store: ObjectStore, key: HeadKey) -> Head:
-    """The HEAD of one partition; `ObjectNotFound` where nothing was ever committed."""
+    """Return the HEAD of one partition; raise `ObjectNotFound` where nothing was ever committed."""
     name = head_key(key.topic_id, key.partition)
     with naming(name):
         head = decode_head(store.get(name, max_size=MAX_SMALL_BYTES))
@@ -146,21 +146,21 @@ def open_head(store: ObjectStore, key: HeadKey) -> Head:
 
 
 def open_chain(store: ObjectStore, key: str) -> Chain:
-    """The manifest under `key`, checked against its name, with the HEAD that names it."""
+    """Return the manifest under `key`, checked against its name, with the HEAD that names it."""
     with naming(key):
         data = store.get(key, max_size=MAX_STORED_BYTES)
-    return chain_of(key, data)
+    return decode_chain(key, data)
 
 
-def chain_of(key: str, data: bytes) -> Chain:
-    """As `open_chain`, of an object that is at hand."""
+def decode_chain(key: str, data: bytes) -> Chain:
+    """Return the manifest in `data`, as `open_chain` does of an object that was read already."""
     with naming(key):
         manifest = _decode_named(data, key)
     return Chain(manifest, head_of(manifest, key, data))
 
 
 def open_named(store: ObjectStore, head: Head) -> Manifest:
-    """The manifest that HEAD names: those very bytes."""
+    """Return the manifest that HEAD names, checked against HEAD's size and checksum."""
     with naming(head.manifest_key):
         data = store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
         if len(data) != head.stored_size or crc32c(data) != head.crc32c:
@@ -190,10 +190,10 @@ def open_published(
     known: Callable[[Head], Manifest | None] = _unknown,
     attempts: int = _ATTEMPTS,
 ) -> Chain | None:
-    """What HEAD names now; None where nothing of the partition was ever committed.
+    """Return the chain that HEAD names now; None where nothing of the partition was ever committed.
 
-    `known` may have the manifest from earlier. HEAD is read again when its manifest is not there, as it may
-    have been replaced meanwhile; `ObjectNotFound` when that does not help.
+    `known` may have the manifest from earlier. HEAD is read again when its manifest is missing, as HEAD may
+    have been replaced meanwhile; raises `ObjectNotFound` when that does not help.
     """
     try:
         head = open_head(store, key)
@@ -207,8 +207,8 @@ def open_published(
     return open_published(store, key, known, attempts - 1)
 
 
-def open_page(store: ObjectStore, ref: PageRef, owner: Manifest | TopicIdPartition) -> Page:
-    """The page that `ref` names in the manifest of `owner`."""
+def open_page(store: ObjectStore, ref: PageRef, owner: Manifest | TopicIdPartition) -> ManifestPage:
+    """Return the page that `ref` names in the manifest of `owner`."""
     with naming(ref.key):
         try:
             data = bytes(store.get_range(ref.key, 0, ref.stored_size))
@@ -218,20 +218,21 @@ def open_page(store: ObjectStore, ref: PageRef, owner: Manifest | TopicIdPartiti
 
 
 def open_cluster(store: ObjectStore) -> str:
-    """The id of the cluster that the prefix belongs to; `ObjectNotFound` where it is nobody's."""
+    """Return the id of the cluster that the prefix belongs to; raise `ObjectNotFound` where it belongs to
+    none."""
     return open_cluster_file(store).cluster_id
 
 
 def open_cluster_file(store: ObjectStore) -> ClusterFile:
-    """`cluster.json`; `ObjectNotFound` where the prefix is nobody's."""
+    """Return `cluster.json`; raise `ObjectNotFound` where the prefix belongs to no cluster."""
     with naming(CLUSTER_KEY):
         return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
 
 
 def open_metadata(store: ObjectStore, attempts: int = _ATTEMPTS) -> tuple[MetadataRef, bytes] | None:
-    """The newest snapshot of the cluster's metadata and its verified bytes; None where none is named.
+    """Return the newest snapshot of the cluster's metadata, verified; None where `cluster.json` names none.
 
-    It may be replaced between `cluster.json` and the GET of it: then it is looked for again.
+    The snapshot may be replaced between `cluster.json` and its GET: then both are read again.
     """
     ref = open_cluster_file(store).metadata
     if ref is None:
@@ -248,7 +249,7 @@ def open_metadata(store: ObjectStore, attempts: int = _ATTEMPTS) -> tuple[Metada
     return open_metadata(store, attempts - 1)
 
 
-def open_topics(store: ObjectStore) -> Topics:
-    """`topics.json`; `ObjectNotFound` where it was not written yet."""
+def open_topics(store: ObjectStore) -> TopicsFile:
+    """Return `topics.json`; raise `ObjectNotFound` where it was not written yet."""
     with naming(TOPICS_KEY):
         return decode_topics(store.get(TOPICS_KEY, max_size=MAX_TOPICS_BYTES))

@@ -1,7 +1,7 @@
-"""The objects of one partition as a listing names them: for repairs of documents that named them.
+"""Listing of one partition's objects, for repairs of the documents that named them.
 
-Byte order of keys is offset order, so one pass over the listing sorts nothing. Nothing is opened here but
-footers, each once.
+Byte order of keys is offset order, so one pass over the listing sorts nothing. Only footers are opened here,
+each once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
 
 _MOST_PATHS: Final = 64
-"""Chains that are tried where several objects stand for the same offsets."""
+"""Chains that are tried where several objects have the same offsets."""
 
 
 class ListedSegment(NamedTuple):
@@ -51,7 +51,7 @@ class ListedManifest(NamedTuple):
 
 
 class PartitionListing:
-    """All objects of a partition, and the footers of those that were asked for."""
+    """All objects of a partition, and the footers that were requested."""
 
     def __init__(self, store: ObjectStore, infos: Iterable[ObjectInfo]) -> None:
         self._store = store
@@ -75,11 +75,11 @@ class PartitionListing:
 
     @property
     def newest_version(self) -> int:
-        """The newest version of which there is a manifest, whole or not; 0 for none."""
+        """Newest version that has a manifest, readable or not; 0 for none."""
         return max((one.parsed.version for one in self.manifests), default=0)
 
     def footer(self, segment: ListedSegment) -> Footer | None:
-        """The verified footer, None where the object is gone, damaged or not what its key says."""
+        """Return the verified footer, None where the object is missing, damaged or not what its key says."""
         if segment.key not in self._footers:
             try:
                 self._footers[segment.key] = open_footer(self._store, segment.key)
@@ -88,12 +88,13 @@ class PartitionListing:
         return self._footers[segment.key]
 
     def entry(self, segment: ListedSegment) -> SegmentEntry | None:
-        """What a manifest says of the segment, None where it cannot be read."""
+        """Return the segment's manifest entry, None where its footer cannot be read."""
         footer = self.footer(segment)
         return entry_of(footer) if footer is not None else None
 
     def first_holding(self, offset: int, not_below: int) -> list[int]:
-        """Base offsets of segments that hold `offset` and begin at `not_below` or later; the latest first."""
+        """Return base offsets of segments that hold `offset` and begin at `not_below` or later; the latest
+        first."""
         bases = [
             base
             for base, found in self.segments.items()
@@ -102,7 +103,8 @@ class PartitionListing:
         return sorted(bases, reverse=True)
 
     def paths(self, base: int, last_offset: int) -> Iterator[tuple[ListedSegment, ...]]:
-        """Runs of segments from offset `base` to `last_offset` without gap or overlap; a bounded number."""
+        """Yield runs of segments from offset `base` to `last_offset` without gap or overlap; a bounded
+        number."""
         useful = self._leading_to(base, last_offset)
         stack: list[tuple[int, Iterator[ListedSegment]]] = [(base, iter(useful.get(base, ())))]
         path: list[ListedSegment] = []
@@ -126,7 +128,7 @@ class PartitionListing:
             stack.append((following, iter(useful.get(following, ()))))
 
     def _leading_to(self, base: int, last_offset: int) -> dict[int, list[ListedSegment]]:
-        """Segments from which a chain leads to `last_offset`, by base offset; newest epochs first."""
+        """Return segments from which a chain leads to `last_offset`, by base offset; newest epochs first."""
         useful: dict[int, list[ListedSegment]] = {}
         for start in sorted((one for one in self.segments if base <= one <= last_offset), reverse=True):
             leading = [
@@ -139,7 +141,8 @@ class PartitionListing:
         return useful
 
     def are_alike(self, one: Iterable[ListedSegment], other: Iterable[ListedSegment]) -> bool:
-        """Whether two chains have the same records: equal blocks in each place, by their footers."""
+        """Return whether two chains have the same records: equal blocks in each position, by their
+        footers."""
         return [self._blocks(segment) for segment in one] == [self._blocks(segment) for segment in other]
 
     def _blocks(self, segment: ListedSegment) -> tuple[int, int, int] | str:
@@ -150,5 +153,5 @@ class PartitionListing:
 
 
 def list_partition(store: ObjectStore, topic_id_partition: HeadKey) -> PartitionListing:
-    """The listing of one partition, taken now."""
+    """List one partition now."""
     return PartitionListing(store, store.list(partition_prefix(*topic_id_partition)))

@@ -1,10 +1,10 @@
-"""How far to read ahead of whom. [P]
+"""Read-ahead: how far to read ahead for each sequential reader. [P]
 
-A *stream* is a reader that goes through one partition in order, known by the offset where it will go on.
-Ranges shrink as streams become more: so that each has room for the chunk that it is in.
-The window of a stream starts at nothing, becomes one chunk with the first read that goes on where the last
-one ended, and doubles with each further one. All windows together stay within half the byte budget: the more
-readers are active, the smaller is each one's share.
+A *stream* is a reader that reads one partition in order, identified by the offset where it will continue.
+Ranges shrink as streams become more, so that each has room for its current chunk. The window of a stream
+starts at nothing, becomes one chunk with the first read that continues where the last one ended, and doubles
+with each further one. All windows together stay within half the byte budget: the more readers are active, the
+smaller is each one's share.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Partition = tuple[UUID, int]
 IDLE_MS: Final = 10_000
 MAX_STREAMS: Final = 4096
 _LEAST_RANGES: Final = 4
-"""A range is no smaller than this part of a chunk, about a block: less than one cannot be verified."""
+"""A range is no smaller than this part of a chunk, about a block: less than a block cannot be verified."""
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One sequential reader: where its last read began (`at`), where it will go on (`next`)."""
+    """One sequential reader: where its last read began (`at`), where it will continue (`next`)."""
 
     partition: Partition
     at: int
@@ -39,18 +39,18 @@ class Stream:
     walking: bool = False
     """A walk that starts downloads for it is under way; at most one is."""
     walked: Hashable | None = None
-    """What the last walk that was not cut short began with."""
+    """Where the last complete walk began."""
     manifest_key: str = ""
     entry: SegmentEntry | None = None
-    """The segment that it was in last, as this manifest has it."""
+    """The segment of its last read, as in `manifest_key`."""
     slot: Slot | None = None
-    """The chunk that it has not read to the end yet; `Flights` keeps it."""
+    """The chunk that it has not read to the end yet; `DownloadManager` sets it."""
 
 
-class ReadAhead:
+class StreamReadAhead:
     """All streams of one reader. Not thread-safe: the reader's lock guards it.
 
-    >>> plan = ReadAhead(chunk_bytes=4, max_window_bytes=32, budget_bytes=64)
+    >>> plan = StreamReadAhead(chunk_bytes=4, max_window_bytes=32, budget_bytes=64)
     >>> first = plan.begin((UUID(int=1), 0), 100, now_ms=0)
     >>> plan.ended(first, 110)
     True
@@ -65,7 +65,7 @@ class ReadAhead:
         self._by_offset: dict[tuple[Partition, int], Stream] = {}
         self._streams: OrderedDict[int, Stream] = OrderedDict()
         self.forgotten: list[Stream] = []
-        """Streams that came to nothing; whoever reads this empties it."""
+        """Streams that were evicted; the caller that handles them empties it."""
 
     @property
     def active(self) -> int:
@@ -73,7 +73,8 @@ class ReadAhead:
         return len(self._streams)
 
     def begin(self, partition: Partition, offset: int, now_ms: int) -> Stream:
-        """The stream that reads at `offset`: one expected there, one that asks again, or a new one."""
+        """Return the stream that reads at `offset`: one expected there, one that repeats its read, or a new
+        one."""
         self._forget_idle(now_ms)
         stream = self._by_offset.get((partition, offset))
         if stream is None:
@@ -89,9 +90,10 @@ class ReadAhead:
         return stream
 
     def ended(self, stream: Stream, next_offset: int) -> bool:
-        """A read ended before `next_offset`. It may not have reached the client, who then asks again.
+        """Record that a read ended before `next_offset`. The client may repeat the read if it did not get the
+        response.
 
-        False where it took so long that its stream was forgotten meanwhile.
+        Return False where the read took so long that its stream was evicted meanwhile.
         """
         if id(stream) not in self._streams:
             return False
@@ -104,15 +106,16 @@ class ReadAhead:
         return True
 
     def range_bytes(self) -> int:
-        """How much is to be downloaded at a time: less, the more streams there are.
+        """Return how many bytes to download at a time: fewer, the more streams there are.
 
-        A stream has its current chunk, what is on its way to its client, and what is on its way here.
+        A stream has its current chunk, what is being sent to its client, and what is in flight from the
+        store.
         """
         share = self._budget_bytes // (4 * max(self.active, 1))
         return max(min(self._chunk_bytes, share), self._chunk_bytes // _LEAST_RANGES, 1)
 
     def window(self, stream: Stream) -> int:
-        """Bytes, in whole chunks, to have on their way beyond what the stream's read asked for."""
+        """Return how many bytes, in whole chunks, to have in flight beyond what the stream's read needs."""
         share = self._budget_bytes // 2 // max(self.active, 1)
         size = self.range_bytes()
         return min(stream.window_bytes, share) // size * size

@@ -1,12 +1,12 @@
-"""Reads of the cold tier: the one way from an offset to batches in the bucket.
+"""Reads of the cold tier: from an offset to batches in the bucket.
 
-A read is a computation over resources at hand (manifest, pages, footer, chunks). When one is missing it joins
-the flight that brings it and starts over once it has landed, so no thread ever waits for another, and a
-request that its client gave up costs nothing but the download, which goes on into the cache.
+A read is a computation over resources in memory (manifest, pages, footer, chunks). When one is missing, the
+read joins the download that brings it and starts over once it is complete. So no thread ever waits for
+another, and a request that its client cancelled costs only the download, which continues into the cache.
 
-Ownership: `RemoteReader` may be called from any thread, the event loop included: it only looks at caches and
-never blocks. Futures are resolved on the pool's threads, or before the call returns when all was at hand, and
-cannot be cancelled.
+Ownership: `RemoteReader` may be called from any thread, the event loop included: it only reads caches and
+never blocks. Futures are resolved on the pool's threads, or before the call returns when everything was in
+memory, and cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from service.base.rate import Rate, RateLimit
 from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import CatalogEntry
-from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.keys import ManifestKey, parse_key
 from service.remote.format.manifest import (
     Load,
     Manifest,
-    Page,
+    ManifestPage,
     PageRef,
     SegmentEntry,
     live_segments,
@@ -36,10 +36,10 @@ from service.remote.format.manifest import (
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
 from service.remote.reading.disk_cache import DiskCache
-from service.remote.reading.download import Flight, FlightStats, Hold, Resource
-from service.remote.reading.download_manager import Flights
-from service.remote.reading.read_ahead import ReadAhead, Stream
-from service.remote.reading.recent_writes import Written
+from service.remote.reading.download import Download, DownloadStats, RemoteResource, ResponseHold
+from service.remote.reading.download_manager import DownloadManager
+from service.remote.reading.read_ahead import Stream, StreamReadAhead
+from service.remote.reading.recent_writes import RecentWrites
 from service.remote.reading.resources import (
     ChunkResource,
     Guessed,
@@ -65,64 +65,69 @@ _MAX_WINDOW_CHUNKS: Final = 8
 
 
 class RemoteRead(NamedTuple):
-    """Whole batches from the one that holds the offset asked for; at least one. Empty where the remote log
-    holds nothing at or after it any more (its last records were compacted away).
+    """Whole batches from the one that holds the requested offset; at least one.
 
-    `next_offset` is where the next read goes on. `hold` is released when the bytes are out; None where there
+    Empty where the remote log has no records at or after it any more (compaction removed the last ones).
+    `next_offset` is where the next read continues. Release `hold` when the bytes are sent; None where there
     are none.
     """
 
     data: tuple[Buffer, ...]
     next_offset: int
-    hold: Hold | None = None
+    hold: ResponseHold | None = None
 
 
 class ArchiveEnd(NamedTuple):
-    """State at the end of the remote log: (epoch, first offset) of its leader epochs, oldest first, and its
-    producers as Kafka's producer snapshot, empty where none was kept. `entry`: what a catalog entry says that
-    names this manifest. `last_block`: the last one of its last segment, None where there is no segment.
+    """State at the end of the remote log.
+
+    `epochs` are (epoch, first offset) of its leader epochs, oldest first; `producer_snapshot` is Kafka's,
+    empty where none was kept; `entry` is the catalog entry that names this manifest; `last_block` is the last
+    block of its last segment, None where there is no segment.
     """
 
     epochs: tuple[tuple[int, int], ...]
     producer_snapshot: bytes
     entry: CatalogEntry
-    last_block: Block | None = None
+    last_block: LogBlock | None = None
 
 
 class ReaderStats(NamedTuple):
-    """What the reader does and holds; see `download.FlightStats`."""
+    """Activity and memory of the reader; see `download.DownloadStats`."""
 
-    flights: FlightStats
+    downloads: DownloadStats
     streams: int
 
 
 class _Missing(Exception):
-    """Something is not at hand; `flight` brings it, None if nothing does."""
+    """A resource is not in memory; `download` brings it, None if nothing does."""
 
-    def __init__(self, key: Hashable, flight: Flight | None) -> None:
+    def __init__(self, key: Hashable, download: Download | None) -> None:
         super().__init__(key)
         self.key = key
-        self.flight = flight
+        self.download = download
 
 
-class _At:
-    """What one computation needs: resources at hand, or a `_Missing` that says what to wait for.
+class _Resources:
+    """Resources of one computation: those in memory, or a `_Missing` that says what to wait for.
 
-    What it waited for is pinned until it ends, so it moves on even when the cache is too small to hold it.
+    Resources that it waited for are pinned until it ends, so it progresses even when the cache is too small
+    for them.
     """
 
-    def __init__(self, flights: Flights, fetch: Callable[[Resource], Any], written: Written) -> None:
-        self._flights = flights
+    def __init__(
+        self, downloads: DownloadManager, fetch: Callable[[RemoteResource], Any], written: RecentWrites
+    ) -> None:
+        self._downloads = downloads
         self._fetch = fetch
         self._written = written
         self.pins: dict[Hashable, Any] = {}
 
-    def need(self, resource: Resource) -> Any:
+    def need(self, resource: RemoteResource) -> Any:
         pinned = self.pins.get(resource.key)
         if pinned is not None:
             return pinned
         found = self._fetch(resource)
-        if found is None or isinstance(found, Flight):
+        if found is None or isinstance(found, Download):
             raise _Missing(resource.key, found)
         return found
 
@@ -135,16 +140,17 @@ class _At:
         return slot
 
     def guess(self, entry: SegmentEntry, offset: int, range_bytes: int) -> None:
-        """Have what is probably read of a segment come beside its footer, if there is room for it."""
-        resource = GuessResource.of(entry, offset, range_bytes)
+        """Prefetch the probable position of `offset` in a segment beside its footer, if there is room."""
+        resource = GuessResource.for_offset(entry, offset, range_bytes)
         if resource is not None:
-            self._flights.ahead(resource)
+            self._downloads.prefetch(resource)
 
     def _guessed(self, segment: OpenSegment, block: int) -> Guessed | None:
-        """What somebody has guessed of the segment; `_Missing` while it is on its way and holds the block."""
+        """Return the prefetched guess of the segment; raise `_Missing` while it is in flight and holds the
+        block."""
         key = guess_key(segment.entry.key)
-        found = self.pins.get(key) or self._flights.found(key)
-        if not isinstance(found, Flight):
+        found = self.pins.get(key) or self._downloads.lookup(key)
+        if not isinstance(found, Download):
             return None if found is None else found.chunk
         guess = found.resource
         if isinstance(guess, GuessResource) and guess.holds(segment.footer.blocks[block]):
@@ -153,15 +159,15 @@ class _At:
 
     def peek_chunk(self, segment: OpenSegment, block: int) -> Slot | None:
         key = (segment.entry.key, block)
-        return self.pins.get(key) or self._flights.chunk(key)
+        return self.pins.get(key) or self._downloads.chunk(key)
 
     def manifest(self, key: str) -> Manifest:
         manifest: Manifest = self.need(ManifestResource(key, self._written.get))
         return manifest
 
     def load(self, manifest: Manifest) -> Load:
-        def page(ref: PageRef) -> Page:
-            found: Page = self.need(PageResource(ref, manifest))
+        def page(ref: PageRef) -> ManifestPage:
+            found: ManifestPage = self.need(PageResource(ref, manifest))
             return found
 
         return page
@@ -170,10 +176,10 @@ class _At:
 class RemoteReader:
     """Single-flight, cached, read-ahead reads over one object store client of its own.
 
-    `cache_bytes` bounds chunks, cached, on their way here and on their way to clients, and decoded manifests
-    and footers, together. `threads` is the number of downloads at a time; they start when they are first
-    needed. `second_store` is another client of the same bucket, which is asked where `store` takes long;
-    `disk_cache` keeps chunks that memory has no room for.
+    `cache_bytes` bounds chunks (cached, downloading, and being sent) plus decoded manifests and footers.
+    `threads` is the number of concurrent downloads; threads start when they are first needed. `second_store`
+    is another client of the same bucket, used where `store` takes long; `disk_cache` keeps chunks that memory
+    has no room for.
     """
 
     def __init__(
@@ -189,13 +195,13 @@ class RemoteReader:
         attempts: int = 4,
         limit: Callable[[], RateLimit] = RateLimit,
     ) -> None:
-        """`limit`: how much may be downloaded, asked whenever it counts."""
+        """`limit` returns the rate limit of downloads, and is called whenever it applies."""
         self._rate = Rate(limit)
         self._counted_bytes = 0
         chunk_budget = cache_bytes - cache_bytes // _METADATA_SHARE
         self.chunk_bytes = chunk_bytes
         self._clock = world.clock
-        self._flights = Flights(
+        self._downloads = DownloadManager(
             store,
             world,
             second_store=second_store,
@@ -205,19 +211,19 @@ class RemoteReader:
             metadata_budget_bytes=cache_bytes // _METADATA_SHARE - cache_bytes // _WRITTEN_SHARE,
             attempts=attempts,
         )
-        self._plan = ReadAhead(
+        self._plan = StreamReadAhead(
             chunk_bytes=chunk_bytes,
             max_window_bytes=_MAX_WINDOW_CHUNKS * chunk_bytes,
             budget_bytes=chunk_budget,
         )
         self._plan_lock = world.threads.lock()
-        self._written = Written(world, cache_bytes // _WRITTEN_SHARE)
-        self._guesses = disk_cache is None  # which may have it
+        self._written = RecentWrites(world, cache_bytes // _WRITTEN_SHARE)
+        self._guesses = disk_cache is None  # a disk cache may have the chunk
 
     def read(
         self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int
     ) -> Future[RemoteRead]:
-        """Whole batches from the one that holds `offset`: at least one, otherwise up to `max_bytes`.
+        """Return whole batches from the one that holds `offset`: at least one, otherwise up to `max_bytes`.
 
         The future is already done when everything was in memory. It fails with `RequestError`
         OFFSET_OUT_OF_RANGE when the manifest does not hold `offset`, `ObjectNotFound`, `CorruptionError`
@@ -228,53 +234,58 @@ class RemoteReader:
             range_bytes = self._plan.range_bytes()
             forgotten, self._plan.forgotten = self._plan.forgotten, []
         if forgotten:
-            self._flights.forget(forgotten)
+            self._downloads.forget_streams(forgotten)
         read = _Read(tip, manifest_key, offset, max_bytes, stream, range_bytes)
         future: Future[RemoteRead] = _running()
-        self._advance(self._at(), lambda at: self._try_read(at, read), future)
+        self._advance(self._new_resources(), lambda resources: self._try_read(resources, read), future)
         return future
 
     def wrote(self, key: str, data: Buffer) -> None:
-        """This process has written an object: the manifest of a commit is not to be fetched again for it."""
+        """Keep an object that this process has written: the manifest of a commit need not be downloaded."""
         if isinstance(parse_key(key), ManifestKey):
             self._written.put(key, data)
 
     def share(self) -> int:
-        """Bytes that one more response may have of the cold tier now; 0 where clients take none of theirs, or
-        too much was downloaded lately. For the loop."""
-        now_ms, downloaded = self._clock.monotonic_ms(), self._flights.metrics.downloaded_bytes
+        """Return how many bytes of the cold tier one more response may have now. For the loop.
+
+        0 where clients do not take the bytes of theirs, or the rate limit of downloads is reached.
+        """
+        now_ms, downloaded = self._clock.monotonic_ms(), self._downloads.metrics.downloaded_bytes
         self._rate.spend(downloaded - self._counted_bytes, now_ms)
         self._counted_bytes = downloaded
-        return 0 if self._rate.wait_ms(now_ms) else self._flights.share()
+        return 0 if self._rate.wait_ms(now_ms) else self._downloads.share()
 
     def offset_for_timestamp(
         self, tip: TopicIdPartition, manifest_key: str, timestamp: int, from_offset: int = 0
     ) -> Future[TimestampedOffset | None]:
-        """The first record at or after `from_offset` with a timestamp not below `timestamp`, if any.
+        """Return the first record at or after `from_offset` with a timestamp not below `timestamp`, if any.
 
         Kafka's ListOffsets by time (`RemoteLogManager.findOffsetByTimestamp`). Fails as `read` does.
         """
         return self._search(
-            lambda at: self._try_search(at, self._manifest(at, tip, manifest_key), timestamp, from_offset)
+            lambda resources: self._try_search(
+                resources, self._manifest(resources, tip, manifest_key), timestamp, from_offset
+            )
         )
 
     def max_timestamp_offset(
         self, tip: TopicIdPartition, manifest_key: str
     ) -> Future[TimestampedOffset | None]:
-        """The first record with the largest timestamp in the remote log; None if no record has one."""
+        """Return the first record with the largest timestamp in the remote log; None if no record has one."""
 
-        def compute(at: _At) -> TimestampedOffset | None:
-            manifest = self._manifest(at, tip, manifest_key)
-            newest = manifest.max_timestamp(at.load(manifest))
-            return self._try_search(at, manifest, newest, 0) if newest >= 0 else None
+        def compute(resources: _Resources) -> TimestampedOffset | None:
+            manifest = self._manifest(resources, tip, manifest_key)
+            newest = manifest.max_timestamp(resources.load(manifest))
+            return self._try_search(resources, manifest, newest, 0) if newest >= 0 else None
 
         return self._search(compute)
 
     def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]:
-        """What a log must know that goes on where the remote log ends. Fails as `read` does."""
+        """Return the state that a log needs to continue at the end of the remote log. Fails as `read`
+        does."""
 
-        def compute(at: _At) -> ArchiveEnd:
-            manifest = self._manifest(at, tip, manifest_key)
+        def compute(resources: _Resources) -> ArchiveEnd:
+            manifest = self._manifest(resources, tip, manifest_key)
             entry = CatalogEntry(
                 manifest.version,
                 manifest_key,
@@ -286,12 +297,12 @@ class RemoteReader:
             )
             epochs: list[tuple[int, int]] = []
             last: SegmentEntry | None = None
-            for last in live_segments(manifest, at.load(manifest)):
+            for last in live_segments(manifest, resources.load(manifest)):
                 epochs += [one for one in last.leader_epochs if not epochs or one[0] > epochs[-1][0]]
             if last is None:
                 return ArchiveEnd((), b"", entry)
-            segment = self._segment(at, last)
-            snapshot: bytes = at.need(SectionResource(segment, "producer_snapshot"))
+            segment = self._segment(resources, last)
+            snapshot: bytes = resources.need(SectionResource(segment, "producer_snapshot"))
             return ArchiveEnd(tuple(epochs), snapshot, entry, segment.footer.blocks[-1])
 
         return self._start(compute)
@@ -299,83 +310,85 @@ class RemoteReader:
     def stats(self) -> ReaderStats:
         with self._plan_lock:
             streams = self._plan.active
-        return ReaderStats(self._flights.stats(), streams)
+        return ReaderStats(self._downloads.stats(), streams)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Fail what is under way with `ReaderClosed` and join the threads; see `Flights.close`."""
-        self._flights.close(timeout_s)
+        """Fail what is under way with `ReaderClosed` and join the threads; see `DownloadManager.close`."""
+        self._downloads.close(timeout_s)
 
-    # Computations and their waiting.
+    # Computations.
 
-    def _at(self) -> _At:
-        return _At(self._flights, self._flights.get, self._written)
+    def _new_resources(self) -> _Resources:
+        return _Resources(self._downloads, self._downloads.get, self._written)
 
-    def _start(self, compute: Callable[[_At], T]) -> Future[T]:
+    def _start(self, compute: Callable[[_Resources], T]) -> Future[T]:
         future: Future[T] = _running()
-        self._advance(self._at(), compute, future)
+        self._advance(self._new_resources(), compute, future)
         return future
 
-    def _search(self, compute: Callable[[_At], T]) -> Future[T]:
-        """As `_start`, but all of it on the pool: searches look inside batches."""
+    def _search(self, compute: Callable[[_Resources], T]) -> Future[T]:
+        """Start `compute` on the pool: searches look inside batches."""
         future: Future[T] = _running()
-        at = self._at()
+        resources = self._new_resources()
         try:
-            self._flights.call_soon(lambda: self._advance(at, compute, future))
+            self._downloads.call_soon(lambda: self._advance(resources, compute, future))
         except ReaderClosed as e:
             future.set_exception(e)
         return future
 
-    def _advance(self, at: _At, compute: Callable[[_At], T], future: Future[T]) -> None:
-        """Compute as far as what is at hand allows; go on when the next flight lands."""
+    def _advance(self, resources: _Resources, compute: Callable[[_Resources], T], future: Future[T]) -> None:
+        """Compute with what is in memory; continue when the next download completes."""
         try:
-            result = compute(at)
+            result = compute(resources)
         except _Missing as missing:
-            flight, key = missing.flight, missing.key
-            if flight is None:
+            download, key = missing.download, missing.key
+            if download is None:
                 future.set_exception(ReaderClosed("the reader is closed"))
                 return
-            # It must not know the flight, which knows it: what refers to itself waits for the collector.
-            is_guess = isinstance(flight.resource, GuessResource)
-            flight.future.add_done_callback(partial(self._landed, at, compute, future, key, is_guess))
+            # The callback must not refer to the download: a cycle would wait for the garbage collector.
+            is_guess = isinstance(download.resource, GuessResource)
+            download.future.add_done_callback(
+                partial(self._resume, resources, compute, future, key, is_guess)
+            )
         except Exception as e:
             future.set_exception(e)
         else:
             future.set_result(result)
 
-    def _landed(
+    def _resume(
         self,
-        at: _At,
-        compute: Callable[[_At], T],
+        resources: _Resources,
+        compute: Callable[[_Resources], T],
         future: Future[T],
         key: Hashable,
         is_guess: bool,
         done: Future[Any],
     ) -> None:
-        """What a computation waited for is there, or will not be."""
+        """Continue a computation after the download that it waited for completed or failed."""
         error = done.exception()
         if error is not None and not is_guess:
             future.set_exception(error)
             return
         if error is None:
-            at.pins[key] = done.result()
-        self._advance(at, compute, future)
+            resources.pins[key] = done.result()
+        self._advance(resources, compute, future)
 
-    def _manifest(self, at: _At, tip: TopicIdPartition, key: str) -> Manifest:
-        manifest = at.manifest(key)
+    def _manifest(self, resources: _Resources, tip: TopicIdPartition, key: str) -> Manifest:
+        manifest = resources.manifest(key)
         if (manifest.topic_id, manifest.partition) != (tip.topic_id, tip.partition):
             raise CorruptionError(f"{key}: not a manifest of {tip} ({tip.topic_id})")
         return manifest
 
-    def _segment(self, at: _At, entry: SegmentEntry) -> OpenSegment:
-        segment: OpenSegment = at.need(SegmentResource(entry))
+    def _segment(self, resources: _Resources, entry: SegmentEntry) -> OpenSegment:
+        segment: OpenSegment = resources.need(SegmentResource(entry))
         return segment
 
-    def _try_read(self, at: _At, read: _Read) -> RemoteRead:
+    def _try_read(self, resources: _Resources, read: _Read) -> RemoteRead:
         offset = read.offset
         entry = read.stream.entry
         if entry is None or read.stream.manifest_key != read.manifest_key or not entry.holds(offset):
-            manifest = self._manifest(at, read.tip, read.manifest_key)
-            entry = manifest.find(offset, at.load(manifest))
+            manifest = self._manifest(resources, read.tip, read.manifest_key)
+            entry = manifest.find(offset, resources.load(manifest))
             if entry is None:
                 raise RequestError(
                     ErrorCode.offset_out_of_range,
@@ -383,28 +396,31 @@ class RemoteReader:
                     f"[{manifest.start_offset}, {manifest.end_offset})",
                 )
         while entry is not None:
-            # Where a stream goes on it has read ahead, and who joins a flight comes for what others guessed.
-            is_new = self._guesses and read.stream.entry is None and not self._flights.found(entry.key)
+            # A stream that continues has read ahead; where the footer is downloading, its starter has
+            # guessed.
+            is_new = self._guesses and read.stream.entry is None and not self._downloads.lookup(entry.key)
             try:
-                segment = self._segment(at, entry)
+                segment = self._segment(resources, entry)
             except _Missing:
                 if is_new:
-                    at.guess(entry, offset, read.range_bytes)
+                    resources.guess(entry, offset, read.range_bytes)
                 raise
             block = segment.footer.blocks.index_of(offset)
             if block < len(segment.footer.blocks):
                 read.stream.manifest_key, read.stream.entry = read.manifest_key, entry
-                return self._read_chunks(at, read, segment, block)
-            offset = entry.last_offset + 1  # compaction left nothing at the segment's end
-            manifest = self._manifest(at, read.tip, read.manifest_key)
-            entry = manifest.find(offset, at.load(manifest))
+                return self._read_chunks(resources, read, segment, block)
+            offset = entry.last_offset + 1  # compaction removed the records at the segment's end
+            manifest = self._manifest(resources, read.tip, read.manifest_key)
+            entry = manifest.find(offset, resources.load(manifest))
         return RemoteRead((), offset)
 
-    def _read_chunks(self, at: _At, read: _Read, segment: OpenSegment, block: int) -> RemoteRead:
+    def _read_chunks(
+        self, resources: _Resources, read: _Read, segment: OpenSegment, block: int
+    ) -> RemoteRead:
         try:
-            slot = at.chunk(segment, block, read.range_bytes)
+            slot = resources.chunk(segment, block, read.range_bytes)
         except _Missing as missing:
-            # It is on its way, and what comes after it is to travel beside it.
+            # The chunk is downloading; download the chunks after it beside it.
             if missing.key == (segment.entry.key, block):
                 self._plan_ahead(read, segment, block)
             raise
@@ -415,7 +431,7 @@ class RemoteReader:
             raise InvariantError(f"chunk up to {slot.chunk.last_offset} was chosen for offset {offset}")
         pieces, left = [(slot, found.data)], read.max_bytes - len(found.data)
         while found.at_end and left > 0:
-            following = self._following(at, read, segment, slot.chunk.range.last_block)
+            following = self._following(resources, read, segment, slot.chunk.range.last_block)
             if following is None:
                 break
             segment, block, slot = following
@@ -425,28 +441,29 @@ class RemoteReader:
             found = next_found
             pieces.append((slot, found.data))
             left -= len(found.data)
-        parts, hold = self._flights.hand_out(pieces, read.stream, at_end=found.at_end)
+        parts, hold = self._downloads.hand_out(pieces, read.stream, at_end=found.at_end)
         with self._plan_lock:
             is_known = self._plan.ended(read.stream, found.next_offset)
         if not is_known:
-            self._flights.forget((read.stream,))  # nobody else would say that its chunk is wanted no longer
+            self._downloads.forget_streams((read.stream,))  # nothing else drops its claim on the chunk
         return RemoteRead(parts, found.next_offset, hold)
 
     def _following(
-        self, at: _At, read: _Read, segment: OpenSegment, block: int
+        self, resources: _Resources, read: _Read, segment: OpenSegment, block: int
     ) -> tuple[OpenSegment, int, Slot] | None:
-        """The chunk with the next block of the log, in this segment or the next, when it is in memory."""
+        """Return the chunk with the next block of the log, in this segment or the next, when it is in
+        memory."""
         if block == len(segment.footer.blocks):
-            following = self._next_in_memory(at, read, segment)
+            following = self._next_in_memory(resources, read, segment)
             if following is None or not following.footer.blocks:
                 return None
             segment, block = following, 0
-        slot = at.peek_chunk(segment, block)
+        slot = resources.peek_chunk(segment, block)
         return None if slot is None else (segment, block, slot)
 
-    def _next_in_memory(self, at: _At, read: _Read, segment: OpenSegment) -> OpenSegment | None:
-        quiet = _At(self._flights, self._flights.peek, self._written)
-        quiet.pins = at.pins
+    def _next_in_memory(self, resources: _Resources, read: _Read, segment: OpenSegment) -> OpenSegment | None:
+        quiet = _Resources(self._downloads, self._downloads.peek, self._written)
+        quiet.pins = resources.pins
         try:
             manifest = self._manifest(quiet, read.tip, read.manifest_key)
             entry = manifest.find(segment.entry.last_offset + 1, quiet.load(manifest))
@@ -457,7 +474,7 @@ class RemoteReader:
     # Read-ahead.
 
     def _plan_ahead(self, read: _Read, segment: OpenSegment, block: int) -> None:
-        """Start what the read will need beyond the chunk of `block`, and what its stream will need after it.
+        """Start downloads of what the read needs beyond the chunk of `block`, and of its stream's read-ahead.
 
         Once for each chunk that a stream comes to, and again where there was not room for all of it.
         """
@@ -473,38 +490,38 @@ class RemoteReader:
                 return
             read.stream.walking = True
         walk = _Walk(read, segment, block, wanted)
-        at = _At(self._flights, self._flights.ahead, self._written)
+        resources = _Resources(self._downloads, self._downloads.prefetch, self._written)
         ended: Future[None] = Future()
-        self._advance(at, lambda at: self._walk(at, walk), ended)
+        self._advance(resources, lambda resources: self._walk(resources, walk), ended)
 
         def rest(_: Future[None]) -> None:
-            # A failed walk is no error of anybody's: the read that needs those bytes will meet it itself.
+            # A failed walk is not reported: the read that needs those bytes will meet the error itself.
             with self._plan_lock:
                 read.stream.walking = False
                 read.stream.walked = mark if walk.is_done else None
 
         ended.add_done_callback(rest)
 
-    def _walk(self, at: _At, walk: _Walk) -> None:
-        """Start downloads chunk by chunk, across segments, until the window is full or the budget is."""
+    def _walk(self, resources: _Resources, walk: _Walk) -> None:
+        """Start downloads chunk by chunk, across segments, until the window or the budget is full."""
         while walk.left > 0:
             if walk.block == len(walk.segment.footer.blocks):
-                manifest = self._manifest(at, walk.read.tip, walk.read.manifest_key)
-                entry = manifest.find(walk.segment.entry.last_offset + 1, at.load(manifest))
+                manifest = self._manifest(resources, walk.read.tip, walk.read.manifest_key)
+                entry = manifest.find(walk.segment.entry.last_offset + 1, resources.load(manifest))
                 if entry is None:
                     break
-                walk.segment, walk.block = self._segment(at, entry), 0
+                walk.segment, walk.block = self._segment(resources, entry), 0
                 continue
-            found = self._flights.ahead(ChunkResource(walk.segment, walk.block, walk.read.range_bytes))
+            found = self._downloads.prefetch(ChunkResource(walk.segment, walk.block, walk.read.range_bytes))
             if found is None:
                 return
             chunk: ChunkRange
-            if isinstance(found, Flight):
+            if isinstance(found, Download):
                 assert isinstance(found.resource, ChunkResource)
                 chunk = found.resource.range
             else:
                 chunk = found.chunk.range
-            # The first is the one that the read itself asks for.
+            # The first chunk is the one that the read itself needs.
             if not walk.is_first:
                 walk.left -= chunk.length
             walk.is_first = False
@@ -514,27 +531,27 @@ class RemoteReader:
     # Search by time.
 
     def _try_search(
-        self, at: _At, manifest: Manifest, timestamp: int, from_offset: int
+        self, resources: _Resources, manifest: Manifest, timestamp: int, from_offset: int
     ) -> TimestampedOffset | None:
         def blocks_of(entry: SegmentEntry) -> BlockTable:
-            return self._segment(at, entry).footer.blocks
+            return self._segment(resources, entry).footer.blocks
 
         def chunk_of(entry: SegmentEntry, blocks: BlockTable, block: int) -> Chunk:
-            chunk: Chunk = at.chunk(self._segment(at, entry), block, self.chunk_bytes).chunk
+            chunk: Chunk = resources.chunk(self._segment(resources, entry), block, self.chunk_bytes).chunk
             return chunk
 
-        return search_log(manifest, at.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
+        return search_log(manifest, resources.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
 
 
 def _running() -> Future[Any]:
-    """A future that cannot be cancelled: what it waits for is detached from whoever asked."""
+    """Return a future that cannot be cancelled: the work behind it is shared."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 class _Read:
-    """One request. `planned` once its read-ahead has been started."""
+    """One read request. `planned` is set once its read-ahead was started."""
 
     __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream", "tip")
 

@@ -1,4 +1,4 @@
-"""Objects that this process has written lately, so that they need not be fetched to be read."""
+"""Objects that this process wrote lately, so that they are read without a download."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from service.base.world import World
 from service.remote.reading.lru import LruCache
 
 
-class Written:
-    """Bytes by key, at most `most_bytes` of them, the last used ones. Thread-safe.
+class RecentWrites:
+    """Bytes by key, at most `most_bytes`, least recently used evicted first. Thread-safe.
 
-    Keys are never written twice, so what is here is what lies there.
+    Keys are never written twice, so these bytes are those in the bucket.
     """
 
     def __init__(self, world: World, most_bytes: int) -> None:

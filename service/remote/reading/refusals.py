@@ -1,7 +1,7 @@
-"""Objects that the store refuses, so that it is not asked for them again by everybody who wants them. [P]
+"""Objects that the store refuses, so that not every reader requests them again. [P]
 
-A refusal (asleep in an archive class, not permitted, a disabled key) is an answer about one object. It is
-kept and given to who asks next, for a pause that doubles with each refusal; then one download tries again.
+A refusal (an archive class, a missing permission, a disabled key) is an answer about one object. It is kept
+and returned to later readers for a pause that doubles with each refusal; then one download tries again.
 
 >>> refusals = Refusals()
 >>> asleep = ObjectAsleep("a.seg: asleep")
@@ -26,7 +26,7 @@ from service.remote.stores.errors import ObjectAsleep, StoreRefused
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 30_000
 MOST: Final = 10_000
-"""So many objects are kept, those that were refused last."""
+"""Most objects that are kept, those refused last."""
 
 
 class _Refused(NamedTuple):
@@ -37,14 +37,16 @@ class _Refused(NamedTuple):
 
 
 class Refusals:
-    """The objects of one store as one room reads them. Not thread-safe: whoever owns it guards it."""
+    """Refused objects of one store, for one room. Not thread-safe: its owner guards it."""
 
     def __init__(self) -> None:
         self._refused: OrderedDict[str, _Refused] = OrderedDict()
 
     def note(self, object_key: str, error: StoreRefused, *, began_ms: int, now_ms: int) -> bool:
-        """The store has refused the object; True when it had not before. What began before the last refusal
-        makes no pause longer."""
+        """Record that the store refused the object; return True when it had not before.
+
+        An attempt that began before the last refusal does not lengthen the pause.
+        """
         before = self._refused.get(object_key)
         if before is not None and began_ms <= before.at_ms:
             return False
@@ -57,14 +59,15 @@ class Refusals:
         return before is None
 
     def forget(self, object_key: str) -> bool:
-        """The store has given the object, or part of it; True when it had refused it before."""
+        """Record that the store served the object, or part of it; return True when it had refused it
+        before."""
         return self._refused.pop(object_key, None) is not None
 
     def get(self, object_key: str, now_ms: int) -> StoreRefused | None:
-        """What the store said of the object, for as long as it is not to be asked again."""
+        """Return the store's refusal of the object while its pause lasts; None otherwise."""
         found = self._refused.get(object_key)
         return found.error if found is not None and now_ms < found.until_ms else None
 
     def asleep(self) -> list[str]:
-        """Keys of the objects that lie in an archive class, as far as anybody asked for them."""
+        """Return keys of objects found in an archive class."""
         return [key for key, found in self._refused.items() if isinstance(found.error, ObjectAsleep)]

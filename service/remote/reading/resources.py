@@ -1,4 +1,4 @@
-"""What a read needs from the bucket, each as a `download.Resource`: manifest, page, footer, chunk."""
+"""Resources that a read needs from the bucket (`download.RemoteResource`): manifest, page, footer, chunk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple, TypeVar
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.format.block_table import DEFAULT_BLOCK_BYTES, Block
-from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.block_table import DEFAULT_BLOCK_BYTES, LogBlock
+from service.remote.format.manifest import Manifest, ManifestPage, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, cut_range, verify_chunk
 from service.remote.reading.object_reader import (
-    chain_of,
+    decode_chain,
     open_chain,
     open_footer_of,
     open_page,
@@ -34,14 +34,14 @@ _ROW_COST: Final = 40
 
 
 class OpenSegment(NamedTuple):
-    """A segment ready to be read: its footer says where the blocks of its log lie."""
+    """A segment ready to be read: its footer locates the blocks of its log."""
 
     entry: SegmentEntry
     footer: Footer
 
 
 class _Small:
-    """What comes whole and takes nothing of the chunk account."""
+    """A resource that is downloaded whole and takes nothing of the chunk account."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class _Small:
 
 @dataclass(frozen=True, slots=True)
 class ManifestResource(_Small):
-    """A manifest; `written` has its bytes where this process has written it just now."""
+    """A manifest; `written` returns its bytes where this process wrote it lately."""
 
     manifest_key: str
     written: Callable[[str], bytes | None] = field(compare=False)
@@ -79,7 +79,7 @@ class ManifestResource(_Small):
     def load(self, store: ObjectStore) -> tuple[Manifest, int]:
         data = self.written(self.manifest_key)
         key = self.manifest_key
-        chain = open_chain(store, key) if data is None else chain_of(key, data)
+        chain = open_chain(store, key) if data is None else decode_chain(key, data)
         return chain.manifest, chain.head.stored_size + _ENTRY_COST * (len(chain.manifest.children) + 1)
 
 
@@ -94,7 +94,7 @@ class PageResource(_Small):
     def object_key(self) -> str:
         return self.ref.key
 
-    def load(self, store: ObjectStore) -> tuple[Page, int]:
+    def load(self, store: ObjectStore) -> tuple[ManifestPage, int]:
         page = open_page(store, self.ref, self.manifest)
         return page, self.ref.stored_size + _ENTRY_COST * len(page.children)
 
@@ -117,7 +117,7 @@ class SegmentResource(_Small):
 
 @dataclass(frozen=True, slots=True)
 class SectionResource(_Small):
-    """The bytes of one section of a segment's object; none where the object does not have it."""
+    """The bytes of one section of a segment's object; empty where the object does not have it."""
 
     segment: OpenSegment
     name: str
@@ -137,7 +137,7 @@ class SectionResource(_Small):
 
 
 class Guessed(NamedTuple):
-    """Bytes of a segment's log from `position` on, of which nothing is proven yet."""
+    """Unverified bytes of a segment's log from `position` on."""
 
     position: int
     data: Buffer
@@ -148,14 +148,14 @@ class Guessed(NamedTuple):
 
 
 def guess_key(object_key: str) -> Hashable:
-    """There is one guess of a segment at a time."""
+    """Return the key of a segment's guess; there is one at a time."""
     return (object_key, "guess")
 
 
 class GuessResource:
-    """Where a record probably lies, asked for beside the footer that would tell.
+    """Probable position of a record, downloaded beside the footer that would tell it.
 
-    It is not proven: `ChunkResource` proves what it takes of it, and then it goes.
+    The bytes are not verified: `ChunkResource` verifies what it takes of them, and then they are dropped.
     """
 
     __slots__ = ("entry", "keys", "length", "position")
@@ -166,19 +166,21 @@ class GuessResource:
         self.length = length
         self.keys = (guess_key(entry.key),)
 
-    def holds(self, block: Block) -> bool:
+    def holds(self, block: LogBlock) -> bool:
         return self.position <= block.position and block.end <= self.position + self.length
 
     @classmethod
-    def of(cls, entry: SegmentEntry, offset: int, max_bytes: int) -> GuessResource | None:
-        """For `offset`, where a segment's records are equally large; None where that is not likely enough."""
+    def for_offset(cls, entry: SegmentEntry, offset: int, max_bytes: int) -> GuessResource | None:
+        """Return the guess for `offset`, assuming records of equal size; None where that is too unlikely to
+        hit."""
         share = (offset - entry.base_offset) / (entry.last_offset - entry.base_offset + 1)
         likely = int(share * entry.log_length)
         length = min(max_bytes, entry.log_length)
-        # Its block is as long on either side, and half a block is for records of other sizes.
+        # The record's block may begin a block earlier or end a block later; half a block more allows for
+        # records of other sizes.
         position = max(min(likely - 3 * DEFAULT_BLOCK_BYTES // 2, entry.log_length - length), 0)
-        behind = min(likely + 3 * DEFAULT_BLOCK_BYTES // 2, entry.log_length)
-        if offset > entry.base_offset and position + length < behind:
+        likely_end = min(likely + 3 * DEFAULT_BLOCK_BYTES // 2, entry.log_length)
+        if offset > entry.base_offset and position + length < likely_end:
             return None
         return cls(entry, position, length)
 
@@ -208,7 +210,7 @@ class GuessResource:
 class ChunkResource:
     """The chunk that begins with `block`: blocks of one segment, of at most `max_bytes` if more than one.
 
-    Where all of that block was `guessed`, no more is asked for than what was.
+    Where all of that block was `guessed`, the chunk ends with the guess.
     """
 
     __slots__ = ("_guessed", "keys", "max_bytes", "range", "segment")
@@ -228,7 +230,7 @@ class ChunkResource:
             if guessed.position <= first.position and first.end <= guessed.end:
                 self._guessed, max_bytes = guessed, min(max_bytes, guessed.end - first.position)
         self.max_bytes = max_bytes
-        # Until it is cut it stands for its first block alone: most that are asked for are in memory.
+        # Until it is cut it stands for its first block alone: most requested blocks are in memory.
         most = 0 if taken is None else max_bytes
         self.range: ChunkRange = cut_range(segment.footer.blocks, block, most, taken)
         object_key = segment.entry.key
@@ -247,7 +249,7 @@ class ChunkResource:
         return self.range.length
 
     def cut(self, taken: Callable[[Hashable], bool]) -> ChunkResource:
-        """With the blocks after it that are neither here nor on their way."""
+        """Return the chunk with the blocks after it that are neither in memory nor in flight."""
         object_key = self.segment.entry.key
         return ChunkResource(
             self.segment,
@@ -264,19 +266,19 @@ class ChunkResource:
         return [blocks[n].length for n in range(self.range.first_block, self.range.last_block)]
 
     def guessed(self) -> Chunk | None:
-        """The chunk, of bytes that came before it was known which they are; None where they are not
-        its own."""
+        """Return the chunk made from the guess, verified; None without a guess, or where the bytes are
+        wrong."""
         if self._guessed is None:
             return None
         start = self.range.position - self._guessed.position
         try:
             return self.prove(memoryview(self._guessed.data)[start : start + self.range.length])
         except CorruptionError as e:
-            _log.warning("asking for it a second time: %s", e)
+            _log.warning("prefetched bytes are damaged, downloading them once more: %s", e)
             return None
 
     def prove(self, data: Buffer) -> Chunk:
-        """The chunk, of bytes from wherever; `CorruptionError` where they are not its own."""
+        """Return the chunk made from `data`; raise `CorruptionError` where the bytes are wrong."""
         with naming(self.object_key):
             return verify_chunk(data, self.range, self.segment.footer.blocks)
 

@@ -1,7 +1,8 @@
-"""Proves one segment object against its footer and its manifest entry: for `firn fsck` and for audits.
+"""Verify one segment object against its footer and its manifest entry: for `firn fsck` and for audits.
 
-Every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs, counts,
-least timestamps where they are claimed. Reads are ranges of a few MiB (or one block where that is larger).
+It verifies every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
+counts, least timestamps where the footer has them. Reads are ranges of a few MiB (or one block where that is
+larger).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.records.scan import MAX_BATCH_BYTES
-from service.remote.format.block_table import Block
+from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.log_scan import ScannedLog, scan_log
@@ -33,7 +34,7 @@ def prove_segment(
     read: Read,
     on_batches: Callable[[memoryview], None] = lambda proved: None,
 ) -> None:
-    """Read all of a segment. `on_batches` is given the records' bytes, whole batches, once they are proved.
+    """Read all of a segment. `on_batches` gets the records' bytes, whole batches, once they are verified.
 
     Raises `CorruptionError`, and what `read` and `on_batches` raise.
     """
@@ -64,8 +65,8 @@ def prove_segment(
         raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
 
 
-def _prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> ScannedLog:
-    """Every batch of one block, and that the table says the truth of it. Appends to `epochs`."""
+def _prove_block(key: str, block: LogBlock, data: memoryview, epochs: list[tuple[int, int]]) -> ScannedLog:
+    """Verify every batch of one block, and its row of the table. Appends to `epochs`."""
     if crc32c(data) != block.crc32c:
         raise CorruptionError(f"block at {block.position}: wrong checksum")
     found = scan_log(
@@ -105,9 +106,9 @@ def _prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[in
     return found
 
 
-def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
-    window: list[Block] = []
+def _windows(blocks: Iterable[LogBlock]) -> Iterator[list[LogBlock]]:
+    """Yield runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
+    window: list[LogBlock] = []
     for block in blocks:
         if block.length > MAX_BATCH_BYTES:
             raise CorruptionError(f"block at {block.position}: {block.length} bytes are too many for one")

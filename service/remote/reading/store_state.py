@@ -1,6 +1,6 @@
-"""What a reader knows of its store: whether it serves at all, and which objects it refuses.
+"""State of a reader's store: whether it serves at all, and which objects it refuses.
 
-Owned by `Flights`, whose lock guards it.
+Owned by `DownloadManager`, whose lock guards it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from service.remote.stores.errors import StoreRefused, StoreUnavailable
 _log = logging.getLogger(__name__)
 
 _BREAKER: Final = BreakerSettings(failures=8, longest_pause_ms=5_000)
-"""Somebody waits for what is read, so nobody is told for long that the store is away when it is back."""
+"""Clients wait for cold reads, so the breaker's pauses are short: reads resume soon after the store does."""
 
 
 class StoreState:
-    """The breaker of cold reads and the refused objects. Not thread-safe."""
+    """Breaker of cold reads, and the refused objects. Not thread-safe."""
 
     def __init__(self, world: World) -> None:
         self._clock = world.clock
@@ -31,43 +31,44 @@ class StoreState:
 
     @property
     def problem(self) -> str | None:
-        """Why the store is left alone by everybody; None while it is not."""
+        """Reason of the open breaker; None while it is closed."""
         return self._breaker.reason
 
     @property
     def asleep(self) -> tuple[str, ...]:
-        """Keys of objects that lie in an archive class, as far as anybody asked for them."""
+        """Keys of objects found in an archive class."""
         return tuple(self._refusals.asleep())
 
-    def why_not(self, object_key: str) -> StorageError | None:
-        """Why nothing of the object would be asked for now; None where it would. Changes nothing."""
+    def refusal_of(self, object_key: str) -> StorageError | None:
+        """Return why the object would not be requested now; None where it would. Changes nothing."""
         now_ms = self._clock.monotonic_ms()
         if self._breaker.refuses(now_ms):
-            return self._left_alone(object_key)
+            return self._suspended(object_key)
         return self._refusals.get(object_key, now_ms)
 
     def begin(self, object_key: str, now_ms: int) -> None:
-        """A try for the object begins. Raises `StoreUnavailable` where the breaker does not let it."""
+        """Begin an attempt for the object. Raises `StoreUnavailable` where the breaker does not allow it."""
         if self._breaker.wait_ms(now_ms):
-            raise self._left_alone(object_key)
+            raise self._suspended(object_key)
 
     def ended(self, object_key: str, error: BaseException | None, began_ms: int) -> None:
-        """A try has ended. Each object that is refused is told of once, and once more when it is given."""
+        """Record the end of an attempt. A refused object is logged once, and once more when it is readable
+        again."""
         now_ms = self._clock.monotonic_ms()
         if is_failure(error):
             opened = self._breaker.failed(
                 error, object_key, began_ms=began_ms, now_ms=now_ms, uniform=self._random.random()
             )
             if opened and self._breaker.pauses == 1:
-                _log.warning("cold reads leave the store alone for a while: %s", error)
+                _log.warning("the store fails, cold reads are suspended for a while: %s", error)
             return
         if self._breaker.answered():
             _log.info("the store serves cold reads again")
         if isinstance(error, StoreRefused):
             if self._refusals.note(object_key, error, began_ms=began_ms, now_ms=now_ms):
-                _log.warning("%s cannot be read, its consumers wait and others go on: %s", object_key, error)
+                _log.warning("%s cannot be read, its consumers wait: %s", object_key, error)
         elif self._refusals.forget(object_key):
             _log.info("%s can be read again", object_key)
 
-    def _left_alone(self, object_key: str) -> StoreUnavailable:
-        return StoreUnavailable(f"{object_key}: not asked for, as the store fails: {self._breaker.reason}")
+    def _suspended(self, object_key: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{object_key}: not requested, as the store fails: {self._breaker.reason}")

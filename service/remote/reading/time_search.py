@@ -1,7 +1,7 @@
-"""The first record not older than a timestamp: segments, then blocks, then batches. [P]
+"""Search for the first record not older than a timestamp: segments, then blocks, then batches. [P]
 
-How a block table and a block's bytes come is the caller's affair: the broker takes them from a cache (and is
-called again when they have landed), a planner asks the store.
+The caller provides block tables and blocks: the broker takes them from a cache (and calls again when a
+download is complete), a planner reads them from the store.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from service.base.types import TimestampedOffset
 from service.records.by_time import first_in_batches
-from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.manifest import Load, Manifest, SegmentEntry
 from service.remote.reading.chunk import Chunk
 from service.remote.stores.errors import naming
@@ -28,9 +28,9 @@ def search_log(
     timestamp: int,
     from_offset: int = 0,
 ) -> TimestampedOffset | None:
-    """The first live record at or after `from_offset` with a timestamp not below `timestamp`, if any.
+    """Return the first live record at or after `from_offset` with a timestamp not below `timestamp`, if any.
 
-    Only blocks whose maximum reaches `timestamp` are asked for. `CorruptionError` when a batch does not
+    Only blocks whose maximum reaches `timestamp` are read. Raises `CorruptionError` when a batch does not
     parse, and what the callables raise. Source of the behaviour: Kafka's
     `RemoteLogManager.findOffsetByTimestamp`.
     """
@@ -49,10 +49,11 @@ def search_log(
     return None
 
 
-def search_block(chunk: Chunk, block: Block, timestamp: int, from_offset: int) -> TimestampedOffset | None:
-    """The first record of `block`, at or after `from_offset`, with a timestamp not below `timestamp`.
+def search_block(chunk: Chunk, block: LogBlock, timestamp: int, from_offset: int) -> TimestampedOffset | None:
+    """Return the first record of `block`, at or after `from_offset`, with a timestamp not below `timestamp`.
 
-    Only batches whose maximum reaches `timestamp` are inflated. `CorruptionError` when one does not parse.
+    Only batches whose maximum reaches `timestamp` are inflated. Raises `CorruptionError` when one does not
+    parse.
     """
     start = block.position - chunk.range.position
     return first_in_batches(chunk.data, start, start + block.length, timestamp, from_offset)

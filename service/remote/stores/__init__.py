@@ -1,1 +1,1 @@
-"""Object stores: what is asked of one, who answers, by which credentials, and how patiently it is asked."""
+"""Object stores: their protocol, its implementations, credentials, retries and limits."""

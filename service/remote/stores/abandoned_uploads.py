@@ -1,25 +1,24 @@
-"""Ends multipart uploads that nobody will finish: `python -m service.remote.stores.abandoned_uploads URL`.
+"""Abort abandoned multipart uploads: `python -m service.remote.stores.abandoned_uploads URL`.
 
-A process that is killed in the middle of a multipart upload leaves its parts behind. No listing of objects
-shows them, S3 keeps and bills them for ever, and obstore cannot list them; boto3 can. boto3 holds the GIL for
-long and stays in memory, so a broker runs this as a child process, and nothing here imports boto3 before
-`main` runs.
+A process that is killed during a multipart upload leaves its parts behind. No listing of objects shows them,
+S3 keeps and bills them for ever, and obstore cannot list them; boto3 can. boto3 holds the GIL for long and
+stays in memory, so a broker runs this as a child process, and nothing here imports boto3 before `main` runs.
 
-The child finds, its parent decides. Both speak in lines of JSON:
+The child lists, its parent decides. They exchange lines of JSON:
 
 1. the child prints ``{"keys": […]}``: the keys (relative to the prefix) of unfinished uploads that are of
-   this layout and were begun at least `--older-than-ms` ago
-2. the parent writes ``{"dead": […]}``, those that may go; no answer (the parent has ended) is an answer: none
+  this layout and were begun at least `--older-than-ms` ago
+2. the parent writes ``{"dead": […]}``, those to abort; no answer (the parent has ended) means none
 3. the child aborts them and prints ``{"aborted": n}``
 
-The order makes it safe with no clock: an upload that runs in the parent is known to it before it begins, and
-the parent is asked after the listing. So for uploads of other processes age suffices: one that is older than
-the grace, which no upload may outlast, and whose key's leader epoch is not above the asker's can
-no longer be committed, and aborting what somebody still writes costs him a retry under a new key, never
-data. Age is measured by the store's own clock, the `Date` of its answer.
+The order makes it safe without a clock: the parent knows each of its uploads before it begins, and decides
+after the listing. So for uploads of other processes age suffices. One that is older than the grace, which no
+upload may exceed, and whose key's leader epoch is not above the parent's, can no longer be committed;
+aborting one that is still written costs its writer a retry under a new key, never data. Age is measured by
+the store's own clock, the `Date` of its answer.
 
-Endpoint, region and credentials are `open_store`'s; credentials come through the environment, never through
-arguments. Exit code 1 and one line on stderr when the store does not do it.
+Endpoint, region and credentials are those of `open_store`; credentials come through the environment, never
+through arguments. Exit code 1 and one line on stderr when the store does not support it.
 """
 
 from __future__ import annotations
@@ -42,17 +41,18 @@ from service.remote.stores.s3_address import S3Address
 from service.remote.stores.s3_client import NoSuchUpload, s3_client, translated
 
 TIME_LIMIT_S: Final = 300
-"""The child ends itself after that, also with nobody there to end it."""
+"""The child ends itself after this time, even if its parent has ended."""
 MAX_PAGES: Final = 100
-"""Pages of 1,000 uploads looked at in one run; what lies beyond has to wait until these have gone."""
+"""Pages of 1,000 uploads listed in one run; later pages are reached once these uploads are gone."""
 MAX_ABORTS: Final = 1_000
 """Uploads proposed in one run; the next run finds the others."""
 MAX_LINE_BYTES: Final = 1 << 20
-"""Longer than any line can be: keys of this layout have fewer than 200 characters."""
+"""Longer than any line: keys of this layout have fewer than 200 characters."""
 
 
 class UnfinishedUpload(NamedTuple):
-    """`key` is relative to the prefix, `age_ms` by the store's clock; only the store reads `upload_id`."""
+    """`key` is relative to the prefix, `age_ms` by the store's clock; only the store interprets
+    `upload_id`."""
 
     key: str
     upload_id: str
@@ -60,7 +60,7 @@ class UnfinishedUpload(NamedTuple):
 
 
 class Uploads:
-    """The unfinished multipart uploads below one prefix. Calls block."""
+    """Unfinished multipart uploads below one prefix. Calls block."""
 
     def __init__(self, client: Any, address: S3Address) -> None:
         """`client` is boto3's for S3."""
@@ -71,7 +71,8 @@ class Uploads:
     def older_than(
         self, age_ms: int, *, page_size: int = 1_000, max_pages: int = MAX_PAGES
     ) -> list[UnfinishedUpload]:
-        """Uploads under keys of this layout that were begun at least `age_ms` ago, `MAX_ABORTS` at most.
+        """Return uploads under keys of this layout that were begun at least `age_ms` ago, at most
+        `MAX_ABORTS`.
 
         Raises `StoreUnavailable` or `StoreRefused`.
         """
@@ -82,15 +83,17 @@ class Uploads:
             now = _store_time(page)
             for upload in page.get("Uploads", ()):
                 key = str(upload["Key"]).removeprefix(self._prefix)
-                # Stores say "now" in whole seconds, and some say "begun" in fractions.
+                # Stores give "now" in whole seconds, and some give "begun" in fractions.
                 age = max(0, int((now - upload["Initiated"]).total_seconds() * 1000))
                 if age >= age_ms and parse_key(key) is not None:
                     yield UnfinishedUpload(key, str(upload["UploadId"]), age)
 
     def _pages(self, page_size: int) -> Iterator[Any]:
-        """From key to key, not from upload to upload: S3 Express has no marker for the latter and versitygw
-        refuses its own. Two uploads of one key are rare (a repeated request to begin one); if a page ends
-        between them, the next run finds the second.
+        """Yield pages by key marker, not by upload marker: S3 Express has none, and versitygw refuses its
+        own.
+
+        Two uploads of one key are rare (a repeated request to begin one); if a page ends between them, the
+        next run finds the second.
         """
         place = {"Bucket": self._bucket, "Prefix": f"{self._prefix}{DATA_PREFIX}/"}
         while True:
@@ -102,9 +105,9 @@ class Uploads:
             place["KeyMarker"] = page["NextKeyMarker"]
 
     def abort(self, uploads: Iterable[UnfinishedUpload]) -> int:
-        """Abort `uploads`; how many were still there. Raises as `older_than` does, at the first failure.
+        """Abort `uploads`; return how many still existed. Raises as `older_than` does, at the first failure.
 
-        Parts that are still on their way to the store may arrive after it; the next look finds them again.
+        Parts still in flight to the store may arrive after it; the next run finds them.
         """
         return sum(self._abort(upload) for upload in uploads)
 
@@ -120,7 +123,7 @@ class Uploads:
 
 
 def _store_time(page: Any) -> datetime:
-    """When the store answered, by its own clock; by ours where it does not say."""
+    """Return the time of the store's answer by its own clock; by ours where it does not tell."""
     date = page["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return parsedate_to_datetime(date).astimezone(UTC)
@@ -129,14 +132,15 @@ def _store_time(page: Any) -> datetime:
 
 
 def open_uploads(url: str, endpoint: str | None, region: str | None) -> Uploads:
-    """What `open_store` of the same arguments opens, for this one purpose; changes the environment as
-    `s3_client` does.
+    """Open the uploads of what `open_store` opens with the same arguments.
+
+    Changes the environment as `s3_client` does.
     """
     return Uploads(*s3_client(url, endpoint, region, os.environ))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The child's part of the talk; returns its exit code."""
+    """Run the child's side of the exchange; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m service.remote.stores.abandoned_uploads")
     parser.add_argument("url", metavar="s3://BUCKET/PREFIX")
     parser.add_argument("--endpoint")

@@ -1,8 +1,7 @@
-"""What obstore says of a request that failed, as one of our errors with one line of words. [P]
+"""Translate obstore's errors into ours, each with one line of text. [P]
 
-obstore tells the status and the body of an answer in its error's text alone. Of the body no more than code,
-message and region are shown: S3 repeats the session token that it refuses, and what it has signed. A HEAD has
-no body.
+obstore gives the status and the body of an answer only in its error's text. Of the body at most code, message
+and region are shown: S3 repeats the session token that it refuses, and what it signed. A HEAD has no body.
 
 >>> text = "… Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>"
 >>> store_error("k", "s3://b", text)
@@ -40,7 +39,7 @@ _STATUS: Final = re.compile(r"Server returned (?:non-2xx status code|error respo
 _IN_A_BATCH: Final = re.compile(
     r"DeleteObjects request failed for key (?P<key>.*?): .*\(code: (?P<code>\w[\w.]*)\)\s*$", re.DOTALL
 )
-"""One of several deletions of one request: the request itself was answered with 200."""
+"""One of several deletions of one request, which itself was answered with 200."""
 _NOT_PERMITTED: Final = re.compile(r"LocalFileSystem error: .*\(os error (?:1|13)\)\s*$", re.DOTALL)
 """EPERM or EACCES of a file in a folder."""
 _TAG: Final = r"<{0}>\s*([^<]*?)\s*</{0}>"
@@ -67,14 +66,14 @@ _WORDS: Final = {"TimedOut": "timed out", "IncompleteMessage": "connection close
 
 
 class _Refusal(NamedTuple):
-    """What a code of a refusal becomes, and what it means for who has to act."""
+    """Error class of a refusal's code, and a hint for the operator."""
 
     kind: type[StoreRefused]
     hint: str
 
 
 _REFUSALS: Final[Mapping[str, _Refusal]] = {
-    # Of who asks, whichever object it is.
+    # Of the account, for any object.
     "InvalidAccessKeyId": _Refusal(AccountRefused, "it does not know this access key"),
     "SignatureDoesNotMatch": _Refusal(
         AccountRefused, "the secret access key is not the one of this access key"
@@ -116,13 +115,13 @@ _REFUSALS: Final[Mapping[str, _Refusal]] = {
     "NotImplemented": _Refusal(RequestUnknown, "it does not know this request"),
 }
 _KEY_CODES: Final = ("KMS.", "Kms", "KeyVault")
-"""Codes that begin so are of the object's encryption key: disabled, deleted, not permitted."""
+"""Codes that begin so concern the object's encryption key: disabled, deleted, not permitted."""
 _OF_A_KEY: Final = _Refusal(StoreRefused, "its encryption key cannot be used")
 _MAX_SHOWN: Final = 300
 
 
-class Answer(NamedTuple):
-    """What was answered; `status` is None where nothing was."""
+class StoreResponse(NamedTuple):
+    """A store's answer; `status` is None where there was none."""
 
     status: int | None
     code: str
@@ -134,13 +133,13 @@ class Answer(NamedTuple):
         return f"{said} ({self.message})" if self.message else said
 
 
-def answer_in(text: str) -> Answer:
-    """The answer that an error of obstore's tells of."""
+def response_in(text: str) -> StoreResponse:
+    """Return the store's answer in the text of an obstore error."""
     text = text.partition("\n\nDebug source")[0]
     status = _STATUS.search(text)
     if status is None and (failed := _IN_A_BATCH.search(text)) is not None:
-        return Answer(200, failed["code"], "", "")
-    return Answer(
+        return StoreResponse(200, failed["code"], "", "")
+    return StoreResponse(
         int(status[1]) if status else None,
         *(_one_line(found[1]) if (found := tag.search(text)) else "" for tag in (_CODE, _MESSAGE, _REGION)),
     )
@@ -149,16 +148,16 @@ def answer_in(text: str) -> Answer:
 def store_error(
     key: str, place: str, text: str, *, is_refusal: bool = False, not_found: bool = False
 ) -> StorageError:
-    """The error for what obstore says in `text`; `place` names the store in messages.
+    """Return our error for obstore's `text`; `place` names the store in messages.
 
-    `is_refusal` and `not_found`: obstore itself takes it for a lack of permission, or of an object.
+    `is_refusal` and `not_found`: obstore's class of the error is a refusal, or a missing object.
     """
-    answer, words = answer_in(text), text.partition("\n\nDebug source")[0]
+    answer, words = response_in(text), text.partition("\n\nDebug source")[0]
     if answer.status == 200 and (failed := _IN_A_BATCH.search(words)) is not None:
         key = _one_line(failed["key"])
     said = f"{key}: the store {place} answered {answer}"
     if not_found and answer.code == "NoSuchUpload":
-        # Somebody aborted it, or an abort was answered on its second try only: the next upload is new.
+        # It was aborted, or an abort's first answer was lost: the next upload is a new one.
         return StoreUnavailable(said)
     if not_found and (not answer.code or answer.code in _NO_OBJECT):
         return ObjectNotFound(key)
@@ -169,9 +168,9 @@ def store_error(
         return BucketRefused(
             f"{key}: the bucket of {place} lies in another region{where}: say which (region, AWS_REGION)"
         )
-    asked = _METADATA.search(text)
-    if asked is not None and "://" not in text[: asked.start()]:
-        return no_credentials(place, _asked_metadata(answer, text))
+    request = _METADATA.search(text)
+    if request is not None and "://" not in text[: request.start()]:
+        return no_credentials(place, _metadata_answer(answer, text))
     if answer.status in (429, 503) or answer.code == "SlowDown":
         return StoreThrottled(said)
     if (refusal := _refusal(answer)) is not None:
@@ -196,7 +195,7 @@ def store_error(
     return kind(f"{key}: {place}: {_no_answer(text)}")
 
 
-def _refusal(answer: Answer) -> _Refusal | None:
+def _refusal(answer: StoreResponse) -> _Refusal | None:
     if (known := _REFUSALS.get(answer.code)) is not None:
         return known
     is_final = answer.status in (400, 403, 409) and "Throttl" not in answer.code
@@ -204,7 +203,7 @@ def _refusal(answer: Answer) -> _Refusal | None:
 
 
 def no_credentials(place: str, detail: str) -> CredentialsMissing:
-    """That there is nothing to sign with, and what to do about it."""
+    """Return the error for missing credentials, with the remedy."""
     words = _NO_AWS_CREDENTIALS if place.startswith("s3:") else "there are no credentials in the environment"
     return CredentialsMissing(f"{place}: {words}; {detail}")
 
@@ -213,35 +212,36 @@ _WHOLE: Final = "non-partial response"
 
 
 def may_be_past_the_end(text: str) -> bool:
-    """Whether a failed ranged GET may have been one of bytes that the object does not have.
+    """Return whether a failed ranged GET may have asked for bytes beyond the object's end.
 
-    Stores say so with 416, of an empty object with the whole of it, and folders in words of their own. What
-    never got an answer says nothing of ranges, whatever else went wrong with S3.
+    Stores answer that with 416, for an empty object with the whole of it, and folders in texts of their own.
+    An S3 request without an answer says nothing about ranges.
     """
-    status = answer_in(text).status
+    status = response_in(text).status
     if status is None:
         return _WHOLE in text or not _OF_A_SERVER.search(text)
     return status == 416
 
 
 def is_timeout(text: str) -> bool:
-    """Whether a request missed a deadline: to connect, for the first byte, for the next one, or in all."""
+    """Return whether a request missed a deadline: to connect, for the first byte, for the next one, or in
+    all."""
     return "kind: Timeout" in text or "TimedOut" in text
 
 
 def is_wordless(text: str) -> bool:
-    """Whether a request was refused without a word about why, as a HEAD is."""
-    answer = answer_in(text)
+    """Return whether a request was refused without a reason, as a HEAD is."""
+    answer = response_in(text)
     return answer.status in (400, 403, 409) and not answer.code
 
 
-def _asked_metadata(answer: Answer, text: str) -> str:
+def _metadata_answer(answer: StoreResponse, text: str) -> str:
     said = f"answers {answer.status}" if answer.status else f"does not answer ({_no_answer(text)})"
     return f"the machine's metadata service {said}"
 
 
 def _no_answer(text: str) -> str:
-    """Why there is none: the innermost cause, which only the debug dump names."""
+    """Return why there is no answer: the innermost cause, which only the debug dump names."""
     head, _, dump = text.partition("\n\nDebug source")
     if "HTTP error" not in head:
         return _first_line(head)
@@ -250,7 +250,7 @@ def _no_answer(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """obstore's message without its debug dump and without the body of an answer."""
+    """Return obstore's message without its debug dump and without the body of an answer."""
     return _one_line(text.partition("\n\nDebug source")[0].partition("<")[0])
 
 

@@ -1,15 +1,14 @@
-"""Where S3 credentials come from, in the order of the AWS SDKs.
+"""Sources of AWS credentials, in the order of the AWS SDKs.
 
 1. the environment: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``
 2. web identity: ``AWS_WEB_IDENTITY_TOKEN_FILE`` with ``AWS_ROLE_ARN``
 3. the profile ``AWS_PROFILE`` (or ``default``) in the shared credentials and config files: static keys are
-   read here; a profile that assumes a role, runs a process or uses SSO is boto3's
+  read here; boto3 handles a profile that assumes a role, runs a process or uses SSO
 4. container credentials (ECS, EKS), then the instance metadata service
 
-That is the chain where nobody says more. An `S3Access` does: a profile by name, a role to assume
-(`aws_sessions`), a provider of the user's own. obstore knows 2 and 4 by itself, and renews what it has got
-there; the others are sources for `credentials`. boto3 is slow to load and large: it is imported only where
-it is needed.
+That is the default chain. An `S3Access` overrides it: a profile by name, a role to assume (`aws_sessions`), a
+provider of the user's own. obstore implements 2 and 4, and renews their credentials; the others are sources
+for `credentials`. boto3 is slow to load and large: it is imported only where it is needed.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class SharedProfile(NamedTuple):
 
 
 def read_profile(environ: Mapping[str, str], profile: str | None = None) -> SharedProfile | None:
-    """The profile of this name, or else the selected one; None without any, and without a default.
+    """Return the profile of this name, or else the selected one; None without either, and without a default.
 
-    Raises `ConfigError` when a profile is named that is in neither file, or a file is not INI.
+    Raises `ConfigError` when the named profile is in neither file, or a file is not INI.
     """
     selected = profile or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
     name = selected or "default"
@@ -85,7 +84,7 @@ def _section(given: str | None, default: Path, names: tuple[str, ...]) -> dict[s
 
 
 class KeysGiven:
-    """Keys that the caller has given; nobody knows others."""
+    """Static keys passed by the caller."""
 
     name = "the keys given"
     is_fixed = True
@@ -93,12 +92,12 @@ class KeysGiven:
     def __init__(self, access_key_id: str, secret_access_key: str) -> None:
         self._keys = access_key_id, secret_access_key
 
-    def fetch(self, *, anew: bool) -> S3Credential:
+    def fetch(self, *, fresh: bool) -> S3Credential:
         return _credential(*self._keys, None, None)
 
 
 class _Environment:
-    """Keys of the environment, as it is at that moment: a notebook may set newer ones."""
+    """Keys of the environment, read at each fetch: a notebook may set newer ones."""
 
     name = "the environment (AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN)"
     is_fixed = True
@@ -106,7 +105,7 @@ class _Environment:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
 
-    def fetch(self, *, anew: bool) -> S3Credential:
+    def fetch(self, *, fresh: bool) -> S3Credential:
         key, secret = (self._environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
         if not key or not secret:
             raise AccountRefused("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are needed, both of them")
@@ -123,7 +122,7 @@ class _SharedFiles:
         self._profile = profile
         self.name = f"the profile {profile or environ.get('AWS_PROFILE') or 'default'}"
 
-    def fetch(self, *, anew: bool) -> S3Credential:
+    def fetch(self, *, fresh: bool) -> S3Credential:
         profile = read_profile(self._environ, self._profile)
         if profile is None or not profile.has_static_keys:
             raise AccountRefused("the keys have gone from the shared credentials file")
@@ -137,10 +136,11 @@ class _SharedFiles:
 
 
 class _Imported:
-    """``module:callable`` of the user's: called without arguments, returns what obstore's providers return.
+    """The user's ``module:callable``, called without arguments, which returns what obstore's providers
+    return.
 
     That is a dictionary of `access_key_id`, `secret_access_key`, `token` (or None) and `expires_at`: a
-    datetime with a time zone, or None for credentials that last until a store says otherwise.
+    datetime with a time zone, or None for credentials that last until a store rejects them.
     """
 
     is_fixed = False
@@ -155,23 +155,23 @@ class _Imported:
             found: Any = importlib.import_module(module)
             for part in path.split("."):
                 found = getattr(found, part)
-        except Exception as e:  # whatever that module does when it is imported
+        except Exception as e:  # any error of importing the user's module
             raise ConfigError(f"option {self.name}: {type(e).__name__}: {e}") from e
         if not callable(found):
             raise ConfigError(f"option {self.name} names nothing that can be called")
         return cast("Callable[[], object]", found)
 
-    def fetch(self, *, anew: bool) -> S3Credential:
+    def fetch(self, *, fresh: bool) -> S3Credential:
         try:
             found = self._call()
         except FirnError:
             raise
-        except Exception as e:  # not ours; it may be its service that is away
+        except Exception as e:  # the user's code; its service may be unavailable
             raise StoreUnavailable(f"{self.name} failed: {type(e).__name__}: {e}") from e
         return self._checked(found)
 
     def _checked(self, found: object) -> S3Credential:
-        """What it returned, if it is that. Values are never shown."""
+        """Return the provider's result if it has the right form. Values are never shown."""
         if not isinstance(found, Mapping) or not {"access_key_id", "secret_access_key", "expires_at"} <= set(
             found
         ):
@@ -204,9 +204,10 @@ def _credential(key: str, secret: str, token: str | None, ends: datetime | None)
 
 
 def credential_source(environ: Mapping[str, str], access: S3Access, region: str) -> CredentialSource | None:
-    """Where credentials come from; None leaves it to obstore: web identity, containers, the metadata service.
+    """Return the source of credentials; None leaves it to obstore: web identity, containers, the metadata
+    service.
 
-    Raises `ConfigError` for what is named and not there.
+    Raises `ConfigError` for a name that does not exist.
     """
     if access.provider is not None:
         return _Imported(access.provider)
@@ -233,13 +234,14 @@ def credential_source(environ: Mapping[str, str], access: S3Access, region: str)
 
 
 def credential_provider(environ: Mapping[str, str]) -> Callable[[], S3Credential] | None:
-    """Credentials of the shared files, for who asks once; None where the environment or obstore has them."""
+    """Return a one-time provider of the shared files' credentials; None where the environment or obstore has
+    them."""
     if "AWS_ACCESS_KEY_ID" in environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in environ:
         return None
     source = credential_source(environ, S3Access(), "us-east-1")
-    return None if source is None else lambda: source.fetch(anew=True)
+    return None if source is None else lambda: source.fetch(fresh=True)
 
 
 def asks_metadata_service(environ: Mapping[str, str]) -> bool:
-    """Whether obstore, left to itself, has nothing but the machine's metadata service to ask."""
+    """Return whether obstore's only source would be the machine's metadata service."""
     return not any(environ.get(name) for name in ("AWS_WEB_IDENTITY_TOKEN_FILE", *_CONTAINER))

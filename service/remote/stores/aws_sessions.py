@@ -1,4 +1,4 @@
-"""Credentials that boto3 fetches: of roles by name, of profiles that assume one, run a process or use SSO.
+"""Credentials fetched by boto3: of roles by name, of profiles that assume one, run a process or use SSO.
 
 boto3 reads the shared files and ``AWS_ENDPOINT_URL_STS`` of the process by itself.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 _ASK_AGAIN_AFTER: Final = timedelta(minutes=5)
-"""boto3 renews what it keeps by itself, well before it ends."""
+"""boto3 renews its credentials by itself, well before they expire."""
 _SESSION_NAME: Final = "firn"
 
 
 class ProfileSession:
-    """What boto3 gives for a profile."""
+    """boto3's credentials of a profile."""
 
     is_fixed = False
 
@@ -32,9 +32,9 @@ class ProfileSession:
         self._profile = profile
         self._credentials: Any = None
 
-    def fetch(self, *, anew: bool) -> S3Credential:
+    def fetch(self, *, fresh: bool) -> S3Credential:
         with _translated(self.name):
-            if anew or self._credentials is None:
+            if fresh or self._credentials is None:
                 self._credentials = _session(self._profile).get_credentials()
             if self._credentials is None:
                 raise CredentialsMissing(f"{self.name} gives no credentials")
@@ -58,15 +58,15 @@ class AssumedRole:
         self._region = region
         self._client: Any = None
 
-    def fetch(self, *, anew: bool) -> S3Credential:
+    def fetch(self, *, fresh: bool) -> S3Credential:
         access = self._access
-        asked = {"RoleArn": access.role_arn, "RoleSessionName": access.role_session_name or _SESSION_NAME}
+        request = {"RoleArn": access.role_arn, "RoleSessionName": access.role_session_name or _SESSION_NAME}
         if access.external_id is not None:
-            asked["ExternalId"] = access.external_id
+            request["ExternalId"] = access.external_id
         with _translated(self.name):
-            if anew or self._client is None:
+            if fresh or self._client is None:
                 self._client = _sts_client(access.profile, self._region)
-            given = self._client.assume_role(**asked)["Credentials"]
+            given = self._client.assume_role(**request)["Credentials"]
         return {
             "access_key_id": given["AccessKeyId"],
             "secret_access_key": given["SecretAccessKey"],
@@ -91,7 +91,7 @@ def _sts_client(profile: str | None, region: str) -> Any:
 
 @contextmanager
 def _translated(name: str) -> Iterator[None]:
-    """boto3's errors as ours, in one line."""
+    """Raise boto3's errors as ours, in one line."""
     from botocore import exceptions
 
     try:
@@ -103,7 +103,7 @@ def _translated(name: str) -> Iterator[None]:
         is_passing = status >= 500 or status == 429 or code in ("Throttling", "ThrottlingException")
         raise (StoreUnavailable if is_passing else AccountRefused)(said) from e
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as e:
-        raise CredentialsMissing(f"{name} cannot be asked for: {e}") from e
+        raise CredentialsMissing(f"{name} cannot be assumed: {e}") from e
     except exceptions.ProfileNotFound as e:
         raise ConfigError(f"aws.profile: {e}") from e
     except (

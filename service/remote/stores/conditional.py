@@ -1,8 +1,8 @@
-"""Conditional writes whose lost answers are looked up, and the proof that a store honours them.
+"""Conditional writes that check lost answers, and a probe of whether a store honours them.
 
-A request that was done and whose answer was lost is sent again by the client below, or by us, and then finds
-its own object in its way. So after any answer but "done" the object is read back: what lies there is ours,
-or somebody else's, or the store does not say, which is for the caller to ask again.
+A request that was executed and whose answer was lost is sent again by the client below, or by us, and then
+conflicts with its own object. So after any answer but success the object is read back: it is ours, or another
+writer's, or the store does not answer, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_PROBE_BYTES: Final = 64
 
 
 def create(store: ObjectStore, key: str, data: Buffer) -> bool:
-    """Write `data` where nothing is; False where something else is. Equal bytes count as ours."""
+    """Write `data` where no object is; return False where another one is. Equal bytes count as ours."""
     try:
         if store.put_if_absent(key, data):
             return True
@@ -39,7 +39,8 @@ def create(store: ObjectStore, key: str, data: Buffer) -> bool:
 
 
 def replace(store: ObjectStore, key: str, data: Buffer, tag: str) -> bool:
-    """Write `data` over the object of `tag`; False where another is there now. Equal bytes are ours."""
+    """Write `data` over the object with `tag`; return False where another one is there now. Equal bytes count
+    as ours."""
     try:
         store.put_if_match(key, data, tag)
     except PreconditionFailed:
@@ -52,12 +53,12 @@ def replace(store: ObjectStore, key: str, data: Buffer, tag: str) -> bool:
 
 
 def write(store: ObjectStore, key: str, data: Buffer, seen: Tagged | None) -> bool:
-    """Write `data` where `seen` was, None for nothing; False where that has changed since."""
+    """Write `data` over `seen`, None for no object; return False where that has changed since."""
     return create(store, key, data) if seen is None else replace(store, key, data, seen.tag)
 
 
 def tagged_or_none(store: ObjectStore, key: str, *, max_size: int) -> Tagged | None:
-    """The object as it is; None where there is none."""
+    """Return the object with its tag; None where there is none."""
     try:
         return store.get_tagged(key, max_size=max_size)
     except ObjectNotFound:
@@ -65,7 +66,7 @@ def tagged_or_none(store: ObjectStore, key: str, *, max_size: int) -> Tagged | N
 
 
 def holds(store: ObjectStore, key: str, data: Buffer) -> bool:
-    """Whether `key` holds these bytes now."""
+    """Return whether `key` has these bytes now."""
     try:
         return store.get(key, max_size=len(data)) == data
     except (ObjectNotFound, CorruptionError):  # another size
@@ -73,11 +74,11 @@ def holds(store: ObjectStore, key: str, data: Buffer) -> bool:
 
 
 def probe(store: ObjectStore, new_uuid: Callable[[], UUID]) -> str | None:
-    """Why conditional writes of `store` cannot be relied on; None when they can.
+    """Return why conditional writes of `store` cannot be relied on; None when they can.
 
-    A lost answer and a damaged one after it look like a store that ignores conditions: so it is asked up to
-    `PROBES` times, each time of a fresh object, and relied on when one of these finds nothing wrong. Raises
-    what a store raises that does not answer, or does not let these credentials write at all.
+    A lost answer followed by a damaged one looks like a store that ignores conditions. So the store is probed
+    up to `PROBES` times, each time with a fresh object, and is relied on when one probe finds nothing wrong.
+    Raises what a store raises that does not answer, or does not let these credentials write at all.
     """
     why = None
     for _ in range(PROBES):
@@ -88,8 +89,10 @@ def probe(store: ObjectStore, new_uuid: Callable[[], UUID]) -> str | None:
 
 
 def _probe_once(store: ObjectStore, key: str) -> str | None:
-    """Writes, and removes, one small object under a name that nobody else uses. A store that knows no such
-    writes may refuse them or, worse, write: both are told."""
+    """Write and delete one small object under a unique name; return what is wrong.
+
+    A store without conditional writes may refuse them or, worse, write unconditionally: both are reported.
+    """
     try:
         return broken_promise(store, key)
     except RequestUnknown as e:
@@ -99,16 +102,16 @@ def _probe_once(store: ObjectStore, key: str) -> str | None:
 
 
 def broken_promise(store: ObjectStore, key: str) -> str | None:
-    """As `_probe_once`, under a `key` that the caller removes, and refusals are raised."""
+    """Return what is wrong, as `_probe_once`; the caller deletes `key`, and refusals are raised."""
     if not create(store, key, b"one"):
-        return "it writes no new object where none is"
+        return "it does not create an object where none exists"
     if store.put_if_absent(key, b"two"):
-        return "it replaces an object that is only to be made where none is (If-None-Match)"
+        return "it replaces an object that exists (If-None-Match)"
     first = store.get_tagged(key, max_size=_MAX_PROBE_BYTES)
     if not replace(store, key, b"three", first.tag):
-        return "it does not replace the object of a tag that it gave (If-Match)"
+        return "it does not replace the object of a tag that it returned (If-Match)"
     try:
         store.put_if_match(key, b"four", first.tag)
     except PreconditionFailed:
         return None
-    return "it replaces an object that is another by now (If-Match)"
+    return "it replaces an object that has changed since (If-Match)"

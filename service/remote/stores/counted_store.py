@@ -1,6 +1,6 @@
-"""An object store whose calls are counted: by kind, with time, bytes and errors.
+"""Object store that counts its calls: by kind, with time, bytes and errors.
 
-A call counts as one however often the client beneath repeats it. A page of a listing counts as a call.
+A call counts once however often the client beneath repeats it. A page of a listing counts as a call.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LIST_PAGE: Final = 1000
 
 
 class NodeStore(ObjectStore, Protocol):
-    """What a node needs of its store beyond what all who read a bucket need."""
+    """An `ObjectStore` as a node needs it."""
 
     def verifies_uploads(self) -> bool:
-        """Whether the store itself refuses what arrives damaged."""
+        """Return whether the store itself refuses damaged uploads."""
 
 
 class CountedStore:
-    """`NodeStore` over another one. Thread-safe as that is."""
+    """`NodeStore` over another one. As thread-safe as that one."""
 
     def __init__(self, store: NodeStore, metrics: StoreMetrics, clock: Clock) -> None:
         self._store = store

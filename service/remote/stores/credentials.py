@@ -1,4 +1,4 @@
-"""Credentials that are kept until they end, and fetched anew when a store says that they have."""
+"""Credentials that are kept until they expire, and fetched again when a store says that they have."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from service.base.threads import Threads
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-EARLY_MS: Final = 60_000
-"""So long before they end newer ones are asked for."""
-AGAIN_MS: Final = 1_000
-"""Not more often than that, however many ask, unless it brings something new."""
+RENEW_BEFORE_MS: Final = 60_000
+"""Time before the expiry at which newer ones are fetched."""
+FETCH_INTERVAL_MS: Final = 1_000
+"""Shortest interval of fetches, however many callers there are, unless a fetch brings new credentials."""
 
 
 class CredentialSource(Protocol):
-    """Where credentials come from. Calls block, one thread makes them. `name` is for messages."""
+    """Source of credentials. Calls block, one thread makes them. `name` is for messages."""
 
     name: str
     is_fixed: bool
-    """Nothing but a change of the process itself will bring others."""
+    """True where only the process itself can change them."""
 
-    def fetch(self, *, anew: bool) -> S3Credential:
-        """Credentials that are valid now; with `anew` not from any cache of the source's own.
+    def fetch(self, *, fresh: bool) -> S3Credential:
+        """Return credentials that are valid now; with `fresh` not from any cache of the source.
 
-        Raises `StoreUnavailable` (ask again), `StoreRefused` or `ConfigError`.
+        Raises `StoreUnavailable` (try again), `StoreRefused` or `ConfigError`.
         """
 
 
@@ -41,44 +41,45 @@ class RenewedCredentials:
         self._lock = threads.lock()
         self._held: S3Credential | None = None
         self._ends_ms: int | None = None
-        self._asked_ms: int | None = None
+        self._fetched_ms: int | None = None
         self._failure: FirnError | None = None
 
     def __call__(self) -> S3Credential:
-        """What to sign with now. Raises what the source does, unless what is held is still good."""
+        """Return the credentials to sign with. Raises what the source raises, unless the held ones are still
+        valid."""
         held = self._held
-        if held is not None and not self._ends_within(EARLY_MS):
+        if held is not None and not self._ends_within(RENEW_BEFORE_MS):
             return held
         with self._lock:
-            if self._held is None or self._ends_within(EARLY_MS):
-                self._fetch(anew=False)
+            if self._held is None or self._ends_within(RENEW_BEFORE_MS):
+                self._fetch(fresh=False)
             return self._good()
 
     def renew(self, refused: S3Credential | None) -> bool:
-        """Fetch others than those that a store has refused; False where the source gives the same again.
+        """Replace credentials that a store has refused; return False where the source returns the same again.
 
-        Raises what the source does.
+        Raises what the source raises.
         """
         with self._lock:
             if refused is None or self._held is None or _is_same(self._held, refused):
-                self._fetch(anew=True)
+                self._fetch(fresh=True)
             if self._failure is not None:
                 raise self._failure
             held = self._good()
         return refused is None or not _is_same(held, refused)
 
-    def _fetch(self, *, anew: bool) -> None:
-        """One question to the source; failures, and the same keys again, do for who comes right after."""
+    def _fetch(self, *, fresh: bool) -> None:
+        """Fetch once. Failures, and unchanged keys, also answer the callers right after."""
         now = self._clock.monotonic_ms()
-        if self._asked_ms is not None and now - self._asked_ms < AGAIN_MS:
+        if self._fetched_ms is not None and now - self._fetched_ms < FETCH_INTERVAL_MS:
             return
         try:
-            found = self.source.fetch(anew=anew)
+            found = self.source.fetch(fresh=fresh)
         except FirnError as e:
-            self._failure, self._asked_ms = e, self._clock.monotonic_ms()
+            self._failure, self._fetched_ms = e, self._clock.monotonic_ms()
         else:
             is_news = self._held is None or not _is_same(found, self._held)
-            self._asked_ms = None if is_news else self._clock.monotonic_ms()
+            self._fetched_ms = None if is_news else self._clock.monotonic_ms()
             ends = found["expires_at"]
             # obstore takes no other time zone.
             self._held = {**found, "expires_at": ends.astimezone(UTC) if ends is not None else None}
@@ -96,5 +97,5 @@ class RenewedCredentials:
 
 
 def _is_same(one: S3Credential, other: S3Credential) -> bool:
-    """Whether both sign alike, whenever they are said to end."""
+    """Return whether both sign alike, whatever their expiry."""
     return all(one.get(name) == other.get(name) for name in ("access_key_id", "secret_access_key", "token"))

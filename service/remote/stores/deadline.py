@@ -1,8 +1,8 @@
-"""How long the first byte of an answer may take, and each pause after it: by what the store has shown. [P]
+"""Deadline of the first byte of an answer, and of each pause after it, adapted to the store. [P]
 
-A connection that died says nothing, so the deadline is short; a store that is slow with everything would miss
-a short one again and again, so misses in a row double it. When it has answered promptly for a while, it is
-short again.
+A dead connection sends nothing, so the deadline is short; a store that is slow with everything would miss a
+short one again and again, so successive misses double it. When the store has answered promptly for a while,
+it is short again.
 
 >>> deadline = Deadline(first_s=2.0)
 >>> deadline.missed(), deadline.missed(), deadline.missed()
@@ -20,7 +20,7 @@ _PROMPT: Final = 100
 
 
 class Deadline:
-    """Of the reads of one store. Not thread-safe, and need not be: a count that is lost costs nothing."""
+    """Deadline of the reads of one store. Not thread-safe, and need not be: a lost count does no harm."""
 
     __slots__ = ("_first_s", "_missed", "_prompt", "seconds")
 
@@ -31,10 +31,9 @@ class Deadline:
         self._prompt = 0
 
     def missed(self) -> float:
-        """Nothing came in time; the deadline for what is asked from now on.
+        """Record a missed deadline; return the deadline of later requests.
 
-        The first miss may have been a connection that died: a second one in a row says something of the
-        store.
+        The first miss may be a dead connection; a second one in a row says something about the store.
         """
         self._prompt = 0
         if self._missed:
@@ -43,7 +42,7 @@ class Deadline:
         return self.seconds
 
     def answered(self, took_s: float) -> bool:
-        """An answer came; True when the deadline is the short one again."""
+        """Record an answer; return True when the deadline is the short one again."""
         self._missed = 0
         if self.seconds == self._first_s:
             return False

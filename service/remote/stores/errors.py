@@ -1,16 +1,16 @@
-"""What an object store can answer instead of bytes, by what the caller should do about it. [P]
+"""Errors of an object store, by what the caller should do about them. [P]
 
-- `ObjectNotFound`: the key is not there; retrying does not help.
-- `StoreUnavailable`: timeouts, 5xx; retry later, with backoff. Three kinds of it speak of the whole store:
-  `StoreUnreachable`, where nobody listens, `StoreThrottled`, so that all who ask this store ask less, and
-  `CredentialsExpired`, where newer ones are fetched.
-- `StoreRefused`: the store answered no, of this object or prefix; an operator has to act. `AccessRefused` is
-  for lack of permission, `ObjectAsleep` for objects in an archive class, `RequestUnknown` for requests that
-  the store does not have. Three kinds of it speak of the
-  whole store: `AccountRefused`, `BucketRefused`, and `CredentialsMissing`, which no store has answered.
-- `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
-- `PreconditionFailed`: the object is not the one that the write was to replace; somebody else was there.
-- `ReaderClosed`: the reader was closed while the read was under way.
+- `ObjectNotFound`: the key does not exist; retrying does not help.
+- `StoreUnavailable`: timeouts, 5xx; retry later, with back-off. Three kinds concern the whole store:
+  `StoreUnreachable` (nothing listens), `StoreThrottled` (all clients of this store must send less), and
+  `CredentialsExpired` (newer ones are fetched).
+- `StoreRefused`: the store answered no, for this object or prefix; an operator has to act. `AccessRefused` is
+  a missing permission, `ObjectAsleep` an object in an archive class, `RequestUnknown` a request that the
+  store does not support. Three kinds concern the whole store: `AccountRefused`, `BucketRefused`, and
+  `CredentialsMissing`, which is not an answer of a store.
+- `ObjectTruncated`: the object exists but ends before the requested bytes.
+- `PreconditionFailed`: the object is not the one that the write was to replace; another writer was first.
+- `ReaderClosed`: the reader was closed during the read.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ class StoreUnavailable(StorageError):
 
 
 class StoreUnreachable(StoreUnavailable):
-    """No connection to the store's endpoint can be made: refused, no such host."""
+    """No connection to the store's endpoint: refused, or no such host."""
 
 
 class StoreThrottled(StoreUnavailable):
-    """The store answered that it is asked too much: 503 SlowDown, 429."""
+    """The store answered that it gets too many requests: 503 SlowDown, 429."""
 
 
 class CredentialsExpired(StoreUnavailable):
-    """The store answered that the credentials have expired, and there may be newer ones."""
+    """The store answered that the credentials have expired; there may be newer ones."""
 
 
 class StoreRefused(StorageError):
-    """The store answered, and said no: the object is locked, its key is disabled. Not retryable."""
+    """The store answered no: the object is locked, its key is disabled. Not retryable."""
 
 
 class RequestUnknown(StoreRefused):
-    """The store knows no such request, of whichever object."""
+    """The store does not support this request, for any object."""
 
 
 class ObjectAsleep(StoreRefused, DataAsleep):
-    """The object lies in an archive class, and cannot be read before it has been restored from there."""
+    """The object lies in an archive class, and must be restored before it can be read."""
 
 
 class AccessRefused(StoreRefused):
-    """The store answered that these credentials may not do that, of this object or of any."""
+    """The store answered that these credentials lack the permission, for this object or for all."""
 
 
 class AccountRefused(AccessRefused):
-    """The store serves nobody who asks with these credentials: an unknown key, a wrong signature."""
+    """The store serves no request with these credentials: an unknown key, a wrong signature."""
 
 
 class BucketRefused(StoreRefused):
-    """There is no such bucket at this endpoint, so none of its objects is there."""
+    """There is no such bucket at this endpoint, so none of its objects exist."""
 
 
 class CredentialsMissing(StoreRefused):
-    """There are no credentials to ask with."""
+    """There are no credentials to sign requests with."""
 
 
 OF_THE_STORE: Final = (
@@ -82,34 +82,35 @@ OF_THE_STORE: Final = (
     BucketRefused,
     CredentialsMissing,
 )
-"""Errors that speak of the account, the bucket or the endpoint, whichever object was asked for."""
+"""Errors that concern the account, the bucket or the endpoint, whichever object was requested."""
 
 
 UNREADABLE: Final = (CorruptionError, ObjectNotFound, StoreRefused)
-"""One object cannot be read: whoever reads many goes on with the others, but for `raise_of_the_store`."""
+"""One object cannot be read: readers of many objects go on with the others, except after
+`raise_of_the_store`."""
 
 
 def raise_of_the_store(error: Exception) -> None:
-    """Raise `error` again where it speaks of the whole store: no other object can be read either."""
+    """Raise `error` again where it concerns the whole store: no other object can be read either."""
     if isinstance(error, OF_THE_STORE):
         raise error
 
 
 class ObjectTruncated(CorruptionError):
-    """The object ends before the range that was asked for."""
+    """The object ends before the requested range."""
 
 
 class PreconditionFailed(StorageError):
-    """Another object lies there than the one that was to be replaced; nothing was written."""
+    """The object is not the one that was to be replaced; nothing was written."""
 
 
 class ReaderClosed(StorageError):
-    """The reader is closed; what was under way has been given up."""
+    """The reader is closed; its reads were cancelled."""
 
 
 @contextmanager
 def naming(object_key: str) -> Iterator[None]:
-    """Whatever is found corrupt names its object, or what else it was read from."""
+    """Add the object's key to every `CorruptionError` of the block that lacks it."""
     try:
         yield
     except CorruptionError as e:

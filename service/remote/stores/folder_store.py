@@ -1,8 +1,8 @@
-"""A folder as an object store: made when it is not there, durable when a put returns, listed in order.
+"""Folder as an object store: created when missing, durable when a put returns, listed in order.
 
-obstore writes and reads the files; what it lacks for folders is here. Conditional writes are compared and
-written under one lock file, which all processes that open the folder share (so the file system must know
-POSIX locks), and which is no object: it is never listed.
+obstore writes and reads the files; the rest is here. Conditional writes are compared and written under one
+lock file, which all processes that open the folder share (so the file system must support POSIX locks). The
+lock file is not an object and never listed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCK_NAME: Final = ".firn-lock"
 _LOCK_WAIT_MS: Final = 10_000
 _LOCK_POLL_S: Final = 0.01
 _RUN: Final = 1000
-"""So many objects are sorted in one go: 0.2 ms."""
+"""Objects that are sorted at a time: 0.2 ms."""
 
 
 class FolderStore(ObstoreStore):
@@ -70,13 +70,13 @@ class FolderStore(ObstoreStore):
                 with self._sending(key) as client:
                     found = tag_of(obstore.head(client, key))
             except ObjectNotFound as e:
-                raise PreconditionFailed(f"{key}: is gone") from e
+                raise PreconditionFailed(f"{key}: no longer exists") from e
             if found != tag:
-                raise PreconditionFailed(f"{key}: is another by now")
+                raise PreconditionFailed(f"{key}: has changed since")
             self.put(key, data)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        # Runs, as whoever sorts lets no other thread run; lines, as the collector does not look at text.
+        # Sorted in runs, as sorting holds the GIL; as text, which the garbage collector does not traverse.
         runs: list[Iterator[str]] = []
         listed = (_line(info) for info in super().list(prefix) if info.key != LOCK_NAME)
         while run := sorted(islice(listed, _RUN)):
@@ -86,7 +86,7 @@ class FolderStore(ObstoreStore):
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """Alone among all that replace objects here."""
+        """Hold the lock of all writers that replace objects here."""
         with self._swaps:
             fd = self._lock(key)
             try:
@@ -101,7 +101,7 @@ class FolderStore(ObstoreStore):
                 return self._world.disk.lock(self._root / LOCK_NAME)
             except LockHeld as e:
                 if self._world.clock.monotonic_ms() >= until_ms:
-                    raise StoreUnavailable(f"{key}: somebody else holds the lock for long: {e}") from e
+                    raise StoreUnavailable(f"{key}: another process holds the lock for too long: {e}") from e
             except DiskError as e:
                 raise StoreUnavailable(f"{key}: {e}") from e
             self._world.threads.sleep(_LOCK_POLL_S)
@@ -124,7 +124,7 @@ class FolderStore(ObstoreStore):
 
 
 def _line(info: ObjectInfo) -> str:
-    """As text that sorts by key: no file's name has a NUL, and UTF-8 sorts as its characters do."""
+    """Return text that sorts by key: file names contain no NUL, and UTF-8 sorts like its characters."""
     return f"{info.key}\0{info.size}\0{info.last_modified_ms}\0{info.etag}"
 
 

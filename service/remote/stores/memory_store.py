@@ -1,4 +1,4 @@
-"""An object store in a dictionary: the second implementation under the contract suite, for tests."""
+"""Object store in a dictionary: the second implementation under the contract suite, for tests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BEGAN_MS: Final = 1_700_000_000_000
 
 
 class MemoryStore:
-    """Keeps whole objects; every call is atomic. Owned by nobody: any thread may call it.
+    """Keeps whole objects; every call is atomic. Thread-safe.
 
-    `clock` is the store's own, which may differ from those of its clients; without one a millisecond goes
-    by with each write. Nothing waits while the lock is held.
+    `clock` is the store's own, which may differ from those of its clients; without one each write advances
+    the time by a millisecond. No call blocks while the lock is held.
     """
 
     def __init__(self, threads: Threads, clock: Clock | None = None) -> None:

@@ -1,11 +1,11 @@
-"""The object store behind obstore: S3 and whatever speaks it, folders, Google Cloud Storage, Azure.
+"""Object store over obstore: S3 and compatible servers, folders, Google Cloud Storage, Azure.
 
-obstore's calls block the calling thread and release the GIL. One `open_store` makes clients with connection
+obstore's calls block the calling thread and release the GIL. Each `open_store` makes clients with connection
 pools of their own: uploads and cold reads each open theirs, so that neither waits for the other's
 connections.
 
-Reads have a client of their own, whose deadline is for the first byte and then for each next one. One that
-misses it gets a new client: the connections of the old one may all have died, and nobody would have said so.
+Reads have a client of their own, with a deadline for the first byte and for each next one. A read that misses
+it replaces the client: all connections of the old one may be dead without a sign.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.types import Buffer
 from service.base.world import World
 from service.remote.stores.answers import (
-    answer_in,
     is_timeout,
     is_wordless,
     may_be_past_the_end,
     no_credentials,
+    response_in,
     store_error,
 )
 from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
@@ -71,12 +71,13 @@ _OTHER_URLS: Final = ("gs", "az", "azure", "abfs", "abfss", "adl")
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How patient and how parallel one client is. Times in seconds, sizes in bytes.
+    """Time-outs, retries and parallelism of one client. Times in seconds, sizes in bytes.
 
-    `request_timeout_s` is for one HTTP request, body included, and so the least rate of a large one;
-    `first_byte_timeout_s` for the first byte of an answer to a read, connecting included, and for each pause
-    in its body. obstore retries connection errors, 5xx and throttling by itself within `retry_timeout_s`,
-    reads `read_retries` times where that is given; who repeats calls himself has it repeat nothing.
+    `request_timeout_s` is for one HTTP request, body included, and so bounds the rate of a large one from
+    below; `first_byte_timeout_s` is for the first byte of an answer to a read, connecting included, and for
+    each pause in its body. obstore retries connection errors, 5xx and throttling by itself within
+    `retry_timeout_s`, reads `read_retries` times where that is given; callers that repeat calls themselves
+    set its retries to 0.
     """
 
     connect_timeout_s: float = 5.0
@@ -103,11 +104,10 @@ def open_store(
 ) -> ObstoreStore:
     """Open ``s3://bucket[/prefix]``, ``file:///folder``, ``gs://…`` or ``az://…``.
 
-    `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by
-    path. Credentials: those of `access`, else of the chain (see `aws_credentials`), which looks into the
-    world's environment; keys given here win.
-    Nothing is sent yet: a wrong bucket shows on the first call. Raises `ConfigError` for a URL that names
-    no store, and for an `access` that cannot be had.
+    `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by path.
+    Credentials are those of `access`, else of the chain (see `aws_credentials`), which reads the world's
+    environment; keys passed here win. Nothing is sent yet: a wrong bucket shows at the first call. Raises
+    `ConfigError` for a URL that names no store, and for an `access` that does not exist.
     """
     options = options or StoreOptions()
     access = access or S3Access()
@@ -144,7 +144,7 @@ def open_store(
                 raise ConfigError(f"{url}: {short(e)}") from e
 
         return ObstoreStore(make, options, url, world)
-    raise ConfigError(f"{url}: no such kind of object store; there are s3, file, gs and az")
+    raise ConfigError(f"{url}: unknown kind of object store; use s3, file, gs or az")
 
 
 def _client_options(
@@ -185,12 +185,12 @@ def _s3_client(
     from obstore.store import S3Store
 
     config: dict[str, Any] = {"region": address.region, "virtual_hosted_style_request": not address.by_path}
-    # The store is to compare what arrives with the digest that a request is signed with.
+    # The store should compare what arrives with the digest that the request is signed with.
     config["unsigned_payload"] = False
     if address.endpoint:
         config["endpoint"] = address.endpoint
     else:
-        config["checksum_algorithm"] = "SHA256"  # the same digest once more, which AWS keeps
+        config["checksum_algorithm"] = "SHA256"  # the same digest again, which AWS stores
     if credentials is not None:
         config["credential_provider"] = credentials
     plain = address.endpoint is not None and address.endpoint.startswith("http://")
@@ -207,13 +207,13 @@ def _s3_client(
 
 
 def short(error: BaseException) -> str:
-    """obstore's message without its debug dump."""
+    """Return obstore's message without its debug dump."""
     return str(error).split("\n\nDebug source", 1)[0].strip()[:1000]
 
 
 @contextmanager
 def _translated(key: str, place: str) -> Iterator[None]:
-    """obstore's errors as ours; what the caller's own buffers or iterators raise passes unchanged."""
+    """Raise obstore's errors as ours; what the caller's own buffers or iterators raise passes unchanged."""
     try:
         yield
     except FileNotFoundError as e:
@@ -225,11 +225,12 @@ def _translated(key: str, place: str) -> Iterator[None]:
 
 
 MakeClient = Callable[[float | None], "Client"]
-"""Makes a client for reads with this deadline for the first byte in seconds, or for all else without one."""
+"""Makes a client for reads, with this deadline for the first byte in seconds, or without one for all other
+calls."""
 
 
 class ObstoreStore:
-    """`ObjectStore` over obstore's clients. Thread-safe; holds no lock of its own."""
+    """`ObjectStore` over obstore's clients. Thread-safe; has no lock of its own."""
 
     def __init__(self, make_client: MakeClient, options: StoreOptions, place: str, world: World) -> None:
         """`place` names the store in messages."""
@@ -239,15 +240,15 @@ class ObstoreStore:
         self._world = world
         self._deadline = Deadline(options.first_byte_timeout_s)
         self._reads = make_client(self._deadline.seconds)
-        self._writes: Client | None = None  # made when it is needed: a reader's store never does
+        self._writes: Client | None = None  # made when needed: a reader's store never does
 
     def verifies_uploads(self) -> bool:
-        """Whether the store itself refuses a body that arrives damaged; False where nobody knows."""
+        """Return whether the store itself refuses a damaged body; False where that is not known."""
         return False
 
     @contextmanager
     def _sending(self, key: str) -> Iterator[Client]:
-        """The client for one call that is no read, whose errors are translated."""
+        """Yield the client for one call other than a read, and translate its errors."""
         client = self._writes
         if client is None:
             # Two threads may both do it; either's will do.
@@ -257,7 +258,7 @@ class ObstoreStore:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[Client]:
-        """The client for one read, which has a deadline."""
+        """Yield the client for one read, which has a deadline."""
         client, began_ms = self._reads, self._world.clock.monotonic_ms()
         try:
             with self._translating(key, client):
@@ -273,7 +274,7 @@ class ObstoreStore:
         return _translated(key, self._place)
 
     def _replace(self, client: Client, first_byte_s: float) -> None:
-        # Many threads may have missed the deadline with one client: it is replaced once.
+        # Many threads may miss the deadline with one client: it is replaced once.
         if self._reads is client:
             self._reads = self._make_client(first_byte_s)
 
@@ -301,7 +302,7 @@ class ObstoreStore:
         except StorageError as e:
             if watched.failure is None or watched.failure is e:
                 raise
-            # The parts broke off first, and then the store did not confirm the abort.
+            # The parts failed first, and then the store did not confirm the abort.
             watched.failure.add_note(f"the upload may not be aborted: {e}")
             raise watched.failure from None
 
@@ -313,7 +314,7 @@ class ObstoreStore:
             with self._reading(key) as client:
                 data = memoryview(obstore.get_range(client, key, start=start, length=length))
         except StoreUnavailable as e:
-            # Not every store says that a range begins past the end; a store that is away is not asked twice.
+            # Not every store reports a range past the end; a store that is unavailable is not asked twice.
             if _may_be_past_the_end(e) and self.head(key).size <= start:
                 raise ObjectTruncated(f"{key}: ends before byte {start}") from None
             raise
@@ -328,7 +329,7 @@ class ObstoreStore:
                 size = result.meta["size"]
                 return bytes(result.buffer()), size
         except (StoreUnavailable, StoreRefused) as e:
-            # An empty object has no range at all, and Azure knows no suffix ranges.
+            # An empty object has no ranges, and Azure has no suffix ranges.
             if not _may_be_past_the_end(e):
                 raise
             size = self.head(key).size
@@ -343,7 +344,7 @@ class ObstoreStore:
                 return _info(obstore.head(client, key))
         except (StoreUnavailable, StoreRefused) as e:
             if isinstance(e.__cause__, exceptions.BaseError) and is_wordless(str(e.__cause__)):
-                # An answer to HEAD has no body to say why; the same to a GET has.
+                # An answer to HEAD has no body with the reason; an answer to GET has.
                 with self._reading(key) as client:
                     obstore.get_range(client, key, start=0, length=1)
             raise
@@ -361,7 +362,7 @@ class ObstoreStore:
             with self._sending(keys[0]) as client:
                 obstore.delete(client, list(keys))
         except ObjectNotFound:
-            # Some stores stop at the first key that is not there.
+            # Some stores stop at the first missing key.
             for key in keys:
                 self._delete_one(key)
 
@@ -399,15 +400,15 @@ class ObstoreStore:
             with self._sending(key) as client:
                 obstore.put(client, key, data, mode=mode, use_multipart=False)
         except ObjectNotFound as e:
-            raise PreconditionFailed(f"{key}: is gone") from e
+            raise PreconditionFailed(f"{key}: no longer exists") from e
         except StorageError as e:
             if isinstance(e.__cause__, exceptions.PreconditionError) or _is_conflict(e):
-                raise PreconditionFailed(f"{key}: is another by now") from e
+                raise PreconditionFailed(f"{key}: has changed since") from e
             raise
 
 
 class S3Bucket(ObstoreStore):
-    """A bucket, or a part of one. Credentials that it calls expired are fetched anew for the next call."""
+    """A bucket, or a prefix of one. Credentials that it calls expired are fetched again for the next call."""
 
     def __init__(
         self,
@@ -416,16 +417,17 @@ class S3Bucket(ObstoreStore):
         options: StoreOptions,
         world: World,
     ) -> None:
-        """Without a `source` obstore finds credentials by itself."""
+        """Leave finding credentials to obstore where `source` is None."""
         self._credentials = (
             RenewedCredentials(source, world.clock, world.threads) if source is not None else None
         )
         self._address = address
         self._verifies = True if address.endpoint is None else None
-        """AWS does; others are asked once, by `verifies_uploads`."""
+        """AWS does; other stores are probed once, by `verifies_uploads`."""
         self._has_answered = False
-        """Somebody has: so there are credentials, and a metadata service that fails now will come round."""
-        self._nobody_to_ask = (
+        """True once a call was answered: then there are credentials, and a failing metadata service will
+        recover."""
+        self._has_no_source = (
             source is None
             and asks_metadata_service(world.environ)
             and world.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
@@ -439,7 +441,7 @@ class S3Bucket(ObstoreStore):
 
     @contextmanager
     def _translating(self, key: str, client: Client) -> Iterator[None]:
-        if self._nobody_to_ask:
+        if self._has_no_source:
             raise AccountRefused(f"{no_credentials(self._place, 'AWS_EC2_METADATA_DISABLED is set')}")
         used = self._credentials() if self._credentials is not None else None
         try:
@@ -466,9 +468,9 @@ class S3Bucket(ObstoreStore):
         return bool(self._verifies)
 
     def _refuses_damage(self) -> bool | None:
-        """None where it is to be asked again."""
+        """Probe the store; return None where that has to be repeated."""
         if self._credentials is None:
-            return False  # obstore alone knows them
+            return False  # only obstore has them
         used = self._credentials()
         keys = Keys(used["access_key_id"], used["secret_access_key"], used.get("token"))
         key = f"{PROBE_PREFIX}/{self._world.new_uuid()}"
@@ -476,11 +478,11 @@ class S3Bucket(ObstoreStore):
         try:
             self.delete([key])
         except StorageError as e:
-            log.warning("what %s was asked with may be left there: %s", self._place, e)
+            log.warning("%s: a probe object may be left there, as its deletion failed: %s", self._place, e)
         return found
 
     def _renew(self, used: S3Credential | None, client: Client, expired: CredentialsExpired) -> None:
-        """A client with other credentials than the failed call's. Raises what fetching them does."""
+        """Replace clients that used expired credentials. Raises what fetching new ones raises."""
         if self._credentials is not None:
             source = self._credentials.source
             if not self._credentials.renew(used) and source.is_fixed:
@@ -497,7 +499,7 @@ def _may_be_past_the_end(error: StorageError) -> bool:
 
 
 class _Watched:
-    """Hands on what `parts` gives, and keeps what it raises: obstore lets a failing abort hide that."""
+    """Passes `parts` on, and keeps their error: obstore lets a failing abort hide it."""
 
     def __init__(self, parts: Iterator[Buffer]) -> None:
         self._parts = parts
@@ -517,7 +519,7 @@ class _Watched:
 
 
 def _counted(key: str, parts: Iterable[Buffer], size: int) -> Iterator[Buffer]:
-    """The parts, and an error instead of an end that is not at `size`."""
+    """Yield the parts, and raise unless they end at `size`."""
     given = 0
     for part in parts:
         given += len(part)
@@ -539,11 +541,11 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
 
 
 def tag_of(meta: ObjectMeta) -> str:
-    """Which version of the object it is: S3 and Azure go by the ETag, Google by the generation."""
+    """Return the tag of the object's version: S3 and Azure compare the ETag, Google the generation."""
     return f"{meta['e_tag'] or ''}{_TAG_SEPARATOR}{meta['version'] or ''}"
 
 
 def _is_conflict(error: StorageError) -> bool:
-    """S3's 409 to a conditional write: another one was under way at that moment."""
+    """Return whether S3 answered 409 to a conditional write: another one was in flight at that moment."""
     cause = error.__cause__
-    return isinstance(cause, exceptions.BaseError) and answer_in(str(cause)).status in (409, 412)
+    return isinstance(cause, exceptions.BaseError) and response_in(str(cause)).status in (409, 412)

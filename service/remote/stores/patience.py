@@ -1,16 +1,16 @@
-"""For how long a call to a store is repeated, and how often a process asks a store that throttles. [P]
+"""Retry policy of calls to a store, and the request rate of a process whose store throttles. [P]
 
-Time bounds the tries, not their number: a refused connection fails at once, a hanging one after a minute,
-and a store that is away for a minute is away for a minute in both cases.
+Time bounds the attempts, not their number: a refused connection fails at once, a hanging one after a minute,
+and a store that is unavailable for a minute is so in both cases.
 
-A store that throttles is asked less by all threads of a process: `RequestRate` is additive increase,
-multiplicative decrease (AIMD) over requests a second, with a pause for everybody after each cut. Without
+All threads of a process send less to a store that throttles: `RequestRate` is additive increase,
+multiplicative decrease (AIMD) over requests a second, with a pause for all threads after each cut. Without
 throttling it does nothing.
 
->>> patience = Patience(timeout_s=60)
->>> patience.pause_s(1, 0.0, 0.5), patience.pause_s(4, 10.0, 0.5), patience.pause_s(9, 55.0, 0.5)
+>>> policy = RetryPolicy(timeout_s=60)
+>>> policy.pause_s(1, 0.0, 0.5), policy.pause_s(4, 10.0, 0.5), policy.pause_s(9, 55.0, 0.5)
 (1.0, 8.0, 5.0)
->>> patience.pause_s(10, 60.0, 0.5) is None
+>>> policy.pause_s(10, 60.0, 0.5) is None
 True
 """
 
@@ -28,12 +28,12 @@ LEAST_RATE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """For how long, and at what distances, a call is repeated. Times in seconds.
+class RetryPolicy:
+    """Time-out and pauses of a repeated call. Times in seconds.
 
-    Pauses double from `first_pause_s` to `longest_pause_s`, each times a factor in 1 ± `jitter`. No
-    credentials at all are a matter of seconds: at most a metadata service that everybody asks at once has
-    to come round.
+    Pauses double from `first_pause_s` to `longest_pause_s`, each times a factor in 1 ± `jitter`. Missing
+    credentials are retried for seconds only: the cause can at most be a metadata service that many clients
+    ask at once.
     """
 
     timeout_s: float = 180.0
@@ -45,21 +45,22 @@ class Patience:
     def __post_init__(self) -> None:
         if not 0 <= self.timeout_s <= LONGEST_TIMEOUT_S:
             raise ConfigError(
-                f"a store is waited for 0 to {LONGEST_TIMEOUT_S:.0f} s, not {self.timeout_s:g} s"
+                f"the time-out of a store is 0 to {LONGEST_TIMEOUT_S:.0f} s, not {self.timeout_s:g} s"
             )
 
     def pause_s(
         self, failures: int, elapsed_s: float, uniform: float, *, timeout_s: float | None = None
     ) -> float | None:
-        """How long to wait after the nth failure, `elapsed_s` after the first try began; None: no more.
+        """Return how long to wait after the nth failure, `elapsed_s` after the first attempt began; None:
+        stop.
 
-        The last pause ends with the time, so that one more try is made then. `uniform` lies in [0, 1].
+        The last pause ends at the time-out, so that one more attempt is made then. `uniform` lies in [0, 1].
         """
         left = (self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)) - elapsed_s
         return min(self.backoff_s(failures, uniform), left) if left > 0 else None
 
     def backoff_s(self, failures: int, uniform: float) -> float:
-        """The pause after the nth failure in a row, whatever time is left."""
+        """Return the pause after the nth failure in a row, whatever time is left."""
         return backoff(
             failures,
             first=self.first_pause_s,
@@ -72,13 +73,13 @@ class Patience:
 class RequestRate:
     """Requests a second of one process to one store. Not thread-safe; times are a monotonic clock's seconds.
 
-    No limit at first. Each throttling answer halves the rate (the first one halves what was sent in the
-    last second) and makes everybody wait; answers to requests from before the last cut are of the same
-    burst and count as one. Each answer that is none raises it, back to the rate of the first cut in about
-    ten seconds, and there the limit ends.
+    There is no limit at first. Each throttling answer halves the rate (the first one halves what was sent in
+    the last second) and pauses all threads; answers to requests from before the last cut belong to the same
+    burst and count as one. Each other answer raises it, back to the rate of the first cut in about ten
+    seconds, and there the limit ends.
     """
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: RetryPolicy) -> None:
         self._patience = patience
         self.rate: float | None = None
         self._peak = 0.0
@@ -88,7 +89,8 @@ class RequestRate:
         self._sent = self._sent_before = 0
 
     def wait_s(self, now: float) -> float:
-        """0: one request may go now, and is counted. Otherwise so long to wait before asking again."""
+        """Return 0 and count a request that may go now; otherwise return how long to wait before the next
+        call."""
         at = self._not_before if self.rate is None else max(self._not_before, self._next_slot)
         if at > now:
             return at - now
@@ -98,7 +100,7 @@ class RequestRate:
         return 0.0
 
     def throttled(self, began: float, now: float, uniform: float) -> None:
-        """A request that began at `began` was answered that it is too much."""
+        """Record that a request that began at `began` was throttled."""
         if began < self._cut_at:
             return
         if self.rate is None:
@@ -110,7 +112,7 @@ class RequestRate:
         self._not_before = now + self._patience.backoff_s(self._cuts, uniform)
 
     def answered(self, began: float) -> None:
-        """A request that began at `began` was answered otherwise."""
+        """Record that a request that began at `began` was answered otherwise."""
         if self.rate is None or began < self._cut_at:
             return
         self._cuts = 0
@@ -119,7 +121,7 @@ class RequestRate:
             self.rate = None
 
     def _count(self, now: float, requests: int = 1) -> None:
-        """Requests by the second: those of the running one and of the one before it."""
+        """Count requests by the second: those of the current one and of the one before it."""
         if now - self._window >= 1:
             self._sent_before = self._sent if now - self._window < 2 else 0
             self._sent = 0

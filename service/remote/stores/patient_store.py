@@ -1,7 +1,7 @@
-"""A store that is asked again for a given time, less often where it throttles.
+"""Object store that repeats calls for a given time, and sends less where the store throttles.
 
-For jobs that should outlive a store that is away for a minute or two. What a call is repeated for is
-`StoreUnavailable` in all its kinds; a refusal, an object that is not there and damage are told at once.
+For jobs that should outlive a store that is unavailable for a minute or two. Calls are repeated after
+`StoreUnavailable` of any kind; a refusal, a missing object and damage are raised at once.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from service.remote.stores.errors import (
     StoreUnavailable,
 )
 from service.remote.stores.obstore_store import StoreOptions, open_store
-from service.remote.stores.patience import Patience, RequestRate
+from service.remote.stores.patience import RequestRate, RetryPolicy
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 log = logging.getLogger(__name__)
 
-TOLD_EVERY_MS: Final = 30_000
-"""A store that is away is worth a line in the log now and then, not one for each call."""
+LOG_INTERVAL_MS: Final = 30_000
+"""Least interval of log lines about an unavailable store; not each call logs one."""
 _SHORT: Final = 5.0
 _T = TypeVar("_T")
 
 
 class RequestBudget:
-    """`RequestRate` for the threads of a process that ask one store. Thread-safe."""
+    """`RequestRate` shared by the threads of a process that use one store. Thread-safe."""
 
-    def __init__(self, patience: Patience, world: World) -> None:
+    def __init__(self, patience: RetryPolicy, world: World) -> None:
         self._rate = RequestRate(patience)
         self._world = world
         self._lock = world.threads.lock()
-        self._told_ms: int | None = None
+        self._logged_ms: int | None = None
 
     def enter(self, until_s: float) -> float:
-        """Wait until a request may go, but no longer than `until_s`; returns when it goes."""
+        """Wait until a request may go, but no longer than `until_s`; return when it goes."""
         while True:
             now = _now_s(self._world)
             with self._lock:
@@ -56,35 +56,35 @@ class RequestBudget:
             self._world.threads.sleep(min(wait, until_s - now))
 
     def left(self, began_s: float, error: BaseException | None) -> None:
-        """A request that went at `began_s` has ended."""
+        """Record that a request that went at `began_s` has ended."""
         with self._lock:
             if isinstance(error, StoreThrottled):
                 self._rate.throttled(began_s, _now_s(self._world), self._world.random.random())
             elif not isinstance(error, StoreUnavailable):
                 self._rate.answered(began_s)
 
-    def tell(self, message: str) -> None:
-        """A line in the log, unless there was one just now."""
+    def log_rarely(self, message: str) -> None:
+        """Log `message`, unless there was a line just now."""
         now = self._world.clock.monotonic_ms()
         with self._lock:
-            if self._told_ms is not None and now - self._told_ms < TOLD_EVERY_MS:
+            if self._logged_ms is not None and now - self._logged_ms < LOG_INTERVAL_MS:
                 return
-            self._told_ms = now
+            self._logged_ms = now
         log.warning("%s", message)
 
 
 class PatientStore:
     """`ObjectStore` over another one, all threads of which share `budget`. Thread-safe.
 
-    Repeated are reads and `put`, which puts the same again. What cannot be repeated without knowing whether
-    it was done (`put_if_absent`, `put_if_match`), whose data is gone (`put_stream`) or what nobody waits for
-    (`delete`) is tried once.
+    It repeats reads and `put`, which writes the same again. It tries once what cannot be repeated without
+    knowing whether it was executed (`put_if_absent`, `put_if_match`), whose data is consumed (`put_stream`)
+    or whose result does not matter (`delete`).
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        patience: Patience,
+        patience: RetryPolicy,
         world: World,
         budget: RequestBudget | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class PatientStore:
         return self._patiently(lambda: self._store.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """A listing that breaks off is begun again behind what was given already."""
+        """List, and resume an interrupted listing after the last yielded object."""
         last: bytes | None = None
         while True:
             listing = self._patiently(partial(self._begun, prefix, last))
@@ -126,7 +126,7 @@ class PatientStore:
                 return
 
     def _begun(self, prefix: str, last: bytes | None) -> Iterator[ObjectInfo]:
-        """A listing behind `last`, its first object fetched already."""
+        """Return a listing after the key `last`, its first object fetched already."""
         listing = iter(self._store.list(prefix))
         first = next((one for one in listing if last is None or one.key.encode() > last), None)
         return iter(()) if first is None else chain((first,), listing)
@@ -169,7 +169,7 @@ class PatientStore:
                 if pause is None:
                     raise self._given_up(e, failures, first) from e
                 if failures > 1 and not isinstance(e, CredentialsMissing):
-                    self._budget.tell(f"{e}; trying again for up to {self._patience.timeout_s:.0f} s")
+                    self._budget.log_rarely(f"{e}; trying again for up to {self._patience.timeout_s:.0f} s")
             except BaseException as e:
                 self._budget.left(began, e)
                 raise
@@ -179,10 +179,10 @@ class PatientStore:
             self._world.threads.sleep(pause)
 
     def _pause_s(self, error: StorageError, failures: int, first: float) -> float | None:
-        """None where it is enough.
+        """Return how long to wait; None to stop.
 
-        Expired credentials are renewed by now, so the second try is at once. Where the store throttles, the
-        budget makes everybody wait.
+        Expired credentials are renewed by now, so the second attempt is at once. Where the store throttles,
+        the budget pauses all threads.
         """
         patience, elapsed = self._patience, _now_s(self._world) - first
         most = patience.missing_credentials_s if isinstance(error, CredentialsMissing) else None
@@ -205,13 +205,14 @@ def open_patient_store(
     access: S3Access | None = None,
     timeout_s: float | None = None,
 ) -> ObjectStore:
-    """`open_store` with patience; a folder is opened as it is, its errors do not heal by waiting.
+    """Open a store as `open_store` does, with retries; a folder is opened without, as waiting does not cure
+    its errors.
 
-    All stores that are opened of one bucket in one world share one budget of requests: a process has one
-    world, and one that was forked makes its own.
+    All stores of one bucket in one world share one request budget: a process has one world, and a forked one
+    makes its own.
     """
-    patience = Patience() if timeout_s is None else Patience(timeout_s=timeout_s)
-    # One request at a time is ours to repeat: time would not bound what obstore repeats within a call.
+    patience = RetryPolicy() if timeout_s is None else RetryPolicy(timeout_s=timeout_s)
+    # Only we repeat requests: the time-out would not bound what obstore repeats within a call.
     options = StoreOptions(
         max_retries=0, first_byte_timeout_s=20.0, request_timeout_s=max(_SHORT, min(60.0, patience.timeout_s))
     )
@@ -224,7 +225,7 @@ def open_patient_store(
 
 @lru_cache(maxsize=64)
 def _shared_budget(_endpoint: str | None, _bucket: str, world: World) -> RequestBudget:
-    return RequestBudget(Patience(), world)
+    return RequestBudget(RetryPolicy(), world)
 
 
 def _now_s(world: World) -> float:

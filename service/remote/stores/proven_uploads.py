@@ -1,9 +1,9 @@
-"""A store whose writes are compared with what arrived, where the store does not do that itself.
+"""Store whose writes are compared with what arrived, where the store does not do that itself.
 
-After a commit local bytes may go, so what lies in the bucket has to be what was sent. S3 compares each
-request with the SHA-256 that it is signed with; other stores take whatever arrives. From those every object
-is read back, a window at a time, and compared by the checksums of what was sent. That costs a download:
-nothing is asked of a store that is known to compare.
+After a commit local bytes may be deleted, so the stored bytes must be those that were sent. S3 compares each
+request with the SHA-256 that it is signed with; other stores accept whatever arrives. From those every object
+is read back, a window at a time, and compared by the checksums of the sent bytes. That costs a download,
+which a store that compares itself does not need.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WINDOW_BYTES: Final = 8 << 20
 
 
 class UploadDamaged(StoreUnavailable):
-    """What arrived is not what was sent. To be sent again, under another key where keys are never reused."""
+    """Other bytes than those sent have arrived. Send again, under another key where keys are never reused."""
 
 
 class ProvenUploads:
-    """`ObjectStore` over `inner`. `verifies` tells whether `inner` itself refuses what arrives damaged.
+    """`ObjectStore` over `inner`. `verifies` returns whether `inner` itself refuses damaged uploads.
 
-    A write that cannot be read back raises what the read does: nobody knows then what arrived. `arrived` is
-    told of each `put` that was proved. Thread-safe.
+    A write that cannot be read back raises what the read raises: then it is not known what arrived. `arrived`
+    is called with each verified `put`. Thread-safe.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ProvenUploads:
             start = number * WINDOW_BYTES
             data = self._inner.get_range(key, start, min(WINDOW_BYTES, size - start))
             if crc32c(data) != expected:
-                raise UploadDamaged(f"{key}: not what was sent arrived, from byte {start} on")
+                raise UploadDamaged(f"{key}: other bytes than those sent arrived, from byte {start} on")
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         created = self._inner.put_if_absent(key, data)
@@ -75,9 +75,9 @@ class ProvenUploads:
         try:
             arrived = self._inner.get(key, max_size=max(len(data), 1))
         except (ObjectNotFound, CorruptionError) as e:
-            raise UploadDamaged(f"{key}: not what was sent lies there: {e}") from e
+            raise UploadDamaged(f"{key}: the stored object is not the one that was sent: {e}") from e
         if arrived != data:
-            raise UploadDamaged(f"{key}: not what was sent arrived, or somebody has replaced it already")
+            raise UploadDamaged(f"{key}: other bytes than those sent arrived, or it was replaced already")
 
     def get(self, key: str, *, max_size: int) -> bytes:
         return self._inner.get(key, max_size=max_size)
@@ -102,7 +102,7 @@ class ProvenUploads:
 
 
 class _Sums:
-    """Checksums of what passes by, one for each `WINDOW_BYTES` and one for the rest."""
+    """Checksums of passing buffers, one for each `WINDOW_BYTES` and one for the rest."""
 
     def __init__(self) -> None:
         self.windows: list[int] = []

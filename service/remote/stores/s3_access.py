@@ -1,4 +1,4 @@
-"""Whose credentials a bucket is read with, in names alone: none of this is a secret. [P]"""
+"""Names of the credentials for a bucket: profile, role, provider; none of this is a secret. [P]"""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PROVIDER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """What a user says of credentials; empty, it is the AWS chain of the process.
+    """User's choice of credentials; empty, it is the AWS chain of the process.
 
     `profile` is one of the shared files. `role_arn` is a role to assume, with the profile's credentials or
-    the chain's. `provider` is ``module:callable`` and gives credentials itself, so nothing else goes with
+    the chain's. `provider` is ``module:callable`` and returns credentials itself, so nothing else goes with
     it. Raises `ConfigError`, which names the option.
     """
 

@@ -1,7 +1,7 @@
-"""Where an S3 bucket is: what the URL, the settings and the environment say together.
+"""Address of an S3 bucket, from the URL, the settings and the environment.
 
-One reading for everybody who talks to the bucket: the store (`obstore_store`) and the child that ends
-abandoned uploads (`abandoned_uploads`).
+Everything that talks to the bucket uses it: the store (`obstore_store`) and the child that aborts abandoned
+uploads (`abandoned_uploads`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from service.remote.stores.aws_credentials import read_profile
 
 
 class S3Address(NamedTuple):
-    """A bucket and a place in it.
+    """A bucket and a prefix in it.
 
     `prefix` has no ``/`` at its ends and is empty for the whole bucket; `endpoint` is None for AWS itself;
-    `by_path` says that the bucket's name is part of the path and not of the host name.
+    `by_path` puts the bucket's name into the path instead of the host name.
     """
 
     bucket: str
@@ -30,7 +30,7 @@ class S3Address(NamedTuple):
 
 
 def is_s3(url: str) -> bool:
-    """``s3a`` and ``s3n`` are what Hadoop's clients call the same thing."""
+    """Return whether the URL names S3; ``s3a`` and ``s3n`` are Hadoop's names for it."""
     return urlsplit(url).scheme in S3_SCHEMES
 
 
@@ -41,9 +41,9 @@ def s3_address(
     environ: Mapping[str, str],
     profile: str | None = None,
 ) -> S3Address:
-    """The address behind ``s3://bucket[/prefix]``; `endpoint` and `region` win over the environment.
+    """Return the address of ``s3://bucket[/prefix]``; `endpoint` and `region` win over the environment.
 
-    `profile` is one of the shared files that is asked for by name, if any.
+    `profile` is one of the shared files, where it was requested by name.
 
     Raises `ConfigError` for a URL that names no bucket and for shared AWS files that cannot be read.
     """
@@ -66,7 +66,7 @@ def s3_address(
 
 
 def _region(environ: Mapping[str, str], profile: str | None) -> str:
-    """A profile that is asked for by name says it before the environment does, as its keys do."""
+    """Return the region; a profile requested by name wins over the environment, as its keys do."""
     named = read_profile(environ, profile) if profile else None
     if named is not None and named.region:
         return named.region

@@ -1,7 +1,7 @@
-"""boto3's client for a bucket, found as `open_store` finds it: for what obstore lacks and what is rare.
+"""boto3's client for a bucket, configured as `open_store` configures its own: for calls that obstore lacks.
 
-boto3 holds the GIL for long and stays in memory, so nothing of it is loaded before a client is made, and no
-broker makes one in its own process.
+boto3 holds the GIL for long and stays in memory, so it is not loaded before a client is made, and no broker
+makes one in its own process.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 _REFUSALS: Final = (400, 401, 403, 404, 405, 501)
-"""Of these statuses only an operator can make another."""
+"""Statuses that only an operator can change."""
 _FILES: Final = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
 
 
 class NoSuchUpload(StorageError):
-    """The store knows no such upload, or no longer."""
+    """The upload does not exist, or does not any more."""
 
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """boto3's errors as ours."""
+    """Raise boto3's errors as ours."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -46,11 +46,10 @@ def translated(what: str) -> Iterator[None]:
 def s3_client(
     url: str, endpoint: str | None, region: str | None, environ: MutableMapping[str, str]
 ) -> tuple[Any, S3Address]:
-    """The client of ``s3://bucket[/prefix]``, and where that is; `environ` is the process's.
+    """Return the client of ``s3://bucket[/prefix]``, and its address; `environ` is the process's.
 
-    The shared AWS files are read the way `open_store` reads them and then hidden from boto3, whose own
-    reading has other rules: so this changes `environ`. Raises `ConfigError`, `StoreRefused` or
-    `StoreUnavailable`.
+    The shared AWS files are read the way `open_store` reads them and then hidden from boto3, which reads them
+    by other rules: so this changes `environ`. Raises `ConfigError`, `StoreRefused` or `StoreUnavailable`.
     """
     address = s3_address(url, endpoint, region, environ)
     with translated("credentials"):

@@ -1,8 +1,8 @@
-"""Whether an S3 store compares what arrives with what was signed: it is asked by sending it damage.
+"""Probe of whether an S3 store compares what arrives with what was signed: it sends damage.
 
-Every request is signed over the SHA-256 of its body. AWS refuses a body that has another one; some servers
-that speak S3 take it. obstore sends no such request, so this one is signed here (AWS Signature Version 4, the
-headers alone).
+Every request is signed over the SHA-256 of its body. AWS refuses a body that has another one; some
+S3-compatible servers accept it. obstore cannot send such a request, so this one is signed here (AWS Signature
+Version 4, headers only).
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class Keys(NamedTuple):
 
 
 def refuses_damage(address: S3Address, keys: Keys, key: str, now_ms: int) -> bool | None:
-    """Put an object as `key`, then the same with a damaged body. None where the store is to be asked again.
+    """Put an object as `key`, then the same with a damaged body; return None where the probe has to be
+    repeated.
 
-    A store that takes both does not compare, and of one that refuses both nobody knows: False. Whoever asks
-    removes the object.
+    False for a store that accepts both, so does not compare, and for one that refuses both, of which nothing
+    is learned. The caller deletes the object.
     """
     assert address.endpoint is not None
     try:
@@ -47,7 +48,7 @@ def refuses_damage(address: S3Address, keys: Keys, key: str, now_ms: int) -> boo
 
 
 def _put(address: S3Address, keys: Keys, key: str, now_ms: int, body: bytes) -> int:
-    """The status of the answer to a PUT of `body` that is signed for `_SENT`."""
+    """Return the status of a PUT of `body` that is signed for `_SENT`."""
     place = urlsplit(str(address.endpoint))
     path = "/".join(part for part in (place.path.rstrip("/"), address.bucket, address.prefix, key) if part)
     path = quote(path if path.startswith("/") else f"/{path}", safe="/-_.~")
@@ -75,7 +76,8 @@ def signed_headers(
     body: bytes,
     more: tuple[tuple[str, str], ...] = (),
 ) -> dict[str, str]:
-    """Headers of a request for S3 without a query. `path` is percent-encoded, names in `more` lower-case.
+    """Return the headers of a request for S3 without a query. `path` is percent-encoded, names in `more`
+    lower-case.
 
     Source: AWS General Reference, "Create a signed AWS API request".
     """

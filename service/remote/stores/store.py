@@ -1,4 +1,4 @@
-"""What Firn asks of an object store. [P]
+"""Protocol of an object store. [P]
 
 Every backend passes the same contract suite (tests/contract). Calls are synchronous and thread-safe, release
 the GIL while they wait, and are made from pool threads only, never from the event loop. Keys are
@@ -14,7 +14,7 @@ from service.base.types import Buffer
 
 
 class ObjectInfo(NamedTuple):
-    """What a listing says of one object. `etag` is empty where the backend has none."""
+    """One object in a listing. `etag` is empty where the backend has none."""
 
     key: str
     size: int
@@ -23,7 +23,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Tagged(NamedTuple):
-    """A whole object and what `put_if_match` knows this version of it by; only the store reads `tag`."""
+    """A whole object and the tag of this version for `put_if_match`; only the store interprets `tag`."""
 
     data: bytes
     tag: str
@@ -36,49 +36,53 @@ class ObjectStore(Protocol):
     """
 
     def put(self, key: str, data: Buffer) -> None:
-        """Write one object, replacing what was there; afterwards readers see all of it or, before, none."""
+        """Write one object, replacing any other; readers see all of it or, before, nothing of it."""
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         """Write one object of exactly `size` bytes from buffers of any size, without holding it in memory.
 
-        A single PUT when it fits one part, multipart otherwise. Whatever goes wrong (the store, the iterable,
-        a sum of parts that is not `size`) is raised, no object appears, and the multipart upload is aborted.
-        A buffer must not change after it was yielded.
+        A single PUT when it fits one part, multipart otherwise. Any error (the store's, the iterable's, parts
+        that do not add up to `size`) is raised, no object appears, and the multipart upload is aborted. A
+        buffer must not change after it was yielded.
         """
 
     def get(self, key: str, *, max_size: int) -> bytes:
-        """The whole object. `ObjectNotFound`; `CorruptionError` when it is larger than `max_size` bytes."""
+        """Return the whole object. Raises `ObjectNotFound`; `CorruptionError` when it exceeds `max_size`
+        bytes."""
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        """Exactly `length` (at least 1) bytes from `start`, possibly a view of the client's memory.
+        """Return exactly `length` (at least 1) bytes from `start`, possibly a view of the client's memory.
 
-        `ObjectNotFound`; `ObjectTruncated` when the object ends before ``start + length``.
+        Raises `ObjectNotFound`; `ObjectTruncated` when the object ends before ``start + length``.
         """
 
     def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
-        """The last `length` (at least 1) bytes, or the whole object if smaller, and the object's size."""
+        """Return the last `length` (at least 1) bytes, or the whole object if smaller, and the object's
+        size."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Size, time and tag of one object. `ObjectNotFound`."""
+        """Return size, time and tag of one object. Raises `ObjectNotFound`."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects below the folder `prefix` (``""`` for all), at any depth, in byte order of their keys."""
+        """Yield the objects below the folder `prefix` (``""`` for all), at any depth, in byte order of their
+        keys."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; a key that is not there is no error."""
+        """Delete objects; a missing key is not an error."""
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        """Write one object unless the key exists; False (and nothing written) when it does.
+        """Write one object unless the key exists; return False (and write nothing) when it does.
 
-        Where the first of two requests was done and its answer lost, False may stand for our own object:
-        `conditional.create` tells the two apart.
+        Where a first request was executed and its answer lost, False may mean our own object:
+        `conditional.create` tells.
         """
 
     def get_tagged(self, key: str, *, max_size: int) -> Tagged:
-        """The whole object with its tag. Raises as `get`."""
+        """Return the whole object with its tag. Raises as `get`."""
 
     def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
-        """Replace the object if it still is the one of `tag`; else `PreconditionFailed`, nothing written.
+        """Replace the object if its tag still is `tag`; otherwise raise `PreconditionFailed` and write
+        nothing.
 
-        After a lost answer that error, too, may stand for our own object: see `conditional.replace`.
+        After a lost answer that error, too, may mean our own object: see `conditional.replace`.
         """

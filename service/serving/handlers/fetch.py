@@ -52,7 +52,7 @@ from service.wire.fetch import (
 from service.wire.produce import TopicKey
 
 if TYPE_CHECKING:
-    from service.remote.reading.download import Hold
+    from service.remote.reading.download import ResponseHold
 
 FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
 MOST_AT_ONCE: Final = 250
@@ -105,7 +105,7 @@ def _refusal(context: RequestContext, error: ErrorCode, session_id: int = NO_SES
     return Response(cast("list[Part]", parts))
 
 
-def _release(holds: list[Hold]) -> None:
+def _release(holds: list[ResponseHold]) -> None:
     """The cold bytes of a response are out."""
     for hold in holds:
         hold.release()

@@ -25,8 +25,8 @@ from service.records.batch import BatchHeader, iter_headers
 from service.records.txn_rows import AbortedEntry, decode_rows
 from service.remote.format.block_table import BlockTable
 from service.remote.format.keys import TOPICS_KEY, HeadKey
-from service.remote.format.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.format.manifest_codec import TopicRow, Topics
+from service.remote.format.manifest import Load, Manifest, ManifestPage, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest_codec import TopicsFile, TopicsFileRow
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
 from service.remote.reading.object_reader import (
@@ -73,7 +73,7 @@ class Archive:
         self._read_committed = read_committed
         self._memory = Memory(0, 0) if memory is None else memory
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-plan")
-        self._topics: Topics | None = None
+        self._topics: TopicsFile | None = None
 
     def __enter__(self) -> Archive:
         return self
@@ -84,7 +84,7 @@ class Archive:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def topics(self) -> tuple[TopicRow, ...]:
+    def topics(self) -> tuple[TopicsFileRow, ...]:
         """The topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
         return self._listing().topics
 
@@ -92,7 +92,7 @@ class Archive:
         """The cluster that writes the archive, by `topics.json`."""
         return self._listing().cluster_id
 
-    def _listing(self) -> Topics:
+    def _listing(self) -> TopicsFile:
         if self._topics is None:
             try:
                 self._topics = open_topics(self.store)
@@ -118,7 +118,7 @@ class Archive:
         rows = [(row.name, row) for row in self.topics() if pattern.fullmatch(row.name)]
         return _distinct(_all_partitions(name, row) for name, row in rows)
 
-    def _topic(self, name: str) -> TopicRow:
+    def _topic(self, name: str) -> TopicsFileRow:
         """By name first: a topic may be called like another one's id."""
         for row in self.topics():
             if row.name == name:
@@ -228,9 +228,9 @@ class Archive:
 
     def loader(self, manifest: Manifest) -> Load:
         """Reads pages of this manifest; the last few are kept, as neighbours are asked for in turn."""
-        kept: dict[str, Page] = {}
+        kept: dict[str, ManifestPage] = {}
 
-        def load(ref: PageRef) -> Page:
+        def load(ref: PageRef) -> ManifestPage:
             page = kept.get(ref.key)
             if page is None:
                 page = open_page(self.store, ref, manifest)
@@ -314,7 +314,7 @@ def _key(manifest: Manifest) -> HeadKey:
     return HeadKey(manifest.topic_id, manifest.partition)
 
 
-def _all_partitions(asked: str, row: TopicRow) -> Iterator[ChosenPartition]:
+def _all_partitions(asked: str, row: TopicsFileRow) -> Iterator[ChosenPartition]:
     for partition in range(row.partitions):
         yield ChosenPartition(row.name, row.topic_id, partition, asked)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.manifest import Child, Load, Manifest, SegmentEntry
 from service.spark.selection import ALL_TIMES, Times, Window, takes_all_times, takes_times
 
@@ -139,13 +139,13 @@ def needs_blocks(entry: SegmentEntry, begin_offset: int, end_offset: int, times:
 
 
 def wanted_blocks(
-    blocks: Iterable[Block],
+    blocks: Iterable[LogBlock],
     times: Times,
     begin_offset: int,
     end_offset: int,
     first_byte: int = 0,
     end_byte: int | None = None,
-) -> list[Block]:
+) -> list[LogBlock]:
     """The blocks that begin in the byte range and may hold a wanted row."""
     return [
         block
@@ -208,10 +208,10 @@ def _units(candidate: Candidate) -> Iterator[_Unit]:
         extra = 0
 
 
-def _runs(blocks: Iterable[Block]) -> Iterator[tuple[Block, Block]]:
+def _runs(blocks: Iterable[LogBlock]) -> Iterator[tuple[LogBlock, LogBlock]]:
     """First and last of each run of blocks that touch."""
-    first: Block | None = None
-    last: Block | None = None
+    first: LogBlock | None = None
+    last: LogBlock | None = None
     for block in blocks:
         if last is None or block.position != last.end:
             if first is not None and last is not None:

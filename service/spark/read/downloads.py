@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.format.block_table import Block
+from service.remote.format.block_table import LogBlock
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.object_reader import footer_of, open_footer_of
@@ -45,7 +45,7 @@ class _Run(NamedTuple):
     """
 
     number: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[LogBlock, ...]
     is_known: bool = False
 
     @property
@@ -64,7 +64,7 @@ class _Opened(NamedTuple):
     `has_markers` is False where no record is a control record or may belong to an aborted transaction.
     """
 
-    blocks: list[Block]
+    blocks: list[LogBlock]
     data: memoryview | None
     has_markers: bool = True
 
@@ -163,7 +163,7 @@ class Downloads:
             ends = _has_gap if is_known else self._is_enough
             self._runs += ((_Run(number, run, is_known), opened.data) for run in _runs(blocks, ends))
 
-    def _is_enough(self, run: list[Block], block: Block) -> bool:
+    def _is_enough(self, run: list[LogBlock], block: LogBlock) -> bool:
         """One GET fetches blocks that touch, so many bytes of them; a larger block is fetched by itself."""
         return block.position != run[-1].end or block.end - run[0].position > self._fetch_bytes
 
@@ -231,18 +231,20 @@ class Downloads:
         self._lost(message)
 
 
-def _is_dense(block: Block) -> bool:
+def _is_dense(block: LogBlock) -> bool:
     """Whether every offset of the block is that of a record: none compacted away."""
     return block.record_count == block.last_offset - block.first_offset + 1
 
 
-def _has_gap(run: list[Block], block: Block) -> bool:
+def _has_gap(run: list[LogBlock], block: LogBlock) -> bool:
     return block.first_offset != run[-1].last_offset + 1
 
 
-def _runs(blocks: Iterable[Block], ends: Callable[[list[Block], Block], bool]) -> Iterator[tuple[Block, ...]]:
+def _runs(
+    blocks: Iterable[LogBlock], ends: Callable[[list[LogBlock], LogBlock], bool]
+) -> Iterator[tuple[LogBlock, ...]]:
     """Blocks in runs; `ends` says whether a run so far ends before a block."""
-    run: list[Block] = []
+    run: list[LogBlock] = []
     for block in blocks:
         if run and ends(run, block):
             yield tuple(run)

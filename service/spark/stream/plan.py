@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from service.base.clock import Clock, SystemClock
 from service.remote.format.block_table import BlockTable
-from service.remote.format.manifest import Page, PageRef, SegmentEntry
+from service.remote.format.manifest import ManifestPage, PageRef, SegmentEntry
 from service.spark.errors import DataLossError
 from service.spark.parallelism import parallelism_of
 from service.spark.plan.archive import Archive
@@ -296,7 +296,7 @@ def _by_bytes(
     return share_out(backlogs, sizes, limit, take)
 
 
-def _no_pages(ref: PageRef) -> Page:
+def _no_pages(ref: PageRef) -> ManifestPage:
     raise AssertionError(f"{ref.key} of no manifest")
 
 

@@ -19,11 +19,11 @@ from crc32c import crc32c
 from service.records.batch import iter_headers
 from service.remote.format.block_table import BatchFacts, build_block_table
 from service.remote.format.keys import MetadataKey, head_key, metadata_key
-from service.remote.format.manifest import Limits, Manifest, Page
+from service.remote.format.manifest import Manifest, ManifestLimits, ManifestPage
 from service.remote.format.manifest_codec import (
     ClusterFile,
     MetadataRef,
-    TopicRow,
+    TopicsFileRow,
     encode_cluster,
     encode_head,
     encode_manifest,
@@ -84,7 +84,7 @@ def segment(number: int) -> PlannedObject:
     )
 
 
-def _stamped_page(page: Page) -> bytes:
+def _stamped_page(page: ManifestPage) -> bytes:
     """The page with a stamp: as they were written before a page had to be a function of its segments."""
     return encode_page(replace(page, stamp=STAMP))
 
@@ -98,7 +98,7 @@ def content() -> dict[str, bytes]:
     files = {
         "cluster.json": encode_cluster(ClusterFile(CLUSTER_ID, STAMP, metadata)),
         "topics.json": encode_topics(
-            CLUSTER_ID, 41, [TopicRow(TOPIC, TOPIC_ID, 3, {"remote.storage.enable": "true"})], STAMP
+            CLUSTER_ID, 41, [TopicsFileRow(TOPIC, TOPIC_ID, 3, {"remote.storage.enable": "true"})], STAMP
         ),
         metadata.key: snapshot,
     }
@@ -111,7 +111,7 @@ def content() -> dict[str, bytes]:
             leader_epoch=2,
             new_uuid=lambda number=number: UUID(int=100 + number),  # type: ignore[misc]
             encode_page=_stamped_page,
-            limits=Limits(entries=3, page_refs=2),
+            limits=ManifestLimits(entries=3, page_refs=2),
             stamp=STAMP,
         )
         files.update((ref.key, data) for _, ref, data in change.pages)

@@ -21,7 +21,7 @@ from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 from service.remote.format.keys import HeadKey, SegmentKey, parse_key
-from service.remote.format.manifest import Limits, live_segments
+from service.remote.format.manifest import ManifestLimits, live_segments
 from service.remote.reading.object_reader import open_page, open_published, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectStore
@@ -106,7 +106,7 @@ def batch(base_offset: int, codec: Codec = Codec.NONE) -> bytes:
 @pytest.fixture
 def bucket() -> Bucket:
     """Pages of two levels, a start inside a segment, transactions, gzip, what is no text."""
-    bucket = Bucket(limits=Limits(entries=2, page_refs=2))
+    bucket = Bucket(limits=ManifestLimits(entries=2, page_refs=2))
     bucket.topic("events", 2)
     for number in range(11):
         base = bucket.end("events")

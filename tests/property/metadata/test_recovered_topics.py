@@ -14,7 +14,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.records import ConfigRecord, PartitionRecord, TombstoneRecord, TopicRecord
 from service.remote.catalog import CatalogEntry
-from service.remote.format.manifest_codec import TopicRow, Topics
+from service.remote.format.manifest_codec import TopicsFile, TopicsFileRow
 from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 
 NAMES = ["a", "b", "c"]
@@ -54,12 +54,12 @@ def image_of(made: dict[UUID, tuple[str, int, str]], dead: set[UUID]) -> Metadat
     return MetadataDelta(MetadataImage()).replay_all(records).build(OFFSET, 1, 0)  # type: ignore[arg-type]
 
 
-def listed_of(made: dict[UUID, tuple[str, int, str]], offset: int) -> Topics:
+def listed_of(made: dict[UUID, tuple[str, int, str]], offset: int) -> TopicsFile:
     rows = tuple(
-        TopicRow(name, topic_id, count, {"retention.ms": retention_ms})
+        TopicsFileRow(name, topic_id, count, {"retention.ms": retention_ms})
         for topic_id, (name, count, retention_ms) in made.items()
     )
-    return Topics("c", offset, rows)
+    return TopicsFile("c", offset, rows)
 
 
 @given(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.remote.format import keys
-from service.remote.format.manifest import Limits, Manifest, SegmentEntry, live_segments
+from service.remote.format.manifest import Manifest, ManifestLimits, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import (
     decode_head,
     decode_manifest,
@@ -183,7 +183,7 @@ def test_a_chain_with_pages_behaves_as_a_plain_list(
                 leader_epoch=1,
                 new_uuid=lambda: UUID(int=rng.getrandbits(128)),
                 encode_page=encode_page,
-                limits=Limits(*limits),
+                limits=ManifestLimits(*limits),
             )
             pages.update((ref.key, data) for _, ref, data in change.pages)
             manifest = change.manifest

@@ -122,7 +122,7 @@ class ModelLog:
         self.checkpointed_mark = min(self.checkpointed_mark, end)
         self.log_start_offset = min(self.log_start_offset, end)
 
-    def let_go(self, offset: int) -> None:
+    def release(self, offset: int) -> None:
         """Local records below `offset` go, as they are archived."""
         if offset > self.base:
             del self.records[: offset - self.base]

@@ -428,7 +428,7 @@ class World:
         for broker in self.brokers.values():
             if broker.is_alive and tip in broker.leaders:
                 log = broker.logs[tip]
-                log.let_go(min(self.oracle.tiered[tip], log.high_watermark))
+                log.release(min(self.oracle.tiered[tip], log.high_watermark))
 
     def _do_delete(self) -> None:
         """DeleteRecords at the leader."""

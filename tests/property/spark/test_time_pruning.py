@@ -12,7 +12,7 @@ from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
 from service.records.decode import iter_records
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.remote.reading.object_reader import open_footer_of
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import Downloads
@@ -72,7 +72,7 @@ def test_a_pruned_plan_reads_the_rows_of_one_that_is_not(
     bounds: list[tuple[int | None, int | None]],
     block_bytes: int,
 ) -> None:
-    bucket = Bucket(block_bytes=block_bytes, limits=Limits(entries=2, page_refs=2))
+    bucket = Bucket(block_bytes=block_bytes, limits=ManifestLimits(entries=2, page_refs=2))
     bucket.topic("t")
     log = b""
     for number, parts in enumerate(segments):
@@ -104,9 +104,9 @@ def test_a_pruned_plan_reads_the_rows_of_one_that_is_not(
         assert rows(bucket, bucket.plan(where, subscribe="t")) == expected
 
 
-def days(count: int, *, value_bytes: int = 100, limits: Limits | None = None) -> Bucket:
+def days(count: int, *, value_bytes: int = 100, limits: ManifestLimits | None = None) -> Bucket:
     """A segment a day, of 200 records a second apart."""
-    bucket = Bucket(block_bytes=20_000, limits=limits or Limits())
+    bucket = Bucket(block_bytes=20_000, limits=limits or ManifestLimits())
     bucket.topic("t")
     for day in range(count):
         first = START_MS + day * DAY_MS
@@ -121,7 +121,7 @@ def between(begin_ms: int, end_ms: int) -> str:
 
 
 def test_younger_segments_and_their_pages_are_not_read() -> None:
-    bucket = days(40, limits=Limits(entries=4, page_refs=4))
+    bucket = days(40, limits=ManifestLimits(entries=4, page_refs=4))
     begin = START_MS + 9 * DAY_MS
     splits = bucket.plan(between(begin, begin + DAY_MS), subscribe="t")
     assert [piece.entry.base_offset for split in splits for piece in split.pieces] == [1800]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.tiering.fence import NotNamed
 from service.tiering.steps import CommitStep
 from tests.property.tiering.test_commit_protocol import FAULTS, GRACE_MS, SIM_SETTINGS, LateStore
@@ -37,7 +37,9 @@ class Simulation:
         self.bucket = LateStore(rng)
         self.partitions = rng.choice((1, 2, 3))
         self.quorum = Quorum({"events": TOPIC}, self.partitions)
-        limits = rng.choice((Limits(), Limits(2, 2), Limits(2, 2), Limits(3, 3)))
+        limits = rng.choice(
+            (ManifestLimits(), ManifestLimits(2, 2), ManifestLimits(2, 2), ManifestLimits(3, 3))
+        )
         retention_bytes = rng.choice((-1, -1, 4000, 9000))
         commit_segments = rng.choice((1, 3, 16))
         self.members = [

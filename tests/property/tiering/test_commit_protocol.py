@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from service.base.threads import SystemThreads
 from service.base.types import Buffer, TopicIdPartition
 from service.controller_client.remote_log_catalog import Registration
-from service.remote.format.manifest import Limits
-from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.format.manifest import ManifestLimits
+from service.remote.format.manifest_codec import Head, TopicsFileRow, decode_head
 from service.remote.format.stamp import Writer
 from service.remote.stores.errors import PreconditionFailed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
@@ -91,7 +91,7 @@ class Simulation:
         self.bucket = LateStore(rng)
         self.catalog = MemoryCatalog() if kind == "memory" else ImageCatalog()
         partitions = rng.choice((1, 1, 2))
-        limits = rng.choice((Limits(), Limits(2, 2), Limits(3, 3)))
+        limits = rng.choice((ManifestLimits(), ManifestLimits(2, 2), ManifestLimits(3, 3)))
         retention_bytes = rng.choice((-1, -1, 4000, 9000))
         commit_segments = rng.choice((1, 3, 16))
         self.nodes = [
@@ -122,7 +122,7 @@ class Simulation:
             node.topics = self.topics  # type: ignore[method-assign]
 
     def topics(self) -> TopicsSnapshot:
-        row = TopicRow("events", UUID(int=7), len(self.leaders), {})
+        row = TopicsFileRow("events", UUID(int=7), len(self.leaders), {})
         return TopicsSnapshot(1, {row.topic_id}, lambda: [row])
 
     def replicas(self, partition: int) -> list[Replica]:

@@ -16,7 +16,7 @@ from service.base.clock import ManualClock
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.remote.format.keys import ManifestKey, SegmentKey, manifest_key, segment_key
-from service.remote.format.manifest import Limits, PageRef
+from service.remote.format.manifest import ManifestLimits, PageRef
 from service.remote.format.manifest_codec import decode_head, encode_head
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.store_clock import MAX_SKEW_MS
@@ -204,7 +204,7 @@ def do(world: World, operation: Operation, replica: Replica) -> Callable[[], boo
 def test_every_step_that_does_not_need_a_harmed_object_goes_on(
     tmp_path: Path, kind: str, harm: Harm, operation: Operation
 ) -> None:
-    world = World(tmp_path, partitions=0, limits=Limits(2, 2))
+    world = World(tmp_path, partitions=0, limits=ManifestLimits(2, 2))
     hit, other = archived(world, "hit"), archived(world, "other")
     key = KINDS[kind](world, hit)
     held = {one.key for one in world.live(hit)}
@@ -230,7 +230,7 @@ def test_every_step_that_does_not_need_a_harmed_object_goes_on(
 def test_a_harmed_object_keeps_nothing_of_others_from_being_deleted_or_swept(
     tmp_path: Path, kind: str, harm: Harm
 ) -> None:
-    world = World(tmp_path, partitions=0, limits=Limits(2, 2))
+    world = World(tmp_path, partitions=0, limits=ManifestLimits(2, 2))
     hit, other, gone = archived(world, "a-hit"), archived(world, "other"), archived(world, "gone")
     key = KINDS[kind](world, hit)
     hurt(world, key, harm)
@@ -252,7 +252,7 @@ def test_a_harmed_object_keeps_nothing_of_others_from_being_deleted_or_swept(
 def test_delete_records_into_a_page_that_cannot_be_read_goes_to_its_border_and_is_told(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path, partitions=0, limits=Limits(2, 8))
+    world = World(tmp_path, partitions=0, limits=ManifestLimits(2, 8))
     replica = archived(world, "hit")
     second = world.manifest(replica).pages[1]
     world.bucket.delete([second.key])

@@ -34,7 +34,7 @@ from service.remote.format.keys import (
     parse_key,
     segment_key,
 )
-from service.remote.format.manifest import Limits, live_segments
+from service.remote.format.manifest import ManifestLimits, live_segments
 from service.remote.format.manifest_codec import ClusterFile, MetadataRef
 from service.remote.reading.object_reader import open_page, open_published, open_topics
 from service.remote.stores.memory_store import MemoryStore
@@ -147,7 +147,7 @@ def partition_records(store: ObjectStore, place: Place) -> tuple[int, bytes] | N
 def make_archive(tmp: Path) -> Archive:
     """Two partitions of "events", one with two levels of pages, one that begins within a page; "other", made
     after the older copy; "gone", deleted; "again", deleted and made again under its name."""
-    world = World(tmp, partitions=2, limits=Limits(entries=3, page_refs=2))
+    world = World(tmp, partitions=2, limits=ManifestLimits(entries=3, page_refs=2))
     world.topic_configs = {"events": {"retention.ms": "-1"}, "other": {"retention.ms": "86400000"}}
     long, masked = world.replicas
     gone = world.add(TopicIdPartition(GONE, "gone", 0))

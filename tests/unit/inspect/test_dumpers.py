@@ -38,7 +38,7 @@ from service.records.batch import Codec
 from service.records.builder import BatchBuilder, build_batch
 from service.remote.format import manifest_codec as codec
 from service.remote.format.block_table import BatchFacts, build_block_table
-from service.remote.format.manifest import Limits, Manifest, SegmentEntry
+from service.remote.format.manifest import Manifest, ManifestLimits, SegmentEntry
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
 
 TOPIC_ID = UUID("6f8a1c3e-0000-4000-8000-000000000001")
@@ -81,7 +81,7 @@ def segment_object() -> PlannedObject:
     )
 
 
-def manifest(segments: int, limits: Limits | None = None) -> tuple[Manifest, list[tuple[str, bytes]]]:
+def manifest(segments: int, limits: ManifestLimits | None = None) -> tuple[Manifest, list[tuple[str, bytes]]]:
     """A manifest of segments of ten offsets each, and its pages as objects."""
     entries = []
     for number in range(segments):
@@ -90,7 +90,11 @@ def manifest(segments: int, limits: Limits | None = None) -> tuple[Manifest, lis
         key = f"data/{TOPIC_ID}/2/{base:020d}-{last:020d}-{3:010d}-{uuid}.seg"
         entries.append(SegmentEntry(base, last, 2000, 1000, 55, last, ((3, 0),), key, 1500, 12))
     change = Manifest("cluster", TOPIC_ID, "flights", 2).append(
-        entries, leader_epoch=3, new_uuid=uuid4, encode_page=codec.encode_page, limits=limits or Limits()
+        entries,
+        leader_epoch=3,
+        new_uuid=uuid4,
+        encode_page=codec.encode_page,
+        limits=limits or ManifestLimits(),
     )
     return change.manifest, [(ref.key, data) for _, ref, data in change.pages]
 
@@ -286,7 +290,7 @@ class TestBucket:
         assert shown(put(tmp_path, "downloaded", b"".join(planned.parts())))["kind"] == "segment object"
 
     def test_a_manifest_and_its_pages(self, tmp_path: Path) -> None:
-        made, pages = manifest(7, Limits(entries=3))
+        made, pages = manifest(7, ManifestLimits(entries=3))
         document = shown(put(tmp_path, made.key(uuid4()), codec.encode_manifest(made)))
         assert (document["kind"], document["segment_count"], document["end_offset"]) == ("manifest", 7, 70)
         assert [len(document["pages"]), len(document["segments"])] == [2, 1]
@@ -295,7 +299,7 @@ class TestBucket:
             assert (page["kind"], page["level"], len(page["children"])) == ("manifest page", 0, 3)
 
     def test_a_page_of_pages_and_one_that_was_downloaded(self, tmp_path: Path) -> None:
-        _, pages = manifest(10, Limits(entries=1, page_refs=2))
+        _, pages = manifest(10, ManifestLimits(entries=1, page_refs=2))
         upper = [(key, data) for key, data in pages if "-01-" in key]
         for number, (_, data) in enumerate(upper):
             page = shown(put(tmp_path, f"{number}.json.gz", data))
@@ -312,7 +316,7 @@ class TestBucket:
             == "abc"
         )
         topics = codec.encode_topics(
-            "abc", 5, [codec.TopicRow("flights", TOPIC_ID, 4, {"retention.ms": "-1"})]
+            "abc", 5, [codec.TopicsFileRow("flights", TOPIC_ID, 4, {"retention.ms": "-1"})]
         )
         assert shown(put(tmp_path, "topics.json", topics))["topics"][0]["configs"] == {"retention.ms": "-1"}
 
@@ -332,7 +336,7 @@ def _created(path: Path) -> FileHandle:
 
 def every_file(root: Path) -> list[Path]:
     """One sound file of every binary or structured format."""
-    made, pages = manifest(7, Limits(entries=3))
+    made, pages = manifest(7, ManifestLimits(entries=3))
     data = codec.encode_manifest(made)
     planned = segment_object()
     snapshot_file(root, SnapshotId(64, 3))
@@ -354,7 +358,7 @@ def every_file(root: Path) -> list[Path]:
         put(root, pages[0][0], pages[0][1]),
         put(root, "HEAD", codec.encode_head(codec.head_of(made, made.key(uuid4()), data))),
         put(root, "cluster.json", codec.encode_cluster(codec.ClusterFile("abc"))),
-        put(root, "topics.json", codec.encode_topics("abc", 5, [codec.TopicRow("a", TOPIC_ID, 4, {})])),
+        put(root, "topics.json", codec.encode_topics("abc", 5, [codec.TopicsFileRow("a", TOPIC_ID, 4, {})])),
     ]
 
 

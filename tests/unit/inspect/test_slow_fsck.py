@@ -11,7 +11,7 @@ from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.inspect.fsck import fsck
 from service.remote.format.keys import HeadKey, head_key
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, Tagged
 from tests.unit.inspect.archives import copy_metadata
@@ -75,7 +75,7 @@ class SlowStore(MemoryStore):
 
 def written(tmp_path: Path, pace: int, kept: int, segments: int = 0) -> tuple[SlowStore, World]:
     store = SlowStore(pace, kept)
-    node = World(tmp_path / "disk", store, limits=Limits(entries=3, page_refs=2))
+    node = World(tmp_path / "disk", store, limits=ManifestLimits(entries=3, page_refs=2))
     node.fill(segments or kept)
     node.run()
     node.clock.advance(node.settings.topics_debounce_ms)

@@ -21,8 +21,8 @@ from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
 from service.remote.format.documents import seal
 from service.remote.format.keys import MetadataKey, SegmentKey, head_key, metadata_key, segment_key
-from service.remote.format.manifest import Limits
-from service.remote.format.manifest_codec import TopicRow, encode_topics
+from service.remote.format.manifest import ManifestLimits
+from service.remote.format.manifest_codec import TopicsFileRow, encode_topics
 from service.remote.format.segment_object import decode_footer, encode_footer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
@@ -315,8 +315,8 @@ def test_cluster_json_names_the_copy_of_the_last_life_not_of_the_greatest_offset
 def test_two_topics_of_one_name_or_id_are_damage(world: World) -> None:
     world.topic_configs = {"events": {"retention.ms": "-1"}}
     copy_metadata(world)
-    events = TopicRow("events", world.topic_ids["events"], 2, {})
-    for other in (TopicRow("events", UUID(int=98), 1, {}), TopicRow("e", events.topic_id, 2, {})):
+    events = TopicsFileRow("events", world.topic_ids["events"], 2, {})
+    for other in (TopicsFileRow("events", UUID(int=98), 1, {}), TopicsFileRow("e", events.topic_id, 2, {})):
         world.bucket.put("topics.json", encode_topics(CLUSTER, 1, [events, other]))
         [error] = fsck(world.bucket).errors
         assert (error.where, "two topics are" in error.what) == ("topics.json", True)
@@ -328,7 +328,7 @@ def test_two_topics_of_one_name_or_id_are_damage(world: World) -> None:
 
 
 def test_a_page_is_made_of_the_upload_that_it_listed_where_one_was_made_twice(tmp_path: Path) -> None:
-    world = World(tmp_path / "disk", limits=Limits(entries=3))
+    world = World(tmp_path / "disk", limits=ManifestLimits(entries=3))
     world.fill(5)
     world.run()
     [replica] = world.replicas

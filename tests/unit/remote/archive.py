@@ -10,9 +10,9 @@ from uuid import UUID
 from service.base.types import TopicIdPartition
 from service.records.batch import iter_headers
 from service.records.builder import build_batch
-from service.remote.format.block_table import BatchFacts, Block, BlockTableBuilder
+from service.remote.format.block_table import BatchFacts, BlockTableBuilder, LogBlock
 from service.remote.format.keys import head_key
-from service.remote.format.manifest import Limits, Manifest, PageRef, SegmentEntry
+from service.remote.format.manifest import Manifest, ManifestLimits, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import encode_head, encode_manifest, encode_page, head_of
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
 from service.remote.reading.object_reader import entry_of, open_page
@@ -34,7 +34,7 @@ def batch_of(base_offset: int, count: int, value_bytes: int, epoch: int, timesta
     return bytes(data)
 
 
-def blocks_of(log: bytes, target_bytes: int) -> tuple[Block, ...]:
+def blocks_of(log: bytes, target_bytes: int) -> tuple[LogBlock, ...]:
     builder = BlockTableBuilder(target_bytes)
     for header in iter_headers(log):
         facts = BatchFacts(
@@ -87,7 +87,7 @@ class Archive:
 
     store: ObjectStore
     seed: int = 1
-    limits: Limits = field(default_factory=Limits)
+    limits: ManifestLimits = field(default_factory=ManifestLimits)
     block_bytes: int = 4096
     log: bytearray = field(default_factory=bytearray)
     next_offset: int = 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
-from service.remote.stores.breaker import Breaker, BreakerSettings, State, is_failure
+from service.remote.stores.breaker import Breaker, BreakerSettings, BreakerState, is_failure
 from service.remote.stores.errors import (
     AccessRefused,
     AccountRefused,
@@ -31,7 +31,7 @@ def opened(at_ms: int = 0) -> Breaker:
     breaker = Breaker(STEADY)
     for _ in range(3):
         breaker.failed(DOWN, "k", began_ms=at_ms, now_ms=at_ms)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 
@@ -41,7 +41,7 @@ def test_failures_in_a_row_open_it_and_an_answer_between_them_does_not() -> None
         assert not breaker.failed(DOWN, "k", began_ms=now, now_ms=now)
         assert not breaker.failed(DOWN, "k", began_ms=now, now_ms=now)
         breaker.answered()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     assert breaker.reason is None
     assert [
         breaker.failed(StoreThrottled(text), "k", began_ms=30, now_ms=30) for text in ("a", "b", "c")
@@ -83,9 +83,9 @@ def test_what_began_before_it_opened_makes_no_pause_longer_and_may_close_it() ->
     breaker = opened(at_ms=50)
     assert breaker.wait_ms(150) == 0
     assert not breaker.failed(DOWN, "k", began_ms=10, now_ms=160), "a slow call of the same outage"
-    assert breaker.state is State.TRYING
+    assert breaker.state is BreakerState.TRYING
     assert breaker.answered()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_one_object_that_times_out_again_and_again_is_no_outage_and_several_are() -> None:
@@ -120,5 +120,5 @@ def test_whatever_happens_a_call_may_go_again_within_the_longest_pause(
             breaker.failed(DOWN, "k", began_ms=now, now_ms=now, uniform=uniform)
         else:
             breaker.answered()
-        assert (breaker.reason is None) == (breaker.state is State.CLOSED)
+        assert (breaker.reason is None) == (breaker.state is BreakerState.CLOSED)
     assert breaker.wait_ms(now) <= max(settings.longest_pause_ms * 1.3, settings.trial_ms)

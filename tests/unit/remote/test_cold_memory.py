@@ -48,7 +48,7 @@ def test_64_readers_download_hardly_more_than_they_are_served(world: World) -> N
                 served += sum(map(len, read.data))
                 at[n] = read.next_offset
     assert all(position == entry.last_offset + 1 for position, entry in zip(at, entries, strict=True))
-    assert world.reader.stats().flights.downloaded_bytes <= 1.3 * served
+    assert world.reader.stats().downloads.downloaded_bytes <= 1.3 * served
 
 
 def test_a_read_that_took_too_long_keeps_no_chunk_for_a_stream_that_is_forgotten(world: World) -> None:
@@ -61,7 +61,7 @@ def test_a_read_that_took_too_long_keeps_no_chunk_for_a_stream_that_is_forgotten
     for read in reads:
         assert read.result(20).data
     settle(world)
-    slots = set(world.reader._flights._chunks._slots.values())
+    slots = set(world.reader._downloads._chunks._slots.values())
     assert sum(slot.readers for slot in slots) == 1
 
 
@@ -74,7 +74,7 @@ def test_clients_that_take_nothing_leave_room_for_the_next_one(world: World) -> 
         assert share > 0
         future = world.reader.read(TIP, world.archive.manifest_key, entry.base_offset, share)
         kept.append(future.result(20))
-        held = world.reader.stats().flights
+        held = world.reader.stats().downloads
         assert held.cached_bytes + held.in_flight_bytes <= budget
         assert held.sending_bytes <= budget // 2 + CHUNK
     settle(world)
@@ -95,7 +95,7 @@ def test_a_small_slice_does_not_keep_its_chunk_in_memory(world: World) -> None:
     read = world.start(0, 1).result(20)
     size = sum(map(len, read.data))
     assert size < BLOCK
-    assert world.reader.stats().flights.sending_bytes == size
+    assert world.reader.stats().downloads.sending_bytes == size
 
 
 def test_what_a_response_holds_is_free_when_it_is_out_or_forgotten(world: World) -> None:
@@ -129,10 +129,10 @@ def test_what_a_read_waited_for_is_free_without_the_collector(world: World) -> N
         gone = weakref.ref(future)
         del future
         until(lambda: gone() is None)
-        before = world.reader.stats().flights.sending_bytes
+        before = world.reader.stats().downloads.sending_bytes
         assert before
         del read
-        until(lambda: world.reader.stats().flights.sending_bytes == 0)
+        until(lambda: world.reader.stats().downloads.sending_bytes == 0)
     finally:
         gc.enable()
 
@@ -149,8 +149,8 @@ def test_a_download_waits_for_room_and_goes_when_a_response_is_out(world: World)
         settle(world)
     for read in kept:
         read.hold.release()
-    assert world.reader.stats().flights.sending_bytes == 0
-    assert world.reader.stats().flights.in_flight_bytes == 0
+    assert world.reader.stats().downloads.sending_bytes == 0
+    assert world.reader.stats().downloads.in_flight_bytes == 0
 
 
 def slot(name: str, size: int = 10) -> Slot:
@@ -163,7 +163,7 @@ def test_what_was_read_to_its_end_goes_first_and_what_is_being_read_goes_last() 
     for one in (wanted, idle, consumed, newest):
         cache.put(one)
     cache.move(None, wanted, consumed=False)
-    cache.consumed(consumed)
+    cache.mark_consumed(consumed)
     gone = []
     for name in ("a", "b", "c"):
         extra = slot(name)
@@ -180,7 +180,7 @@ def test_what_is_held_stays_in_the_account_when_it_leaves_the_cache() -> None:
     cache.hold(held)
     cache.clear()
     assert (cache.cached_bytes, cache.used_bytes, cache.sending_bytes) == (0, 10, 10)
-    cache.let_go([held], 0)
+    cache.release([held], 0)
     assert cache.used_bytes == cache.sending_bytes == 0
 
 
@@ -202,7 +202,7 @@ def test_the_account_is_right_after_whatever_happens(seed: int) -> None:
                 cache.copy(copied)
                 holds.append(([one], copied))
             case 2 if holds:
-                cache.let_go(*holds.pop(rng.randrange(len(holds))))
+                cache.release(*holds.pop(rng.randrange(len(holds))))
             case 3:
                 stream, after = rng.randrange(6), rng.choice([None, one])
                 cache.move(at[stream], after, consumed=rng.random() < 0.5)

@@ -41,8 +41,8 @@ class Source:
         self.given = 0
         self.failure: FirnError | None = None
 
-    def fetch(self, *, anew: bool) -> S3Credential:
-        self.asked.append(anew)
+    def fetch(self, *, fresh: bool) -> S3Credential:
+        self.asked.append(fresh)
         if self.failure is not None:
             raise self.failure
         self.given += 1
@@ -152,7 +152,7 @@ def test_keys_that_are_set_in_the_environment_later_are_found_when_the_old_ones_
     assert held().get("token") == "u"
     del environ["AWS_SECRET_ACCESS_KEY"]
     with pytest.raises(StoreRefused, match="both of them"):
-        source.fetch(anew=True)
+        source.fetch(fresh=True)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_profile_by_name_comes_before_the_environment(tmp_path: Path) -> None:
     for profile, key in ((None, "e"), ("one", "1"), ("two", "2")):
         source = credential_source(environ, S3Access(profile), "x")
         assert source is not None
-        assert source.fetch(anew=False)["access_key_id"] == key
+        assert source.fetch(fresh=False)["access_key_id"] == key
     with pytest.raises(ConfigError, match=r"aws.profile: no profile 'three'"):
         credential_source(environ, S3Access("three"), "x")
     with pytest.raises(ConfigError, match=r"aws.profile: the profile 'bare' has no credentials"):
@@ -220,14 +220,14 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_provider_of_the_users_own_is_asked(provider: SimpleNamespace) -> None:
     source = credential_source({}, S3Access(provider="my_keys:giver.credentials"), "x")
     assert source is not None
-    assert source.fetch(anew=False) == GIVEN
+    assert source.fetch(fresh=False) == GIVEN
     ends = datetime.now(timezone(timedelta(hours=2)))
     provider.giver.credentials = lambda: {**GIVEN, "token": "t", "expires_at": ends}
     # The callable of the beginning: a module is not looked at twice.
-    assert source.fetch(anew=True)["expires_at"] is None
+    assert source.fetch(fresh=True)["expires_at"] is None
     again = credential_source({}, S3Access(provider="my_keys:giver.credentials"), "x")
     assert again is not None
-    assert again.fetch(anew=True) == {**GIVEN, "token": "t", "expires_at": ends}
+    assert again.fetch(fresh=True) == {**GIVEN, "token": "t", "expires_at": ends}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_a_provider_gives_is_checked_and_never_shown(provider: SimpleNamesp
     source = credential_source({}, S3Access(provider="my_keys:giver.credentials"), "x")
     assert source is not None
     with pytest.raises(ConfigError, match=r"my_keys:giver\.credentials") as e:
-        source.fetch(anew=False)
+        source.fetch(fresh=False)
     assert "hid" not in str(e.value)
 
 
@@ -264,7 +264,7 @@ def test_a_provider_that_fails_is_asked_again_and_one_that_is_not_there_is_refus
     source = credential_source({}, S3Access(provider="my_keys:giver.credentials"), "x")
     assert source is not None
     with pytest.raises(StoreUnavailable, match="OSError: its vault is away"):
-        source.fetch(anew=False)
+        source.fetch(fresh=False)
     for name in ("nowhere:f", "my_keys:nothing", "my_keys:number"):
         with pytest.raises(ConfigError, match=rf"aws.credentials.provider {name}"):
             credential_source({}, S3Access(provider=name), "x")

@@ -13,7 +13,7 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.disk import Space
 from service.base.types import Buffer
-from service.remote.reading.disk_cache import LOCK_NAME, DiskCache, Kept
+from service.remote.reading.disk_cache import LOCK_NAME, CacheableChunk, DiskCache
 from service.remote.stores.errors import StoreUnavailable
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
@@ -48,7 +48,7 @@ class WithDisk(World):
         return bytes(got)
 
     def downloads(self) -> int:
-        return self.reader.stats().flights.downloaded_bytes
+        return self.reader.stats().downloads.downloaded_bytes
 
     def chunks(self) -> list[Path]:
         return sorted(self.folder.glob("*.chunk"))
@@ -69,7 +69,7 @@ def test_what_memory_has_no_room_for_is_read_from_disk_the_second_time(world: Wi
     for _ in range(2):
         assert world.read_all() == world.archive.log
     assert world.downloads() == before
-    assert world.reader.stats().flights.disk_hits > 0
+    assert world.reader.stats().downloads.disk_hits > 0
 
 
 def test_each_start_begins_with_an_empty_directory_and_leaves_others_files_alone(world: WithDisk) -> None:
@@ -199,7 +199,7 @@ def test_a_full_disk_costs_part_of_the_cache_and_the_cache_goes_on_smaller(
     assert 0 < cache.size <= before // 2
     assert sum(path.stat().st_size for path in world.chunks()) == cache.size
     assert not list(world.folder.glob("*.tmp"))
-    assert "gives back" in caplog.text
+    assert "adds nothing for" in caplog.text
     assert "is off" not in caplog.text
     world.disk.heal()
     clock.advance(10_000)
@@ -254,7 +254,7 @@ def test_nothing_is_touched_before_the_first_read(tmp_path: Path) -> None:
 
 def test_a_bug_on_a_thread_costs_no_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(DiskCache):
-        def save(self, chunk: Kept, data: Buffer) -> None:
+        def save(self, chunk: CacheableChunk, data: Buffer) -> None:
             raise ValueError("a bug")
 
     world = World()
@@ -271,4 +271,4 @@ def test_a_bug_on_a_thread_costs_no_thread(tmp_path: Path, caplog: pytest.LogCap
     assert bytes(got) == world.archive.log
     assert "a bug" in caplog.text
     world.reader.close()
-    assert world.reader.stats().flights.busy_threads == 0
+    assert world.reader.stats().downloads.busy_threads == 0

@@ -19,7 +19,15 @@ from service.remote.format.block_table import ROW
 from service.remote.format.documents import MAX_INFLATED_BYTES, seal, unpack
 from service.remote.format.fields import MAX_INTEGER
 from service.remote.format.keys import SegmentKey, segment_key
-from service.remote.format.manifest import Limits, Manifest, Owner, Page, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest import (
+    KeyOwner,
+    Manifest,
+    ManifestLimits,
+    ManifestPage,
+    PageRef,
+    SegmentEntry,
+    live_segments,
+)
 from service.remote.format.manifest_codec import (
     MAX_MEMBERS,
     MAX_SMALL_BYTES,
@@ -197,7 +205,7 @@ def test_a_timestamp_beyond_what_json_carries_stands_for_all_later_ones() -> Non
     assert manifest.find_by_timestamp(nanoseconds + 1, no_page) == entry, "the block table is to decide"
 
 
-def no_page(ref: PageRef) -> Page:
+def no_page(ref: PageRef) -> ManifestPage:
     raise AssertionError(ref)
 
 
@@ -251,14 +259,14 @@ def test_a_segment_written_anew_says_how_often() -> None:
 
 
 def test_a_key_of_another_partition_is_named_with_its_owner_or_not_at_all() -> None:
-    borrowed = entry(0)._replace(owner=Owner(TOPIC, 0))
+    borrowed = entry(0)._replace(owner=KeyOwner(TOPIC, 0))
     manifest = Manifest("c", CLONE, "clone", 0, 1, 0, 0, 0, (), (borrowed, entry(1, CLONE)))
     assert decode_manifest(encode_manifest(manifest)) == manifest
     for wrong in (
         entry(0),
-        borrowed._replace(owner=Owner(TOPIC, 1)),
-        borrowed._replace(owner=Owner(CLONE, 0)),
-        borrowed._replace(owner=Owner(TOPIC, -1)),
+        borrowed._replace(owner=KeyOwner(TOPIC, 1)),
+        borrowed._replace(owner=KeyOwner(CLONE, 0)),
+        borrowed._replace(owner=KeyOwner(TOPIC, -1)),
     ):
         with pytest.raises(CorruptionError):
             decode_manifest(encode_manifest(replace(manifest, entries=(wrong,))))
@@ -276,14 +284,14 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
                 leader_epoch=0,
                 new_uuid=lambda: UUID(int=next(uuids)),
                 encode_page=encode_page,
-                limits=Limits(entries=2, page_refs=4),
+                limits=ManifestLimits(entries=2, page_refs=4),
             )
             pages.update((ref.key, data) for _, ref, data in change.pages)
             manifest = change.manifest
         return manifest
 
     original = chain(TOPIC)
-    owner = Owner(TOPIC, 0)
+    owner = KeyOwner(TOPIC, 0)
     clone = replace(
         original,
         topic_id=CLONE,
@@ -292,7 +300,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
     )
     clone = decode_manifest(encode_manifest(clone))
 
-    def load(ref: PageRef) -> Page:
+    def load(ref: PageRef) -> ManifestPage:
         return decode_page(pages[ref.key], ref, CLONE, 0)
 
     assert clone.pages

@@ -12,9 +12,9 @@ import zstandard
 from service.base.errors import CorruptionError
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import (
-    Limits,
     Manifest,
-    Page,
+    ManifestLimits,
+    ManifestPage,
     PageRef,
     SegmentEntry,
     live_segments,
@@ -22,7 +22,7 @@ from service.remote.format.manifest import (
 from service.remote.format.manifest_codec import (
     ClusterFile,
     Head,
-    TopicRow,
+    TopicsFileRow,
     decode_cluster,
     decode_head,
     decode_manifest,
@@ -38,7 +38,7 @@ from service.remote.format.manifest_codec import (
 from tests.support.bombs import gzip_bomb
 
 TOPIC = UUID(int=3)
-SMALL = Limits(entries=8, page_refs=3)
+SMALL = ManifestLimits(entries=8, page_refs=3)
 
 
 def entry(number: int, epoch: int = 0) -> SegmentEntry:
@@ -55,14 +55,14 @@ def entry(number: int, epoch: int = 0) -> SegmentEntry:
 class Chain:
     """A manifest with its pages in a dictionary; counts page reads."""
 
-    def __init__(self, limits: Limits = SMALL) -> None:
+    def __init__(self, limits: ManifestLimits = SMALL) -> None:
         self.rng = random.Random(1)
         self.limits = limits
         self.pages: dict[str, bytes] = {}
         self.loads = 0
         self.manifest = Manifest("c", TOPIC, "t", 0)
 
-    def load(self, ref: PageRef) -> Page:
+    def load(self, ref: PageRef) -> ManifestPage:
         self.loads += 1
         return decode_page(self.pages[ref.key], ref, TOPIC, 0)
 
@@ -132,7 +132,7 @@ def test_a_ten_year_partition_costs_a_bounded_manifest_and_rare_pages() -> None:
 
 
 def test_a_thousand_segments_need_no_page() -> None:
-    chain = Chain(Limits())
+    chain = Chain(ManifestLimits())
     assert chain.append(*(entry(number) for number in range(1024))) == 0
     assert chain.append(entry(1024)) == 1
     assert [ref.segments for ref in chain.manifest.pages] == [1024]
@@ -332,8 +332,8 @@ def test_head_names_one_manifest() -> None:
 def test_the_buckets_own_files_round_trip_and_refuse_others() -> None:
     assert decode_cluster(encode_cluster(ClusterFile("abc"))) == ClusterFile("abc")
     rows = [
-        TopicRow("b", UUID(int=2), 3, {"z": "1", "a": "ä"}),
-        TopicRow("a", UUID(int=1), 1, {}),
+        TopicsFileRow("b", UUID(int=2), 3, {"z": "1", "a": "ä"}),
+        TopicsFileRow("a", UUID(int=1), 1, {}),
     ]
     topics = decode_topics(encode_topics("abc", 17, rows))
     assert (topics.cluster_id, topics.metadata_offset) == ("abc", 17)

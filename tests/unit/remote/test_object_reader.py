@@ -10,11 +10,11 @@ import pytest
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.remote.format.manifest_codec import (
     ClusterFile,
     Head,
-    TopicRow,
+    TopicsFileRow,
     encode_cluster,
     encode_head,
     encode_manifest,
@@ -67,7 +67,7 @@ def store() -> BusyStore:
 
 @pytest.fixture
 def archive(store: BusyStore) -> Archive:
-    archive = Archive(store, limits=Limits(entries=2))
+    archive = Archive(store, limits=ManifestLimits(entries=2))
     for _ in range(4):
         archive.add_segment(2)
     return archive
@@ -171,7 +171,7 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
 
 def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:
     store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER)))
-    store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, [TopicRow("flights", TOPIC_ID, 4, {})]))
+    store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, [TopicsFileRow("flights", TOPIC_ID, 4, {})]))
     chain = open_chain(store, archive.manifest_key)
     entry, ref = chain.manifest.entries[0], chain.manifest.pages[0]
     section = open_footer_of(store, entry).sections["producer_snapshot"]

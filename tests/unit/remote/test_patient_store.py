@@ -25,7 +25,7 @@ from service.remote.stores.errors import (
     StoreUnavailable,
 )
 from service.remote.stores.memory_store import MemoryStore
-from service.remote.stores.patience import Patience
+from service.remote.stores.patience import RetryPolicy
 from service.remote.stores.patient_store import PatientStore, open_patient_store
 from service.remote.stores.store import ObjectInfo
 from tests.support.world import WORLD
@@ -85,11 +85,11 @@ def world(clock: Clock, sleep: Callable[[float], None]) -> World:
 class Bench:
     """A patient store over a failing one; pauses move the clock."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    def __init__(self, patience: RetryPolicy | None = None) -> None:
         self.clock = ManualClock(0)
         self.below = Failing(self.clock)
         self.pauses: list[float] = []
-        self.patience = patience or Patience()
+        self.patience = patience or RetryPolicy()
         self.store = PatientStore(self.below, self.patience, world(self.clock, self._sleep))
 
     def _sleep(self, seconds: float) -> None:
@@ -206,7 +206,7 @@ def test_what_may_have_been_done_is_tried_once(bench: Bench, call: Callable[[Pat
 
 
 def test_no_patience_is_one_try(bench: Bench) -> None:
-    bench.store = PatientStore(bench.below, Patience(timeout_s=0), WORLD)
+    bench.store = PatientStore(bench.below, RetryPolicy(timeout_s=0), WORLD)
     bench.fails_until(1)
     with pytest.raises(StoreUnavailable, match=r"^k: away$"):
         bench.store.get("k", max_size=10)
@@ -240,7 +240,7 @@ def test_many_threads_together_ask_a_throttling_store_little() -> None:
     below.calls.clear()
     begun = clock.monotonic_ms() / 1000
     below.fault = lambda: StoreThrottled("k: 503") if clock.monotonic_ms() / 1000 - begun < 60 else None
-    store = PatientStore(below, Patience(), world(clock, lambda s: time.sleep(s / 100)))
+    store = PatientStore(below, RetryPolicy(), world(clock, lambda s: time.sleep(s / 100)))
     failed: list[BaseException] = []
 
     def read() -> None:

@@ -7,17 +7,17 @@ import pytest
 from service.base.errors import CorruptionError
 from service.remote.format.block_table import BlockTable
 from service.remote.reading.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
-from service.remote.reading.read_ahead import IDLE_MS, MAX_STREAMS, ReadAhead, Stream
+from service.remote.reading.read_ahead import IDLE_MS, MAX_STREAMS, Stream, StreamReadAhead
 from tests.unit.remote.archive import batch_of, blocks_of
 
 ONE, TWO = (UUID(int=1), 0), (UUID(int=2), 0)
 
 
-def plan(**change: int) -> ReadAhead:
-    return ReadAhead(**{"chunk_bytes": 10, "max_window_bytes": 80, "budget_bytes": 1000, **change})
+def plan(**change: int) -> StreamReadAhead:
+    return StreamReadAhead(**{"chunk_bytes": 10, "max_window_bytes": 80, "budget_bytes": 1000, **change})
 
 
-def go_on(ahead: ReadAhead, stream: Stream, times: int, now_ms: int = 0) -> Stream:
+def go_on(ahead: StreamReadAhead, stream: Stream, times: int, now_ms: int = 0) -> Stream:
     for _ in range(times):
         ahead.ended(stream, stream.at + 100)
         stream = ahead.begin(stream.partition, stream.at + 100, now_ms)

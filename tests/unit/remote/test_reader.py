@@ -16,7 +16,7 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
 from service.base.threads import SystemThreads
 from service.records.batch import iter_headers
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.remote.reading.object_reader import open_footer_of
 from service.remote.reading.reader import RemoteReader
 from service.remote.reading.resources import ChunkResource, Guessed, GuessResource, OpenSegment
@@ -66,8 +66,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 def settle(world: World) -> None:
     def quiet() -> bool:
-        flights = world.reader.stats().flights
-        return flights.in_flight == 0 and flights.busy_threads == 0
+        downloads = world.reader.stats().downloads
+        return downloads.in_flight == 0 and downloads.busy_threads == 0
 
     until(quiet)
 
@@ -175,12 +175,12 @@ def test_one_budget_bounds_what_is_cached_and_what_is_on_its_way(world: World) -
     offsets = random.Random(3).sample(range(0, world.archive.next_offset, 5), 60)
     futures = [world.start(offset, 1) for offset in offsets]
     while not all(future.done() for future in futures):
-        flights = world.reader.stats().flights
-        assert flights.cached_bytes + flights.in_flight_bytes <= 4 * CHUNK
+        downloads = world.reader.stats().downloads
+        assert downloads.cached_bytes + downloads.in_flight_bytes <= 4 * CHUNK
     for offset, future in zip(offsets, futures, strict=True):
         assert next(iter_headers(future.result().data[0])).base_offset == offset
     settle(world)
-    assert world.reader.stats().flights.cached_bytes <= 4 * CHUNK
+    assert world.reader.stats().downloads.cached_bytes <= 4 * CHUNK
     assert world.store.peak_bytes <= 4 * CHUNK + 8 * 4096, "chunks, and footers on each thread"
 
 
@@ -209,18 +209,18 @@ def test_read_ahead_grows_with_sequential_reads_and_crosses_segments(world: Worl
     entries = [world.archive.add_segment(60) for _ in range(8)]
     read = world.start(0, CHUNK).result(20)
     settle(world)
-    assert world.reader.stats().flights.read_ahead == 0, "one read is no sequence"
+    assert world.reader.stats().downloads.read_ahead == 0, "one read is no sequence"
     for _ in range(3):
         read = world.start(read.next_offset, CHUNK).result(20)
         settle(world)
     assert read.next_offset < entries[3].base_offset
     assert world.store.ranges(entries[3].key), "the next segments are on their way"
-    ahead = world.reader.stats().flights
+    ahead = world.reader.stats().downloads
     while read.next_offset < world.archive.next_offset:
         future = world.start(read.next_offset, CHUNK)
         read = future.result(20)
         settle(world)
-    assert world.reader.stats().flights.misses - ahead.misses <= 1
+    assert world.reader.stats().downloads.misses - ahead.misses <= 1
 
 
 def test_reads_at_random_places_read_nothing_ahead(world: World) -> None:
@@ -228,7 +228,7 @@ def test_reads_at_random_places_read_nothing_ahead(world: World) -> None:
     for offset in (1500, 20, 700, 300, 1100):
         world.read(offset, 100)
     settle(world)
-    assert world.reader.stats().flights.read_ahead == 0
+    assert world.reader.stats().downloads.read_ahead == 0
 
 
 def test_a_client_that_asks_again_after_a_time_out_keeps_its_stream(world: World) -> None:
@@ -241,10 +241,10 @@ def test_a_client_that_asks_again_after_a_time_out_keeps_its_stream(world: World
         again = world.start(offset, CHUNK).result(20)
     assert world.reader.stats().streams == before.streams == 1
     settle(world)
-    ahead = world.reader.stats().flights.read_ahead
+    ahead = world.reader.stats().downloads.read_ahead
     world.start(again.next_offset, CHUNK).result(20)
     settle(world)
-    assert world.reader.stats().flights.read_ahead > ahead
+    assert world.reader.stats().downloads.read_ahead > ahead
 
 
 def test_a_result_crosses_chunks_and_segments_that_are_in_memory(world: World) -> None:
@@ -361,7 +361,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(world: World) -> None:
 
     world.store.interfere = fail
     assert world.read(0, 1 << 20) == world.archive.log
-    assert world.reader.stats().flights.retries == 3, "of the manifest, the footer, and the log beside it"
+    assert world.reader.stats().downloads.retries == 3, "of the manifest, the footer, and the log beside it"
 
 
 def test_what_is_read_of_a_segment_comes_beside_its_footer(world: World) -> None:
@@ -401,12 +401,12 @@ def test_a_part_that_was_not_guessed_is_asked_for(world: World) -> None:
 def test_what_is_not_likely_enough_is_not_guessed(world: World) -> None:
     entry = world.archive.add_segment(10)._replace(base_offset=0, last_offset=99_999, log_length=64 << 20)
     for offset in (1, 50_000, 99_999):
-        guess = GuessResource.of(entry, offset, 4 << 20)
+        guess = GuessResource.for_offset(entry, offset, 4 << 20)
         assert guess is not None
         assert guess.position <= (offset << 26) // 100_000 - (1 << 20) or guess.position == 0
         assert guess.position + guess.length >= min((offset << 26) // 100_000 + (1 << 20), 64 << 20)
-    assert GuessResource.of(entry, 50_000, 1 << 20) is None
-    first = GuessResource.of(entry, 0, 1 << 20)
+    assert GuessResource.for_offset(entry, 50_000, 1 << 20) is None
+    first = GuessResource.for_offset(entry, 0, 1 << 20)
     assert first is not None
     assert (first.position, first.length) == (0, 1 << 20), "the first block begins where the log does"
 
@@ -456,7 +456,7 @@ def test_a_manifest_that_this_process_has_written_is_not_fetched(world: World) -
 def test_pages_are_read_only_when_an_offset_lies_in_them(world: World) -> None:
     world.reader.close()
     world.reader = world.new_reader(cache_bytes=8 << 20)
-    world.archive.limits = Limits(entries=4, page_refs=2)
+    world.archive.limits = ManifestLimits(entries=4, page_refs=2)
     for _ in range(40):
         world.archive.add_segment(2)
     assert {ref.level for ref in world.archive.manifest.pages} >= {0, 1, 2}
@@ -469,7 +469,7 @@ def test_pages_are_read_only_when_an_offset_lies_in_them(world: World) -> None:
 
 
 def test_searching_by_time_finds_the_first_record_not_older(world: World) -> None:
-    world.archive.limits = Limits(entries=2, page_refs=2)
+    world.archive.limits = ManifestLimits(entries=2, page_refs=2)
     for epoch in range(6):
         world.archive.add_segment(10, epoch=epoch)
     expected = [

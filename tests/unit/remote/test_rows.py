@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.base.errors import CorruptionError
 from service.remote.format.fields import MAX_INTEGER
 from service.remote.format.keys import SegmentKey, partition_prefix, segment_key
-from service.remote.format.manifest import Owner, SegmentEntry
+from service.remote.format.manifest import KeyOwner, SegmentEntry
 from service.remote.format.rows import entry_row, parse_entries, parse_entry
 
 TOPIC = UUID(int=7)
@@ -51,7 +51,7 @@ def test_rows_as_they_are_written_are_read_by_columns_and_by_rows_alike() -> Non
 
 def test_rows_with_an_owner_or_of_an_older_writer_are_read_as_ever() -> None:
     mixed = rows()
-    other = Owner(UUID(int=8), 1)
+    other = KeyOwner(UUID(int=8), 1)
     foreign = parse_entry(mixed[3], HOME, MAX_INTEGER)._replace(
         key=segment_key(SegmentKey(*other, 300, 399, 0, UUID(int=3))), owner=other
     )

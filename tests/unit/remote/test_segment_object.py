@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
-from service.remote.format.block_table import BatchFacts, Block, BlockTable, BlockTableBuilder
+from service.remote.format.block_table import BatchFacts, BlockTable, BlockTableBuilder, LogBlock
 from service.remote.format.segment_object import (
     SECTION_NAMES,
     SUFFIX_HINT,
@@ -204,11 +204,11 @@ def test_runs_of_batches_may_be_added_at_once() -> None:
         builder.add(BatchFacts(0, 5, 0, 0, 0, 0, 0), b"abc")
 
 
-def row(**change: int) -> Block:
-    return replace_block(Block(0, 100, 1, 10, 19, 5, 9, 10, 2), **change)
+def row(**change: int) -> LogBlock:
+    return replace_block(LogBlock(0, 100, 1, 10, 19, 5, 9, 10, 2), **change)
 
 
-def replace_block(block: Block, **change: int) -> Block:
+def replace_block(block: LogBlock, **change: int) -> LogBlock:
     return block._replace(**change)
 
 
@@ -228,7 +228,7 @@ def replace_block(block: Block, **change: int) -> Block:
         [row(length=50), row(position=51, length=49, first_offset=20, last_offset=20)],
     ],
 )
-def test_a_block_table_that_does_not_fit_its_log_is_refused(rows: list[Block]) -> None:
+def test_a_block_table_that_does_not_fit_its_log_is_refused(rows: list[LogBlock]) -> None:
     with pytest.raises(CorruptionError):
         BlockTable.of(rows).verify(100, 10, 20)
 
@@ -236,9 +236,9 @@ def test_a_block_table_that_does_not_fit_its_log_is_refused(rows: list[Block]) -
 def test_offsets_and_times_are_found_in_a_table_with_holes() -> None:
     table = BlockTable.of(
         [
-            Block(0, 10, 0, 5, 9, -1, -1, 1, 1),
-            Block(10, 10, 0, 20, 29, 3, 7, 1, 1),
-            Block(20, 10, 0, 30, 30, 2, 5, 1, 1),
+            LogBlock(0, 10, 0, 5, 9, -1, -1, 1, 1),
+            LogBlock(10, 10, 0, 20, 29, 3, 7, 1, 1),
+            LogBlock(20, 10, 0, 30, 30, 2, 5, 1, 1),
         ]
     )
     table.verify(30, 0, 40)

@@ -16,7 +16,7 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
-from service.remote.format.block_table import Block
+from service.remote.format.block_table import LogBlock
 from service.remote.reading.reader import ArchiveEnd
 from service.replicas.archive_fit import fit_to_archive
 from tests.support.world import START_MS, make_world
@@ -89,7 +89,7 @@ def archive_of(log: LocalLog) -> ArchiveEnd:
     found = log.read(30, 1 << 20, 50)
     assert found.slice is not None
     data = found.slice.read()
-    block = Block(900, len(data), crc32c(data), 30, 49, START_MS, START_MS, 20, 2)
+    block = LogBlock(900, len(data), crc32c(data), 30, 49, START_MS, START_MS, 20, 2)
     return ArchiveEnd(((0, 0), (2, 20)), b"", ENTRY, block)
 
 

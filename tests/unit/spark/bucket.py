@@ -15,9 +15,9 @@ from service.base.types import Buffer
 from service.records.builder import BatchBuilder, build_batch
 from service.records.producer_snapshot import ProducerRow, encode_rows
 from service.remote.format.keys import MAX_OFFSET, TOPICS_KEY, head_key
-from service.remote.format.manifest import Limits, Manifest, SegmentEntry
+from service.remote.format.manifest import Manifest, ManifestLimits, SegmentEntry
 from service.remote.format.manifest_codec import (
-    TopicRow,
+    TopicsFileRow,
     encode_head,
     encode_manifest,
     encode_page,
@@ -95,8 +95,8 @@ class Bucket:
 
     store: CountingStore = field(default_factory=CountingStore)
     block_bytes: int = 2048
-    limits: Limits = field(default_factory=Limits)
-    topics: dict[str, TopicRow] = field(default_factory=dict)
+    limits: ManifestLimits = field(default_factory=ManifestLimits)
+    topics: dict[str, TopicsFileRow] = field(default_factory=dict)
     manifests: dict[tuple[str, int], Manifest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Bucket:
         return UUID(int=self._rng.getrandbits(128))
 
     def topic(self, name: str, partitions: int = 1) -> None:
-        self.topics[name] = TopicRow(name, self.new_uuid(), partitions, {})
+        self.topics[name] = TopicsFileRow(name, self.new_uuid(), partitions, {})
         self.publish_topics()
 
     def publish_topics(self) -> None:

@@ -13,7 +13,7 @@ from service.base.types import TopicIdPartition
 from service.records.batch import HEADER_SIZE, compute_crc
 from service.records.builder import build_batch
 from service.remote.format.keys import HeadKey
-from service.remote.format.manifest import Limits, live_segments
+from service.remote.format.manifest import ManifestLimits, live_segments
 from service.remote.reading.object_reader import open_head
 from service.remote.reading.reader import RemoteReader
 from service.spark.options import Subscribe
@@ -50,7 +50,7 @@ def by_spark(bucket: Bucket, timestamp_ms: int) -> int | None:
 def test_a_broker_and_spark_find_the_first_live_record_not_older(
     segments: list[list[list[int]]], drop: int, time: int
 ) -> None:
-    bucket = Bucket(block_bytes=200, limits=Limits(entries=2, page_refs=2))
+    bucket = Bucket(block_bytes=200, limits=ManifestLimits(entries=2, page_refs=2))
     bucket.topic("t")
     rows: list[tuple[int, int]] = []
     for batches in segments:

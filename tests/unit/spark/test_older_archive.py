@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.remote.stores.memory_store import MemoryStore
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch
@@ -16,7 +16,7 @@ from tests.unit.spark.test_downloads import offsets
 
 def filled() -> Bucket:
     """Pages, a start inside a segment, transactions of which one is open at the end."""
-    bucket = Bucket(limits=Limits(entries=2, page_refs=2))
+    bucket = Bucket(limits=ManifestLimits(entries=2, page_refs=2))
     bucket.topic("t", 2)
     for number in range(9):
         base = bucket.end("t")

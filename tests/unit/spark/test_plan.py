@@ -13,7 +13,7 @@ import pytest
 
 from service.base.errors import ConfigError, CorruptionError
 from service.remote.format.keys import TOPICS_KEY, head_key
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch
@@ -182,7 +182,7 @@ def test_conditions_on_time_prune_segments_and_blocks() -> None:
 
 
 def test_pages_of_a_long_manifest_are_read_where_they_are_wanted() -> None:
-    bucket = Bucket(limits=Limits(entries=4, page_refs=4))
+    bucket = Bucket(limits=ManifestLimits(entries=4, page_refs=4))
     bucket.topic("long")
     for _ in range(60):
         bucket.add("long", batches=1)

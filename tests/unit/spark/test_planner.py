@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import SegmentEntry
 from service.spark.plan.splits import Candidate, Split, SplitLimits, plan_splits, wanted_blocks
@@ -23,7 +23,7 @@ def table_of(lengths: list[int], base_offset: int = 0, per_block: int = 10) -> B
     for number, length in enumerate(lengths):
         first = base_offset + number * per_block
         last = first + per_block - 1
-        rows.append(Block(position, length, 0, first, last, first, last, per_block, 1))
+        rows.append(LogBlock(position, length, 0, first, last, first, last, per_block, 1))
         position += length
     return BlockTable.of(rows)
 

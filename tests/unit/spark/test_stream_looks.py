@@ -9,7 +9,7 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
 from service.spark.stream.offsets import Position, encode_position
@@ -249,7 +249,7 @@ def test_a_limited_stream_says_how_far_it_is_behind_in_offsets_and_bytes(
 
 def test_telling_how_far_it_is_behind_costs_no_request(bucket: Bucket, opened: Opened) -> None:
     bucket.topic("long")
-    bucket.limits = Limits(entries=4, page_refs=3)
+    bucket.limits = ManifestLimits(entries=4, page_refs=3)
     logs = sum(bucket.add("long", batches=2).log_length for _ in range(40))
     stream = opened(subscribe="long", maxOffsetsPerTrigger=10)
     end = stream.latest(stream.initial())

@@ -9,7 +9,7 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.remote.format.keys import TOPICS_KEY
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
@@ -184,7 +184,7 @@ def test_one_block_is_taken_however_small_the_limit(opened: Opened) -> None:
 
 def test_sizes_of_long_archives_are_read_off_their_pages(bucket: Bucket) -> None:
     bucket.topic("long")
-    bucket.limits = Limits(entries=4, page_refs=3)
+    bucket.limits = ManifestLimits(entries=4, page_refs=3)
     entries = [bucket.add("long", batches=2) for _ in range(40)]
     manifest = bucket.manifest("long", 0)
     assert manifest.pages

@@ -44,7 +44,7 @@ from service.metadata.records import (
     TopicRecord,
 )
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
-from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.manifest_codec import TopicsFileRow
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
 from service.tiering.manager import TieringManager
@@ -372,7 +372,9 @@ class Member(World):
 
     def topics(self) -> TopicsSnapshot:
         image = self.image
-        rows = [TopicRow(one.name, one.id, len(one.partitions), {}) for one in image.topics_by_name.values()]
+        rows = [
+            TopicsFileRow(one.name, one.id, len(one.partitions), {}) for one in image.topics_by_name.values()
+        ]
         return TopicsSnapshot(image.offset, image.topics_by_id.keys(), lambda: rows)
 
     def catch_up(self, batches: int | None = None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from service.inspect.fsck import fsck
 from service.remote.format.keys import HeadKey, head_key
-from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import Manifest, ManifestLimits, ManifestPage, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import (
     ClusterFile,
     encode_cluster,
@@ -29,7 +29,7 @@ from tests.unit.tiering.world import World
 def world(tmp_path: Path) -> World:
     (tmp_path / "bucket").mkdir()
     bucket = open_store((tmp_path / "bucket").as_uri(), world=WORLD)
-    world = World(tmp_path / "disk", bucket, segment_bytes=4000, limits=Limits(entries=3))
+    world = World(tmp_path / "disk", bucket, segment_bytes=4000, limits=ManifestLimits(entries=3))
     world.fill(5)
     world.run()
     return world
@@ -39,7 +39,9 @@ def chain_of(world: World) -> Chain:
     return open_chain(world.bucket, world.entry(world.replicas[0]).manifest_key)
 
 
-def told(chain: Chain, load: Callable[[PageRef], Page]) -> tuple[list[SegmentEntry], list[tuple[str, str]]]:
+def told(
+    chain: Chain, load: Callable[[PageRef], ManifestPage]
+) -> tuple[list[SegmentEntry], list[tuple[str, str]]]:
     errors: list[tuple[str, str]] = []
     return list(proved_segments(chain, load, lambda where, what: errors.append((where, what)))), errors
 

@@ -13,7 +13,7 @@ from service.remote.format.keys import MetadataKey, head_key, metadata_key
 from service.remote.format.manifest_codec import (
     ClusterFile,
     MetadataRef,
-    TopicRow,
+    TopicsFileRow,
     encode_cluster,
     encode_topics,
 )
@@ -180,7 +180,7 @@ def test_one_that_changes_on_its_way_loses_nothing_that_it_alone_lists(tmp_path:
     world = World(tmp_path / "disk", bucket)
     world.fill(1)
     world.settle()
-    stranger = TopicRow("orders", UUID(int=77), 2, {"retention.ms": "-1"})
+    stranger = TopicsFileRow("orders", UUID(int=77), 2, {"retention.ms": "-1"})
     bucket.put("topics.json", encode_topics(CLUSTER, 1, [*open_topics(bucket).topics, stranger]))
     bucket.put(head_key(stranger.topic_id, 0), b"of somebody")
     world.metadata_offset += 1
@@ -197,7 +197,7 @@ def test_one_that_changes_on_its_way_loses_nothing_that_it_alone_lists(tmp_path:
 def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_alone() -> None:
     store = FlippingOnce("cluster.json")
     proven = ProvenUploads(store, lambda: False)
-    with pytest.raises(StoreUnavailable, match="not what was sent"):
+    with pytest.raises(StoreUnavailable, match="other bytes than those sent"):
         claim_prefix(proven, CLUSTER)
     with pytest.raises(CorruptionError, match="firn repair"):
         claim_prefix(proven, CLUSTER[:-6] + "others")

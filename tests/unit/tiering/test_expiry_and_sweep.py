@@ -9,7 +9,7 @@ import pytest
 
 from service.base.types import TopicIdPartition
 from service.remote.format.keys import TOPICS_KEY, SegmentKey, segment_key
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.tiering.steps import CommitStep
 from service.tiering.tasks import Task
 from tests.unit.hot.logs import START_MS
@@ -96,7 +96,7 @@ def test_the_whole_chain_may_expire_and_go_on_later(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_given_up_goes_and_its_offsets_may_come_again(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(2, 2))
+    world = World(tmp_path, limits=ManifestLimits(2, 2))
     [replica] = world.replicas
     world.fill(9)
     world.run()
@@ -407,7 +407,7 @@ def test_what_a_store_was_probed_with_is_swept_after_a_grace(world: World) -> No
 
 
 def test_a_chain_that_spills_into_pages_grows_expires_and_sweeps_like_any_other(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(3, 3))
+    world = World(tmp_path, limits=ManifestLimits(3, 3))
     [replica] = world.replicas
     world.fill(30)
     world.run()

@@ -180,7 +180,7 @@ def test_an_object_that_is_gone_short_or_too_long_is_found(world: World) -> None
         assert "bytes, the manifest says" in fsck(world.bucket).errors[0].what
     world.bucket.delete([key])
     report = fsck(world.bucket)
-    assert report.errors[0].what == "the object is not there"
+    assert report.errors[0].what == "the object does not exist"
     assert report.partitions[0].errors == 1
     assert report.partitions[1].errors == 0
 

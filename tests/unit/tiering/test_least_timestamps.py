@@ -10,7 +10,7 @@ import pytest
 from service.base.types import NO_TIMESTAMP
 from service.records.batch import Codec
 from service.records.compression import compress
-from service.remote.format.block_table import Block
+from service.remote.format.block_table import LogBlock
 from service.remote.reading.log_scan import MAX_INFLATED_BYTES, scan_log
 from tests.support import batches
 from tests.support.batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, record
@@ -19,7 +19,7 @@ NOW = 1_700_000_000_000
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 
 
-def blocks_of(*parts: bytes, block_bytes: int = 1 << 20) -> tuple[Block, ...]:
+def blocks_of(*parts: bytes, block_bytes: int = 1 << 20) -> tuple[LogBlock, ...]:
     """The blocks of a log of these batches, each of three offsets."""
     log = b"".join((3 * number).to_bytes(8, "big") + part[8:] for number, part in enumerate(parts))
     return scan_log(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.inspect.fsck import fsck
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.remote.format.manifest_codec import ClusterFile, decode_cluster
 from service.remote.reading.object_reader import open_chain
 from service.remote.stores.memory_store import MemoryStore
@@ -28,7 +28,7 @@ def downgraded(world: World) -> MemoryStore:
 
 
 def test_a_chain_of_version_1_goes_on_in_version_2_and_loses_nothing(tmp_path: Path) -> None:
-    world = World(tmp_path, limits=Limits(entries=2, page_refs=2))
+    world = World(tmp_path, limits=ManifestLimits(entries=2, page_refs=2))
     world.fill(5)
     world.settle()
     store = downgraded(world)

@@ -22,7 +22,7 @@ from service.remote.format.keys import (
 )
 from service.remote.format.manifest_codec import (
     MetadataRef,
-    TopicRow,
+    TopicsFileRow,
     decode_topics,
     encode_cluster,
     encode_topics,
@@ -311,7 +311,7 @@ def test_a_topic_that_the_metadata_lacks_stays_listed_and_freezes_nothing(
     world.run()
     world.run()
     listed = open_topics(world.bucket)
-    stranger = TopicRow("orders", UUID(int=77), 2, {"retention.ms": "-1"})
+    stranger = TopicsFileRow("orders", UUID(int=77), 2, {"retention.ms": "-1"})
     world.bucket.put("topics.json", encode_topics(CLUSTER, 1, [*listed.topics, stranger]))
     world.bucket.put(head_key(stranger.topic_id, 0), b"of somebody")
     world.reboot()

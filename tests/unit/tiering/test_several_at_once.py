@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import ManifestLimits
 from service.tiering.steps import CommitStep
 from tests.unit.tiering.world import SETTINGS, Fault, World, crash_at
 
@@ -44,7 +44,7 @@ def test_large_segments_do_not_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_pages_spill_in_the_middle_of_what_goes_together(tmp_path: Path) -> None:
-    world = World(tmp_path, settings=TOGETHER, limits=Limits(3, 2))
+    world = World(tmp_path, settings=TOGETHER, limits=ManifestLimits(3, 2))
     world.fill(23)
     world.run()
     assert versions(world)[-1] == 23

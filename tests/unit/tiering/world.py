@@ -22,8 +22,15 @@ from service.inspect.fsck import fsck
 from service.records.batch import iter_headers
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone, decide_commit
 from service.remote.format.keys import HeadKey
-from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.format.manifest import (
+    Manifest,
+    ManifestLimits,
+    ManifestPage,
+    PageRef,
+    SegmentEntry,
+    live_segments,
+)
+from service.remote.format.manifest_codec import Head, TopicsFileRow, decode_head
 from service.remote.format.stamp import Writer
 from service.remote.reading.object_reader import open_chain, open_footer_of, open_head, open_page
 from service.remote.stores.errors import ObjectNotFound, StoreRefused, StoreUnavailable
@@ -283,7 +290,7 @@ class World:
         *,
         partitions: int = 1,
         settings: TieringSettings = SETTINGS,
-        limits: Limits = Limits(),  # noqa: B008  # immutable
+        limits: ManifestLimits = ManifestLimits(),  # noqa: B008  # immutable
         writer: Writer | None = None,
         seed: int = 1,
         **config: Any,
@@ -363,7 +370,7 @@ class World:
 
     def topics(self) -> TopicsSnapshot:
         rows = [
-            TopicRow(
+            TopicsFileRow(
                 name,
                 topic_id,
                 max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)),
@@ -469,7 +476,7 @@ class World:
         entry = self.entry(replica)
         return open_chain(self.bucket, entry.manifest_key).manifest if entry is not None else None
 
-    def page(self, manifest: Manifest) -> Callable[[PageRef], Page]:
+    def page(self, manifest: Manifest) -> Callable[[PageRef], ManifestPage]:
         return lambda ref: open_page(self.bucket, ref, manifest)
 
     def live(self, replica: Replica) -> list[SegmentEntry]:
