@@ -73,7 +73,7 @@ _LEAST_BYTES_PER_S: Final = 256 << 10
 
 
 def reading_options(config: BrokerConfig) -> StoreOptions:
-    """Somebody waits for what is read, and `Flights` alone repeats it."""
+    """Somebody waits for what is read, and `DownloadManager` alone repeats it."""
     return StoreOptions(
         connect_timeout_s=2.0,
         first_byte_timeout_s=2.0,
