@@ -263,8 +263,10 @@ def test_what_docstrings_show_is_true(name: str) -> None:
 # -- docs/architecture.md
 
 FILE_NAMED = re.compile(r"`([a-z0-9_]+/[a-z0-9_/]*(?:\.py)?)`")
+FILE_OF_AN_EXAMPLE = re.compile(r"^# ([a-z0-9_]+/[a-z0-9_/]*\.py)(?! \(new\))", re.MULTILINE)
+"""the comment above a piece of code that says where it goes"""
 MOST_DOC_LINES = 200
-PAGES = [ARCHITECTURE, *sorted((ROOT / "docs" / "design").glob("*.md"))]
+PAGES = [ARCHITECTURE, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
 
 
 def file_map() -> Iterator[str]:
@@ -283,8 +285,10 @@ def file_map() -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_pages_of_the_design_name_are_there(page: Path) -> None:
-    named = {name for name in FILE_NAMED.findall(page.read_text("utf-8")) if "://" not in name}
+    text = page.read_text("utf-8")
+    named = {name for name in FILE_NAMED.findall(text) if "://" not in name}
     assert named
+    named.update(FILE_OF_AN_EXAMPLE.findall(text))
     gone = {name for name in named if not (SERVICE / name).exists() and not (ROOT / name).exists()}
     assert not gone
 

@@ -304,7 +304,7 @@ class ClearElrRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogRecord(MetadataRecord):
-    """Firn's: one partition's entry in the remote catalog, as a whole (`tiering.catalog.CatalogEntry`)."""
+    """Firn's: one partition's entry in the remote catalog, as a whole (`remote.catalog.CatalogEntry`)."""
 
     API_KEY: ClassVar[int] = FIRST_OWN_ID
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
