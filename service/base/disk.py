@@ -41,6 +41,10 @@ class MissingFile(DiskError):
     """There is no such file or directory."""
 
 
+class NotOpened(DiskError):
+    """A directory could not be opened to be flushed: nothing is lost by that, it may be tried again."""
+
+
 class LockHeld(DiskError):
     """Another process, or this one, holds the lock."""
 
@@ -160,7 +164,8 @@ class Disk(Protocol):
         """Remove an empty directory."""
 
     def fsync_dir(self, path: Path) -> None:
-        """Make the directory's names durable: what was made, renamed or removed in it."""
+        """Make the directory's names durable: what was made, renamed or removed in it. `NotOpened` where it
+        could not be asked for."""
 
     def lock(self, path: Path) -> int:
         """Make the file where it is missing and lock it for this process; `LockHeld` where another has it.
@@ -326,8 +331,14 @@ class SystemDisk:
             os.rmdir(path)
 
     def fsync_dir(self, path: Path) -> None:
-        with _saying("flushing", path):
+        try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as e:
+            error = disk_error("opening", path, e)
+            if isinstance(error, MissingFile):
+                raise error from e
+            raise NotOpened(error.doing, path, error.errno) from e
+        with _saying("flushing", path):
             try:
                 os.fsync(fd)
             finally:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from service.base.disk import Disk, DiskError, MissingFile, Open
+from service.base.disk import Disk, DiskError, MissingFile, NotOpened, Open
 from service.base.errors import CorruptionError
 
 MAX_CHECKPOINT_BYTES: Final = 256 << 20
@@ -38,10 +38,11 @@ def sync_data(disk: Disk, fd: int) -> None:
 
 
 def fsync_dir(disk: Disk, path: Path) -> None:
-    """As `Disk.fsync_dir`: `FsyncFailed`, but `MissingFile` where there is no such directory."""
+    """As `Disk.fsync_dir`: `FsyncFailed`, but `MissingFile` where there is no such directory, and `NotOpened`
+    where it was not asked for, say for want of descriptors."""
     try:
         disk.fsync_dir(path)
-    except MissingFile:
+    except (MissingFile, NotOpened):
         raise
     except DiskError as e:
         raise FsyncFailed(e.doing, e.path, e.errno) from e

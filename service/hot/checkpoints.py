@@ -63,8 +63,8 @@ class OffsetTable:
         self.is_changed = True
 
     def cap(self, log: LocalLog, home: LogDir, offset: int) -> None:
-        """Write a recovery point of `offset` at most until `uncap`, as the log is to be truncated. Caps for
-        earlier leaders may still be in force."""
+        """Write a recovery point and a log start of `offset` at most until `uncap`, as the log is to be
+        truncated. Caps for earlier leaders may still be in force."""
         self._caps.setdefault(log, []).append(offset)
         self.note(log, home)
 
@@ -114,11 +114,12 @@ class OffsetTable:
         later."""
         name = log.tip.topic, log.tip.partition
         point = log.recovery_point
-        offsets.recovery_points[name] = min([point, *self._caps.get(log, ())])
+        caps = self._caps.get(log, ())
+        offsets.recovery_points[name] = min([point, *caps])
         if log.state.cleaned_offset >= 0:
             offsets.cleaned[name] = log.state.cleaned_offset
         if log.config.remote_storage_enable or log.log_start_offset:
-            offsets.log_starts[name] = log.log_start_offset
+            offsets.log_starts[name] = min([log.log_start_offset, *caps])
         else:
             offsets.log_starts.pop(name, None)
 
@@ -220,7 +221,7 @@ class CheckpointQueue:
 
 
 class TruncationCheckpoint:
-    """Lowers the checkpointed recovery point of a log before a truncation. Owned by the loop."""
+    """Lowers the checkpointed offsets of a log before a truncation. Owned by the loop."""
 
     def __init__(
         self,
@@ -236,10 +237,12 @@ class TruncationCheckpoint:
 
     @asynccontextmanager
     async def lower(self, log: LocalLog, offset: int) -> AsyncIterator[bool]:
-        """Keep the checkpointed recovery point of `log` at `offset` or below within the context, so that it
-        may be truncated there. Yields False if the disk refuses now. Writes nothing if it is low enough.
+        """Keep the checkpointed recovery point and start of `log` at `offset` or below within the context, so
+        that it may be truncated there. Yields False if the disk refuses now. Writes nothing if both are low
+        enough.
 
-        `LogOffline` if the log is not in use any more.
+        The next opening takes a log that is shorter than its recovery point for damaged, and drops what lies
+        below its start. `LogOffline` if the log is not in use any more.
         """
         home = self._home_of(log)
         if home is None:
@@ -247,8 +250,12 @@ class TruncationCheckpoint:
         name = log.tip.topic, log.tip.partition
         self._table.cap(log, home, offset)
         try:
-            if max(log.recovery_point, self._checkpoints.durable_point(name, home)) > offset:
-                await self._queue.write()
-            yield self._checkpoints.durable_point(name, home) <= offset
+            is_start_low = log.log_start_offset <= offset
+            point = max(log.recovery_point, self._checkpoints.durable_point(name, home))
+            if point > offset or not is_start_low:
+                is_start_low |= home not in await self._queue.write()
+            yield is_start_low and self._checkpoints.durable_point(name, home) <= offset
         finally:
             self._table.uncap(log, home, offset)
+        if is_start_low and log.log_start_offset > offset:
+            await self._queue.write()  # it was not truncated: what was deleted must not come back

@@ -64,6 +64,8 @@ class Durability:
         self._flushing = state.world.threads.lock()
         self._unsynced: deque[Path | Segment | LateSnapshot] = deque()
         self._names: dict[Path, None] = {}
+        self._cuts = 0
+        self._durable_cuts = 0
         self._closed = False
         self.is_settled = True
         """whether the active segment's indexes were durable when the log was opened"""
@@ -96,6 +98,29 @@ class Durability:
         """Note that a segment was sealed: the next flush makes it durable with its indexes, and releases its
         files."""
         self._unsynced.append(segment)
+
+    def note_cut(self, segment: Segment) -> None:
+        """Note that the active segment was truncated: the next flush makes its size durable."""
+        self._cuts += 1
+        self._unsynced.append(segment)
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether a power loss may bring back what was cut from the active segment."""
+        return self._cuts != self._durable_cuts
+
+    def settle_cut(self, segment: Segment) -> None:
+        """Make the size of a truncated active segment durable before another segment begins where it ends: a
+        tail that a power loss brings back would overlap that. Blocks, unless a flush has done it since."""
+        if not self.is_cut:
+            return
+        self._latch.check()
+        try:
+            segment.flush()
+        except DiskError as e:
+            self._latch.note(e)
+            raise
+        self._durable_cuts = self._cuts
 
     def close(self) -> None:
         """Ignore errors of a running flush from now on, as the files may be deleted at any time."""
@@ -155,7 +180,7 @@ class Durability:
     def _flush(self, up_to: int | None) -> int:
         state = self._state
         with state.lock:
-            generation = state.truncations
+            generation, cuts = state.truncations, self._cuts
             end = state.end_offset if up_to is None else min(up_to, state.end_offset)
             segments = state.segments.between(state.recovery_point, end)
             if end == state.end_offset:
@@ -167,6 +192,7 @@ class Durability:
         for segment in segments:
             self._flush_segment(segment)
         self._sync_names()
+        self._durable_cuts = max(self._durable_cuts, cuts)
         with state.lock:
             if generation == state.truncations and end > state.recovery_point:
                 state.recovery_point = end

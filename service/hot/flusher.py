@@ -75,7 +75,7 @@ class Flusher:
     async def flush(self, log: LocalLog) -> None:
         """Flush as `LogManager.flush` does."""
         target = log.log_end_offset
-        while log.recovery_point < min(target, log.log_end_offset):
+        while log.durability.is_cut or log.recovery_point < min(target, log.log_end_offset):
             if not self._listener.is_in_use(log):
                 raise LogOffline(f"{log.tip} is not here any more")
             running = self._requested.get(log)

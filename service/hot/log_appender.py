@@ -127,6 +127,7 @@ class LogAppender:
         old = state.segments.active
         if old.base_offset == base:
             return False
+        self._durability.settle_cut(old)
         new = Segment.create(
             state.dir, base, settings_of(state.config), state.files, state.world.clock.now_ms()
         )

@@ -249,7 +249,7 @@ class LogDir:
             _log.error("%s: cannot note the failed fsync: %s", self.path, e)
 
     def is_doubtful(self) -> bool:
-        """Whether an fsync failed here in an earlier process."""
+        """Return whether an fsync failed here in an earlier process."""
         return exists(self.disk, self.path / DOUBTFUL)
 
     def trust_again(self) -> None:
@@ -263,7 +263,7 @@ class LogDir:
             self._boot = _decode_boot(read_file(self.disk, path, MAX_SMALL_BYTES).decode())
         except MissingFile:
             pass
-        except (DiskError, CorruptionError, ValueError) as e:
+        except (CorruptionError, ValueError) as e:
             _log.warning("%s: cannot tell whether the machine was restarted: %s", path, e)
         return self._boot
 
@@ -271,6 +271,11 @@ class LogDir:
         """Whether the machine was restarted since: anything that was not flushed may be missing then. False
         if that is unknown."""
         return bool(boot.boot_id and self._world.boot_id) and boot.boot_id != self._world.boot_id
+
+    @property
+    def is_boot_due(self) -> bool:
+        """True until the directory says in which run of the machine it is in use."""
+        return self._boot.boot_id != self._world.boot_id
 
     def note_boot(self, damaged: Iterable[str]) -> None:
         """Write this run's boot id, after recovery: later losses are not those of the previous run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from service.base.disk import MissingFile
 from service.base.errors import CorruptionError, StorageError
@@ -33,6 +34,9 @@ from service.hot.segment import Segment
 from service.hot.state import LogState
 
 _log = logging.getLogger(__name__)
+
+_DESCRIPTORS: Final = 4
+"""More files than a truncation or a restart opens at once."""
 
 
 class LogTruncation:
@@ -106,7 +110,7 @@ class LogTruncation:
         local log is dropped and a new one begins at `offset`. A checkpointed recovery point above the new end
         must have been lowered before: otherwise the next opening takes the log for damaged.
         """
-        return self._or_offline(lambda: self._truncate_to(offset, producers))
+        return self._or_offline(offset, lambda: self._truncate_to(offset, producers))
 
     def restart_at(
         self,
@@ -122,17 +126,33 @@ class LogTruncation:
         `log_start_offset`: start of the log as a whole; `offset` if None. `epochs`: (epoch, start offset)
         between the two; `producers`: the producer state at `offset`, as (producer id, entry).
         """
-        return self._or_offline(lambda: self._restart_at(offset, log_start_offset, epochs, producers))
+        return self._or_offline(offset, lambda: self._restart_at(offset, log_start_offset, epochs, producers))
 
-    def _or_offline(self, work: Callable[[], int]) -> int:
+    def _or_offline(self, offset: int, work: Callable[[], int]) -> int:
         """Run `work`; on an error memory and disk differ, and only the next opening can repair that."""
         self._appender.finish()
         self.state.check()
+        self._check_descriptors(offset)
         try:
             self._swapping.finish()
             return work()
         except (StorageError, CorruptionError) as e:
             raise self.state.fail(e) from e
+
+    def _check_descriptors(self, offset: int) -> None:
+        """Raise `DiskError` if files cannot be opened now, before anything changes: a truncation that fails
+        halfway takes the replica offline. `LogOffline` if the log is damaged at `offset`."""
+        state = self.state
+        fds: list[int] = []
+        try:
+            self._end_after(offset)
+            path = state.segments.active.log.path
+            fds.extend(state.disk.open(path) for _ in range(_DESCRIPTORS))
+        except CorruptionError as e:
+            raise state.fail(e) from e
+        finally:
+            for fd in fds:
+                state.disk.close(fd)
 
     def _truncate_to(self, offset: int, producers: ProducerStates | None) -> int:
         state, segments = self.state, self.state.segments
@@ -142,13 +162,16 @@ class LogTruncation:
                 self._durability.note(state.epochs.path)
             return state.end_offset
         if offset < segments.bases[0]:
-            return self._restart_at(offset, None, (), ())
+            # The bucket keeps what it has: a truncation never raises the start of the log as a whole.
+            return self._restart_at(offset, min(state.start, offset), state.epochs.entries, ())
         state.snapshots.write_late()
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
         end = offset if place is None else min(place.base_offset, offset)
         start = state.start
+        position = segment.size if place is None else place.position
+        state.announce_end(segment.base_offset, segment.base_offset, position)
         with state.lock:
             state.truncations += 1
             aside: list[Path] = []
@@ -157,7 +180,7 @@ class LogTruncation:
                 aside += self._set_aside(gone)
                 fsync_dir(state.disk, state.dir)
             before = segment.size
-            segment.truncate(segment.size if place is None else place.position, end)
+            segment.truncate(position, end)
             if end <= state.gaps_below:
                 end = end_offset_of(segment)  # as the next opening computes it
             segments.size -= before - segment.size
@@ -166,9 +189,8 @@ class LogTruncation:
             state.set_end(end)
             state.start = min(state.start, end)
             state.local_start = min(state.local_start, end)
-            # The next flush includes this segment: its size is not durable yet, and bytes that a power loss
-            # brings back would overlap the beginning of the next segment.
-            state.recovery_point = min(state.recovery_point, max(segment.base_offset, state.local_start))
+            state.recovery_point = min(state.recovery_point, end)
+            self._durability.note_cut(segment)
             state.cleaned_offset = min(state.cleaned_offset, end)
             state.gaps_below = min(state.gaps_below, end)
         self._reader.forget()
@@ -198,13 +220,14 @@ class LogTruncation:
         state = self.state
         start = offset if log_start_offset is None else log_start_offset
         state.snapshots.write_late()
-        state.epochs.replace([one for one in epochs if one[1] < offset])
+        epochs = [one for one in epochs if one[1] < offset]
         state.producers.load(producers, offset, state.world.clock.now_ms())
         state.snapshots.rewrite(state.producers)
-        for path in (state.epochs.path, state.snapshots.path(offset)):
-            if path is not None:
-                self._sync(path)
-        announce_restart(state.disk, state.dir, offset, start)
+        if (snapshot := state.snapshots.path(offset)) is not None:
+            self._sync(snapshot)
+        state.announce_end(offset, offset, 0)
+        announce_restart(state.disk, state.dir, offset, start, epochs)
+        state.epochs.replace(epochs, fsync=True)
         with state.lock:
             state.truncations += 1
             # Files that wait for deletion have names that the new log may need.

@@ -179,8 +179,7 @@ class LogManager:
             stop = f"after a {'clean' if found.clean else 'hard'} stop"
             stop = stop if found.replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(found.replicas), home.path, stop)
-            topics = {topic for _, (topic, _) in found.replicas}
-            settings = {topic: config_of(topic) for topic in sorted(topics)}
+            settings = {topic: config_of(topic) for topic in sorted({one for _, (one, _) in found.replicas})}
             wanted = [(path, *named, settings[named[0]]) for path, named in found.replicas]
             # One that needs recovery takes a thread for itself.
             group = _OPENED_AT_A_TIME if found.clean else 1
@@ -188,10 +187,14 @@ class LogManager:
                 self._add_opened(opened, home)
             if found.doubtful:
                 await self._settle(home)
-            unopened = [one for one in self._offline if one.home is home]
-            if all(one.is_damaged for one in unopened):
-                await self._io.run(home.note_boot, [one.path.name for one in unopened])
+            await self._note_boot(home)
         self._dirs.check_kept({(one.tip.topic_id, one.tip.partition) for one in self._offline})
+
+    async def _note_boot(self, home: LogDir) -> None:
+        """Have the directory say in which run of the machine it is in use, once all is open or damaged."""
+        unopened = [one for one in self._offline if one.home is home]
+        if all(one.is_damaged for one in unopened):
+            await self._io.run(home.note_boot, [one.path.name for one in unopened])
 
     def _open_group(
         self, found: LogDirContents, home: LogDir, wanted: Sequence[tuple[Path, str, int, LogConfig]]
@@ -258,9 +261,8 @@ class LogManager:
         """Retry logs that the disk did not let us open; damaged ones stay offline."""
         for one in [one for one in self._offline if not one.is_damaged]:
             name = one.tip.topic, one.tip.partition
-            opened = await self._io.run(
-                self._opener.open_replica, one.path, *name, one.config, one.known, one.home
-            )
+            reopen = partial(self._opener.open_replica, one.path, *name, one.config, one.known, one.home)
+            opened = await self._io.run(reopen)
             if not self._offline.holds(one):
                 if isinstance(opened, LocalLog):
                     opened.close(clean=False)
@@ -268,6 +270,8 @@ class LogManager:
                 self._not_offline(one)
                 self._add_opened(opened, one.home)
                 _log.info("%s is open now", one.path)
+        for home in [one for one in self._dirs.in_use if one.is_boot_due and one not in self._dirs.failed]:
+            await self._note_boot(home)
 
     def append_on_thread(self, log: LocalLog, data: memoryview, run: BatchScan) -> Coroutine[Any, Any, bool]:
         """Append a run as `LogAppender.append_on_thread` does, on a `log-append` thread."""

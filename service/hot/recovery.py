@@ -18,7 +18,7 @@ Producer state is the latest snapshot at or before the recovery point, and the b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -45,11 +45,12 @@ _log = logging.getLogger(__name__)
 
 _AGAIN_BYTES: Final = 1 << 20
 RESTART: Final = "restart-checkpoint"
-"""Line ``<offset> <log start offset>``: the log is to be emptied and to go on from there."""
+"""Lines ``<offset> <log start offset> <number of epochs>`` and ``<epoch> <start offset>`` for each: the log
+is to be emptied and to go on from there. Earlier versions wrote two numbers, and the epochs to their file."""
 
 
 class Known(NamedTuple):
-    """What is known of a log before its files are looked at."""
+    """Facts about a log that are known before its files are looked at."""
 
     recovery_point: int
     log_start_offset: int
@@ -111,7 +112,7 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
         read_from = 0
     loader = _Loader(state, segments, known, now_ms)
     restart = _announced(state.disk, state.dir) if RESTART in there else None
-    end_offset = loader.load(read_from) if restart is None else loader.finish_restart(*restart)
+    end_offset = loader.load(read_from) if restart is None else loader.finish_restart(restart)
     known = loader.known
     first = segments[0].base_offset
     start = min(known.log_start_offset, end_offset)
@@ -142,9 +143,20 @@ def _lacks_first_epochs(state: LogState, segments: list[Segment], known: Known) 
     return entries[0][1] > max(known.log_start_offset, segments[0].base_offset)
 
 
-def announce_restart(disk: Disk, directory: Path, offset: int, log_start_offset: int) -> None:
-    """From now on the log is as good as empty: whoever opens it finishes what is going to be done."""
-    write_checkpoint(disk, directory / RESTART, [f"{offset} {log_start_offset}"])
+class Restart(NamedTuple):
+    """A restart that was announced. ``epochs``: None where they are in their file already."""
+
+    offset: int
+    log_start_offset: int
+    epochs: list[tuple[int, int]] | None
+
+
+def announce_restart(
+    disk: Disk, directory: Path, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]]
+) -> None:
+    """Note durably that the log begins anew: the next opening finishes it, however far it has come."""
+    lines = [f"{offset} {log_start_offset} {len(epochs)}", *(f"{epoch} {start}" for epoch, start in epochs)]
+    write_checkpoint(disk, directory / RESTART, lines)
 
 
 def end_restart(disk: Disk, directory: Path) -> None:
@@ -154,16 +166,19 @@ def end_restart(disk: Disk, directory: Path) -> None:
     fsync_dir(disk, directory)
 
 
-def _announced(disk: Disk, directory: Path) -> tuple[int, int] | None:
-    """(offset, log start offset) of a restart that was not finished."""
+def _announced(disk: Disk, directory: Path) -> Restart | None:
+    """Return the restart that was not finished. `CorruptionError` where it cannot be read."""
     lines = read_checkpoint(disk, directory / RESTART)
     if not lines:
         return None
     try:
-        offset, start = map(int, lines[0].split())
+        (offset, start, *count), *rest = (tuple(map(int, line.split())) for line in lines)
+        epochs = [(epoch, at) for epoch, at in rest]
     except ValueError:
-        raise CorruptionError(f"{directory / RESTART}: not two offsets: {lines[0]!r}") from None
-    return offset, start
+        raise CorruptionError(f"{directory / RESTART}: not a restart: {lines}") from None
+    if [len(epochs)] != (count or [0]):
+        raise CorruptionError(f"{directory / RESTART}: {len(epochs)} epochs, {count} are announced")
+    return Restart(offset, start, epochs if count else None)
 
 
 def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tuple[int, int, int]]:
@@ -225,21 +240,23 @@ class _Loader:
             state.snapshots.take(state.producers)  # of the border before an empty segment; it may be lost
         return end_offset
 
-    def finish_restart(self, offset: int, log_start_offset: int) -> int:
-        """The epochs and the snapshot of `offset` were written before it was announced."""
-        state = self._state
+    def finish_restart(self, restart: Restart) -> int:
+        """Do what is left of it: the snapshot of its offset was written before it was announced."""
+        state, offset = self._state, restart.offset
         _log.warning("%s goes on empty from %d: finishing what was begun", state.dir, offset)
         self._drop(self._segments[:])
         state.snapshots.remove_but(offset)
         state.snapshots.restore(state.producers, offset, offset, self._now_ms)
         state.producers.end_offset = offset
         self._make(offset)
+        if restart.epochs is not None:
+            state.epochs.replace(restart.epochs, fsync=True)
         end_restart(state.disk, state.dir)
-        self.known = self.known._replace(log_start_offset=log_start_offset, recovery_point=offset)
+        self.known = self.known._replace(log_start_offset=restart.log_start_offset, recovery_point=offset)
         return offset
 
     def _drop_before(self, start: int) -> None:
-        """What lies wholly below the log's start was on its way out when the last process ended."""
+        """Remove segments that lie wholly below the log's start: the last process ended before it did."""
         gone = 0
         while gone + 1 < len(self._segments) and self._segments[gone + 1].base_offset <= start:
             gone += 1
@@ -247,7 +264,7 @@ class _Loader:
             self._drop(self._segments[:gone])
 
     def _start_afresh(self, end_offset: int | None) -> int:
-        """Nothing is here, or what is here ends before the log begins: one empty segment at the start."""
+        """Begin with one empty segment at the start: there are no files, or they end before that."""
         state, start = self._state, self.known.log_start_offset
         if end_offset is not None:
             _log.warning("%s ends at %d, before its start %d", state.dir, end_offset, start)
@@ -265,7 +282,7 @@ class _Loader:
         self._segments.append(Segment.create(state.dir, base_offset, settings, state.files, self._now_ms))
 
     def _open_clean(self) -> int:
-        """After a clean shutdown: segments meet, and the last one ends with a whole batch."""
+        """Open a log that was shut down cleanly: segments must meet, the last must end with a whole batch."""
         self._drop_stray()
         self._check_borders(len(self._segments) - 1)
         end_offset = end_offset_of(self._segments[-1])
@@ -285,7 +302,7 @@ class _Loader:
             self._drop(self._segments[-1:])
 
     def _check_borders(self, last: int) -> None:
-        """Each segment up to number `last` begins where the one before it ends."""
+        """Check that each segment up to number `last` begins where the one before it ends."""
         for before, segment in zip(self._segments[:last], self._segments[1:], strict=False):
             if not before.ends_at(segment.base_offset):
                 self._check_border(before, end_offset_of(before), segment)
@@ -299,7 +316,7 @@ class _Loader:
             )
 
     def _may_be_a_gap(self, end: int) -> bool:
-        """Whether offsets in front of `end` may be gone by compaction.
+        """Return whether offsets in front of `end` may be gone by compaction.
 
         Kafka's leaves gaps between segments, ours does not: it was durable then, or a checkpoint says so.
         """
@@ -317,7 +334,14 @@ class _Loader:
         self._drop_stray()
         bases = [segment.base_offset for segment in self._segments]
         slot = max((i for i, base in enumerate(bases) if base <= read_from), default=0)
-        self._check_borders(slot)
+        try:
+            self._check_borders(slot)
+        except CorruptionError:
+            if not slot or not self._may_have_lost(bases[slot]):
+                raise
+            # Flushed up to its end, but what was cut from it or taken back since may be there again.
+            slot -= 1
+            self._check_borders(slot)
         state.snapshots.remove_above(bases[slot])
         self._restore_producers(bases[slot])
         end_offset = bases[slot]
@@ -331,11 +355,10 @@ class _Loader:
             state.producers.end_offset = segment.base_offset
             state.snapshots.take(state.producers)
             end_offset, problem = recover_segment(segment, self._take_over)
-            if problem is not None:
-                self._cut(i, end_offset, problem)
+            is_last = problem is not None and self._cut(i, end_offset, problem)
             if self.known.doubtful:
                 _write_again(segment)
-            if problem is not None:
+            if is_last:
                 break
         state.producers.end_offset = end_offset
         if state.epochs.entries != known_epochs or self.known.doubtful:
@@ -347,29 +370,39 @@ class _Loader:
         unless the power took what was between."""
         if any(segment.size for segment in self._segments[slot:]):
             before, segment = self._segments[slot - 1 : slot + 1]
-            if segment.base_offset < end_offset or not self._may_have_lost(end_offset):
+            if not self._may_have_lost(min(segment.base_offset, end_offset)):
                 self._check_border(before, end_offset, segment)
                 return
+            # One that ends beyond the next one's beginning was cut, and no flush has come since.
             _log.warning(
-                "%s: the log ends at offset %d, where records are missing that were not flushed when the "
-                "machine stopped; %d segments behind them go",
+                "%s: the log ends at offset %d, as what came next was not flushed when the machine stopped; "
+                "%d segments that do not begin there go",
                 before.log.path, end_offset, len(self._segments) - slot,
             )  # fmt: skip
         self._drop(self._segments[slot:])
 
-    def _cut(self, slot: int, end_offset: int, problem: Problem) -> None:
-        """Cut a torn tail; `CorruptionError` if it is none."""
+    def _cut(self, slot: int, end_offset: int, problem: Problem) -> bool:
+        """Cut a torn tail; `CorruptionError` if it is none. Return whether the log ends there."""
         segment, known = self._segments[slot], self.known
         if known.clean or end_offset < known.recovery_point:
             raise CorruptionError(f"{problem.why}; it had been on disk for good")
         is_lost = self._may_have_lost(end_offset)
+        following = self._segments[slot + 1 : slot + 2]
+        if is_lost and following and following[0].base_offset == end_offset:
+            # A write that failed was taken back, and the power brought it back: nothing is missing.
+            self._cut_tail(segment, end_offset, problem)
+            return False
         if not is_lost or (self._state.config.flush_messages == 1 and not known.doubtful):
             self._check_nothing_follows(slot, end_offset, problem, is_lost)
+        self._drop(self._segments[slot + 1 :])
+        self._cut_tail(segment, end_offset, problem)
+        return True
+
+    def _cut_tail(self, segment: Segment, end_offset: int, problem: Problem) -> None:
         _log.warning(
             "%s: valid up to offset %d, a torn tail of %d bytes cut: %s",
             segment.log.path, end_offset, segment.size - problem.position, problem.why,
         )  # fmt: skip
-        self._drop(self._segments[slot + 1 :])
         segment.cut_tail(problem.position)
         # A tail that the next loss of power brings back would lie beyond the beginning of the next segment.
         segment.flush()
@@ -422,8 +455,9 @@ class _Loader:
 
 
 def _write_again(segment: Segment) -> None:
-    """The same bytes in the same places: so the next fsync has them to write."""
+    """The same bytes in the same places, and the same size: so the next fsync has them to write."""
     file = segment.log.get()
+    file.truncate(segment.size)
     for position in range(0, segment.size, _AGAIN_BYTES):
         file.pwrite(file.pread(min(_AGAIN_BYTES, segment.size - position), position), position)
 

@@ -105,6 +105,11 @@ class LogState:
             active = self.segments.active
             self.on_end_moved(offset, active.base_offset, active.size)
 
+    def announce_end(self, offset: int, base_offset: int, size: int) -> None:
+        """Report a lower log end before a truncation: a process that is killed halfway has lost nothing."""
+        if self.on_end_moved is not None:
+            self.on_end_moved(offset, base_offset, size)
+
     def configure(self, config: LogConfig) -> None:
         """Apply new settings. Once a log is to be compacted, offsets may be missing, whatever the policy is
         later."""

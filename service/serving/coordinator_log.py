@@ -87,10 +87,14 @@ class CoordinatorLog:
                 try:
                     await self._logs.flush(partition.log)
                 except StorageError as e:
-                    _log.error("what was appended to %s is not on the device: %s", partition.tip, e)
-                    partition.log.check()  # it may be offline for good
-                    await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
                     failures += 1
+                    if failures & (failures - 1) == 0:  # a node may have fifty of them
+                        _log.error(
+                            "what was appended to %s is not on the device after %d flushes: %s",
+                            partition.tip, failures, e,
+                        )  # fmt: skip
+                    partition.log.check()  # it may be offline for good
+                    await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S)) - 1])
                 else:
                     failures = 0
                     self._tell(flushed)
@@ -131,7 +135,7 @@ class CoordinatorLogs:
 
 
 def _cut(part: FileSlice | Buffer) -> tuple[memoryview, list[int]]:
-    """What was read, which may end within a batch, and where pieces of its whole batches end.
+    """Return what was read, which may end within a batch, and where pieces of its whole batches end.
     `CorruptionError` where it does not begin with one.
     """
     data = memoryview(part.read() if isinstance(part, FileSlice) else part)

@@ -14,7 +14,7 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.reading.object_reader import Chain
-from service.remote.stores.errors import ObjectNotFound, StoreRefused
+from service.remote.stores.errors import ObjectNotFound, StoreRefused, raise_of_the_store
 from service.tiering.archive_attempt import catalog_entry, commit_of
 from service.tiering.chain import ChainStore, HeadMoved, verdict_on
 from service.tiering.head_check import MAY_GO_ON, HeadVerdict
@@ -83,7 +83,8 @@ def _parent(
         return chains.empty(tip)
     try:
         manifest = load(chains, tip, entry).manifest
-    except (StoreRefused, CorruptionError):  # not of a store that is away: it may be read later
+    except (StoreRefused, CorruptionError) as e:
+        raise_of_the_store(e)  # of the account or the bucket it says nothing of this object: it is read later
         if is_kept:
             raise
         return chains.stand_in(tip, entry)

@@ -13,12 +13,16 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.base.clock import ManualClock
+from service.base.errors import StorageError
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
+from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import ManifestKey, SegmentKey, manifest_key, segment_key
-from service.remote.format.manifest import ManifestLimits, PageRef
+from service.remote.format.manifest import Manifest, ManifestLimits, PageRef
 from service.remote.format.manifest_codec import decode_head, encode_head
+from service.remote.stores.errors import OF_THE_STORE
 from service.remote.stores.memory_store import MemoryStore
+from service.tiering.chain import ChainStore
 from service.tiering.store_clock import MAX_SKEW_MS
 from service.tiering.tasks import Task
 from tests.unit.hot.logs import START_MS
@@ -392,6 +396,43 @@ def test_a_manifest_without_segments_that_is_gone_holds_up_no_copy(tmp_path: Pat
     assert world.lag(replica) == 0
     assert world.manager.metrics.why(replica.tip) is None
     assert world.entry(replica).segments == 2
+
+
+@pytest.mark.parametrize("error", OF_THE_STORE, ids=lambda one: one.__name__)
+def test_a_manifest_is_not_given_up_where_the_store_answered_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StorageError]
+) -> None:
+    """Nothing is kept of it, but it can be read once the store serves us again."""
+    world = World(tmp_path)
+    [replica] = world.replicas
+    world.fill(3)
+    world.run()
+    world.reboot()
+    rounds(world, 1)
+    before = world.entry(replica)
+    given_up: list[str] = []
+    read, stand_in = world.store.get, ChainStore.stand_in
+
+    def get(key: str, *, max_size: int) -> bytes:
+        if key == before.manifest_key:
+            raise error("not now")
+        return read(key, max_size=max_size)
+
+    def give_up(chains: ChainStore, tip: TopicIdPartition, entry: CatalogEntry) -> Manifest:
+        given_up.append(entry.manifest_key)
+        return stand_in(chains, tip, entry)
+
+    monkeypatch.setattr(ChainStore, "stand_in", give_up)
+    world.reboot()
+    replica = world.replicas[0]
+    replica.log.deletion.advance_log_start(before.end_offset)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "get", get)
+        rounds(world, 2)
+    assert world.entry(replica) == before
+    rounds(world, 4)
+    assert world.entry(replica).segments == 0
+    assert not given_up
 
 
 # -- expiry that fails -------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.base.disk import DiskError
+from service.base.disk import DiskError, SystemDisk
 from service.base.errors import StorageError
+from service.base.files import write_checkpoint
 from service.base.purgatory import Purgatory
 from service.hot.log import LocalLog
 from service.hot.producers import BatchMemory, ProducerEntry
@@ -133,3 +134,43 @@ def test_a_restart_that_ends_anywhere_is_finished_or_has_not_begun(tmp_path: Pat
             assert [record.offset for record in records_from(again)] == list(range(24))
         again.close()
     assert 0 < finished < disk.calls.total()
+
+
+def test_a_restart_that_could_not_be_announced_has_changed_nothing(tmp_path: Path) -> None:
+    """The next opening finds the log as it was, with the epochs of segments that it does not read."""
+    disk = FaultDisk()
+    log = open_log(tmp_path, world=make_world(disk=disk), segment_bytes=700)
+    for n in range(20):
+        log.append(batch(1), n // 10, START_MS)
+    log.durability.flush()
+    disk.fail("open", errno.EIO, path="restart-checkpoint")
+    with pytest.raises(StorageError):
+        log.truncation.restart_at(100)
+    disk.heal()
+    again = open_log(tmp_path, recovery_point=20)
+    assert (again.log_end_offset, again.epochs.entries) == (20, ((0, 0), (1, 10)))
+
+
+def test_a_restart_that_was_announced_brings_its_epochs(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    log = open_log(tmp_path, world=make_world(disk=disk), segment_bytes=700)
+    for n in range(20):
+        log.append(batch(1), n // 10, START_MS)
+    disk.fail("open", errno.EIO, path="leader-epoch-checkpoint")
+    with pytest.raises(StorageError):
+        log.truncation.restart_at(100, 50, epochs=[(3, 50), (4, 100)])
+    again = open_log(tmp_path, remote_storage_enable=True)
+    assert (again.log_start_offset, again.log_end_offset) == (50, 100)
+    assert again.epochs.entries == ((3, 50),)
+
+
+def test_a_restart_that_an_earlier_version_announced_is_finished(tmp_path: Path) -> None:
+    """Its epochs are in their file."""
+    log = open_log(tmp_path)
+    log.append(batch(5), 2, START_MS)
+    log.close()
+    write_checkpoint(SystemDisk(), log.dir / "leader-epoch-checkpoint", ["1 7"])
+    write_checkpoint(SystemDisk(), log.dir / "restart-checkpoint", ["100 3"])
+    again = open_log(tmp_path, remote_storage_enable=True)
+    assert (again.log_start_offset, again.log_end_offset) == (3, 100)
+    assert again.epochs.entries == ((1, 7),)

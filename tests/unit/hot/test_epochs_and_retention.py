@@ -427,3 +427,16 @@ def test_who_led_and_wrote_nothing_forgets_that_epoch_when_it_is_cut_at_its_end(
     assert (log.epochs.newest, log.end_offset_of_epoch(4)) == (3, (-1, -1))
     log.appender.append_raw(raw((10, 1, 3)))
     assert log.end_offset_of_epoch(3) == (3, 11)
+
+
+def test_a_tiered_log_that_is_cut_below_what_is_here_begins_where_it_did(tmp_path: Path) -> None:
+    """The bucket holds the rest: a start that went up would have its next leader delete that."""
+    log = open_log(tmp_path, segment_bytes=700, remote_storage_enable=True)
+    for n in range(30):
+        log.append(batch(1), n // 10, START_MS)
+    log.deletion.delete_segments(24, "they are in the bucket")
+    assert log.local_log_start_offset > 20
+    assert log.truncation.truncate_to(15) == 15
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 15, 15)
+    assert log.epochs.entries == ((0, 0), (1, 10))
+    assert open_log(tmp_path, remote_storage_enable=True).log_start_offset == 0

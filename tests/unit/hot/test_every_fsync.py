@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
+
+import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import StorageError
@@ -133,3 +137,44 @@ def test_a_failed_fsync_of_a_recovery_is_final_too(tmp_path: Path) -> None:
         assert not asyncio.run(recover(directory, OneFsyncFails(number)))
         assert (directory / ".fsync-failed").exists(), names[number - 1]
         assert not (directory / ".kafka_cleanshutdown").exists()
+
+
+def test_a_directory_that_cannot_be_opened_to_be_flushed_is_flushed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was asked of the device, so it has dropped nothing: descriptors come back."""
+    is_short = False
+    really_open = os.open
+
+    def short(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if is_short and flags & os.O_DIRECTORY:
+            raise OSError(errno.EMFILE, "")
+        return really_open(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", short)
+
+    async def run() -> None:
+        nonlocal is_short
+        logs = LogManager([tmp_path], make_world(ManualClock(START_MS)))
+        logs.claim("cluster", 1)
+        await logs.open_all(lambda _: CONFIG)
+        (log,) = await logs.create([(A, CONFIG)])
+        assert isinstance(log, LocalLog)
+        log.append(batch(1), 0, START_MS)
+        log.appender.roll()
+        is_short = True
+        with pytest.raises(StorageError):
+            await logs.flush(log)
+        (other,) = await logs.create([(B, CONFIG)])
+        assert isinstance(other, StorageError)
+        is_short = False
+        assert log.failure is None
+        await logs.flush(log)
+        assert log.recovery_point == 1
+        (other,) = await logs.create([(B, CONFIG)])
+        assert isinstance(other, LocalLog)
+        await logs.close(clean=True, broker_epoch=1)
+
+    asyncio.run(run())
+    assert not (tmp_path / ".fsync-failed").exists()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.hot.recovery import announce_restart
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, at_once, batch, delete, get_or_create
 
@@ -98,6 +100,30 @@ def test_a_killed_process_left_all_of_it(machine: Machine) -> None:
     log = logs.get(TIP.topic_id, 0)
     assert log is not None
     assert log.log_end_offset == 18
+
+
+def test_one_that_was_killed_when_a_log_was_about_to_begin_anew_can_start(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing then was to go; nothing says that the broker has lost it."""
+    written(machine)
+    logs, _ = machine.opened()
+    log = logs.get(TIP.topic_id, 0)
+    assert log is not None
+
+    def announce(*told: Any) -> None:
+        announce_restart(*told)
+        raise DiskError("flushing", log.dir, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.hot.log_truncation.announce_restart", announce)
+        with pytest.raises(StorageError):
+            log.truncation.restart_at(3, 3)
+    machine.kill()
+    logs, _ = machine.opened()
+    again = logs.get(TIP.topic_id, 0)
+    assert again is not None
+    assert again.log_end_offset == 3
 
 
 def test_one_that_is_killed_before_its_logs_are_open_left_it_all_too(machine: Machine) -> None:

@@ -287,3 +287,23 @@ def test_a_real_lack_of_descriptors_loses_nothing(tmp_path: Path) -> None:
         again = open_log(tmp_path / str(one), index_interval_bytes=0, segment_bytes=2000)
         assert stamps(again) == known
         again.close(clean=False)
+
+
+@pytest.mark.parametrize("how", ["cut", "restart"])
+def test_a_process_without_descriptors_cuts_nothing_and_does_so_later(tmp_path: Path, how: str) -> None:
+    """A follower tries again; one that is offline would wait for the next start."""
+    disk = FaultDisk()
+    log = opened(tmp_path, disk)
+    for n in range(20):
+        log.append(batch(1, timestamp=START_MS + n, producer_id=7, epoch=0, sequence=n), n // 8, START_MS)
+    before = stamps(log)
+    disk.fail("open", errno.EMFILE)
+    with pytest.raises(DiskError):
+        log.truncation.truncate_to(9) if how == "cut" else log.truncation.restart_at(30)
+    disk.heal()
+    assert log.failure is None
+    assert stamps(log) == before
+    assert (log.truncation.truncate_to(9) if how == "cut" else log.truncation.restart_at(30)) == (
+        9 if how == "cut" else 30
+    )
+    assert opened(tmp_path, disk).log_end_offset == (9 if how == "cut" else 30)

@@ -158,6 +158,25 @@ def test_a_mark_whose_flush_failed_is_told_without_a_further_append(tmp_path: Pa
     asyncio.run(scenario())
 
 
+def test_flushes_that_fail_again_and_again_are_told_of_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("service.serving.coordinator_log._RETRY_S", (0.0,))
+
+    async def scenario() -> None:
+        partition, told = partition_of(tmp_path), asyncio.Queue[int]()
+        partition.configure(replace(partition.config, flush_messages=1))
+        disk = cast("LogManager", FailingDisk(20))
+        log = CoordinatorLog(partition, disk, partition.log.state.world.clock)
+        log.listen(told.put_nowait)
+        log.append(build(0, b"a"), EPOCH)
+        assert await asyncio.wait_for(told.get(), 30) == 1
+
+    asyncio.run(scenario())
+    lines = [one.getMessage() for one in caplog.records if "not on the device" in one.getMessage()]
+    assert len(lines) == 5, "after 1, 2, 4, 8 and 16 failures"
+
+
 def test_no_flush_is_tried_again_for_who_listens_no_more_or_an_offline_replica(tmp_path: Path) -> None:
     async def scenario() -> None:
         for is_offline in (False, True):
