@@ -1,5 +1,6 @@
-"""Replicas of a partition: what leaders know of their followers, and how followers come to be like leaders.
+"""Replication of a partition: the leader's state of its followers, and the fetchers that copy a leader's log.
 
-Machines decide here: which offsets are committed, who is in sync, what is fetched, appended and cut off. What
-the image, the controller and connections are is said by whoever runs them; nothing here knows of rooms above.
+State machines decide here: what is committed, which replicas are in sync, what to fetch, append and truncate.
+Their callers pass in the metadata image, the controller's responses and the connections; nothing here imports
+a room above.
 """

@@ -1,7 +1,8 @@
-"""Who waits until a partition's records are committed, in order of offsets (acks=all). [P]
+"""Queue of acks=all requests of a partition, ordered by the offset that each waits for. [P]
 
-The high watermark pops the front, so nobody looks at those behind. A request has one timer, whatever number
-of partitions it wrote to: who runs out of time is marked as over, and leaves the queue with its turn.
+The high watermark pops the front, so it costs nothing to leave the others in the queue. A request has one
+timer, however many partitions it wrote to: a waiter that times out is marked as over, and leaves the queue
+when it reaches the front or in a sweep.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 _SWEEP_AT: Final = 64
-"""Those whose time was over are swept out where they are so many, and the greater part."""
+"""Remove the waiters that are over once there are so many, and more than half of the queue is over."""
 
 
 class Waiter:
-    """One request's interest in one offset: it is told once. `key` is the caller's own."""
+    """One request's interest in one offset; it is notified once. `key` belongs to the caller."""
 
     __slots__ = ("is_over", "key", "offset")
 
@@ -26,7 +27,7 @@ class Waiter:
 
 class AckQueue:
     """Waiters of one partition. A duplicate of a batch waits for the original's offset, so offsets do not
-    only rise."""
+    always rise."""
 
     __slots__ = ("_heap", "_order", "_over")
 
@@ -39,14 +40,14 @@ class AckQueue:
         return len(self._heap) - self._over
 
     def wait(self, key: object, offset: int) -> Waiter:
-        """Until the high watermark is `offset` or more."""
+        """Queue `key` until the high watermark is `offset` or more."""
         waiter = Waiter(key, offset)
         self._order += 1
         heappush(self._heap, (offset, self._order, waiter))
         return waiter
 
     def give_up(self, waiter: Waiter) -> bool:
-        """`waiter` need not be told any more; False where it was told before."""
+        """Mark `waiter` as over; returns False if it is over already."""
         if waiter.is_over:
             return False
         waiter.is_over = True
@@ -58,7 +59,7 @@ class AckQueue:
         return True
 
     def passed(self, high_watermark: int) -> list[Waiter]:
-        """Those whose offsets are committed now, in order; they are over by this."""
+        """Pop the waiters whose offsets are committed, in order, and mark them as over."""
         found: list[Waiter] = []
         heap = self._heap
         while heap and heap[0][0] <= high_watermark:
@@ -71,5 +72,5 @@ class AckQueue:
         return found
 
     def dismiss(self) -> list[Waiter]:
-        """All of them, in order; they are over by this."""
+        """Pop all waiters, in order, and mark them as over."""
         return self.passed(2**63)

@@ -1,4 +1,4 @@
-"""Which of the batches that a leader sent may be appended: judged by their headers, before any is. [P]
+"""Checks of fetched batches by their headers, before a follower appends any of them. [P]
 
 Apache Kafka 4.3 ``UnifiedLog.appendAsFollower`` (``analyzeAndValidateRecords``), KAFKA-18723.
 """
@@ -14,11 +14,11 @@ from service.records.kernel_status import Status
 from service.records.scan import BatchScan
 
 _RUN_BYTES: Final = 512 << 10
-"""that are checked and written in one go, about so much"""
+"""approximate bytes that are checked and written in one go"""
 
 
 class Header(Protocol):
-    """Of one batch; `records.batch.BatchHeader` is one."""
+    """Header of one batch; `records.batch.BatchHeader` is one."""
 
     @property
     def base_offset(self) -> int: ...
@@ -29,15 +29,15 @@ class Header(Protocol):
 
 
 class Fit(NamedTuple):
-    """The first `taken` batches follow on the log, which ends at `end_offset` with them. `why` tells what is
-    wrong with the next one; it and all behind it are not taken."""
+    """The first `taken` batches follow on the log, which ends at `end_offset` with them. `why` is the reason
+    why the next batch, and so all after it, cannot be appended."""
 
     taken: int
     end_offset: int
     latest_epoch: int
     why: str = ""
     begins_at: int = NO_OFFSET
-    """The log begins here, below its start: that lies within the leader's first batch."""
+    """Restart the log at this offset, below its start: the start lies within the leader's first batch."""
 
 
 def fit_run(
@@ -49,7 +49,7 @@ def fit_run(
     leader_epoch: int,
     may_lack: bool,
 ) -> Fit:
-    """As `fit`, for batches that stand in columns; their offsets rise, as `scan_batches` has found."""
+    """Return what `fit` does, for batches in columns. Their offsets rise: `scan_batches` has checked that."""
     bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
     if (
         bases
@@ -71,7 +71,7 @@ def fit_run(
 
 
 class Row(NamedTuple):
-    """A batch as `fit` looks at it."""
+    """Header of a batch that was read from columns."""
 
     base_offset: int
     next_offset: int
@@ -87,13 +87,15 @@ def fit(
     leader_epoch: int,
     may_lack: bool,
 ) -> Fit:
-    """Judge batches that were fetched in `leader_epoch` from `end_offset`, where our log ends, its last
-    record being of `latest_epoch`. `may_lack`: the topic is or was compacted, so offsets may be missing.
-    `start_offset`: nobody is served below it, neither by us nor by the leader. Where that is all that we
-    have, the log begins anew with the leader's first batch, should its start lie within that.
+    """Return how many of the batches can be appended at `end_offset`, where our log ends; its last record is
+    of `latest_epoch`, and the batches were fetched in `leader_epoch`.
 
-    A batch of a later epoch was written after the leader of the fetch had lost its leadership, and after a
-    truncation that we know nothing of.
+    `may_lack`: the topic is or was compacted, so offsets may be missing. `start_offset`: neither this replica
+    nor the leader serves records below it. Where our log has records below it only, the log restarts at the
+    leader's first batch if `start_offset` lies within that batch.
+
+    A batch of an epoch after `leader_epoch` is refused: it was written after the fetch's leader had lost its
+    leadership, and after a truncation that this replica does not know of.
     """
     taken, end, epoch, begins_at = 0, end_offset, latest_epoch, NO_OFFSET
     for header in headers:
@@ -115,8 +117,9 @@ def fit(
 
 
 def end_of_run(view: memoryview, position: int, batches: int) -> int:
-    """Where the bytes end that are looked at next: so many batches like the first, or that one alone;
-    `position` where no whole batch is left. `CorruptionError` where none can begin there."""
+    """Return the end of the bytes to scan next: `batches` times the size of the first batch, or that batch
+    alone. Returns `position` where no whole batch is left. `CorruptionError` where no batch can begin there.
+    """
     left = len(view) - position
     if left < LOG_OVERHEAD:
         return position
@@ -126,6 +129,6 @@ def end_of_run(view: memoryview, position: int, batches: int) -> int:
 
 
 def first_of(run: BatchScan, count: int) -> BatchScan:
-    """The first batches of a run."""
+    """Return the first `count` batches of a run."""
     end = run.positions[count - 1] + run.sizes[count - 1]
     return BatchScan(Status.OK, end, *(column[:count] for column in run[2:]))

@@ -1,7 +1,7 @@
-"""A fetch session as the one who asks has it: what the leader remembers, and what is to be said next. [P]
+"""Fetch session as the follower has it: what the leader remembers, and what to send next. [P]
 
-A full fetch names all that is wanted and may open a session; in one, only what differs is named, and what is
-no longer wanted is forgotten. KIP-227; Apache Kafka ``FetchSessionHandler``.
+A full fetch names all wanted partitions and may open a session. In a session, a fetch names only partitions
+that changed, and forgets those that are no longer wanted. KIP-227; Apache Kafka ``FetchSessionHandler``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LAST_EPOCH: Final = 2**31 - 1
 
 
 class Asked(NamedTuple):
-    """One partition as it is asked for; its log agrees with the leader's if `last_epoch` does at `offset`."""
+    """Fetch position of one partition. The logs agree up to `offset` if the leader has `last_epoch` there."""
 
     leader_epoch: int
     offset: int
@@ -26,7 +26,7 @@ class Asked(NamedTuple):
 
 
 class FetchSessionAsked:
-    """What the leader of one session knows, once it has read all that was sent."""
+    """State of one session: what the leader knows once it has read all requests sent."""
 
     __slots__ = ("asked", "epoch", "session_id")
 
@@ -34,21 +34,22 @@ class FetchSessionAsked:
         self.session_id = NO_SESSION
         self.epoch = FIRST_EPOCH
         self.asked: dict[TopicIdPartition, Asked] = {}
-        """partitions of the request that was sent last, named in it or not"""
+        """partitions of the session as of the last request, named in it or not"""
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request names all partitions."""
+        """The next request names all partitions."""
         return self.epoch == FIRST_EPOCH
 
     def full(self, wanted: Mapping[TopicIdPartition, Asked]) -> None:
+        """Note that the next request is a full one and names `wanted`."""
         self.asked = dict(wanted)
 
     def change(
         self, changed: Iterable[tuple[TopicIdPartition, Asked | None]]
     ) -> tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]:
-        """What the next request of a session names and forgets, where `changed` (None: not wanted) may differ
-        from what the leader knows."""
+        """Return the partitions that the next request names and those that it forgets. `changed`: partitions
+        that may differ from what the leader knows (None: no longer wanted)."""
         named: list[tuple[TopicIdPartition, Asked]] = []
         forgotten: list[TopicIdPartition] = []
         for tip, wanted in changed:
@@ -61,7 +62,7 @@ class FetchSessionAsked:
         return named, forgotten
 
     def answered(self, session_id: int) -> None:
-        """The request was answered well, in session `session_id`."""
+        """Advance the session: the request succeeded, in session `session_id`."""
         if session_id == NO_SESSION:
             self.begin_anew(keeps=False)
         elif self.is_full:
@@ -70,8 +71,8 @@ class FetchSessionAsked:
             self.epoch = 1 if self.epoch == _LAST_EPOCH else self.epoch + 1
 
     def begin_anew(self, *, keeps: bool) -> None:
-        """The next request is a full one. `keeps`: the leader may still have the session, and shall close
-        it by that."""
+        """Make the next request a full one. `keeps`: the leader may still have the session; the full request
+        closes it."""
         self.epoch = FIRST_EPOCH
         if not keeps:
             self.session_id = NO_SESSION

@@ -1,11 +1,11 @@
-"""The loop that fetches from one leader: the shell of `FollowerMachine`, over a channel of its own.
+"""Fetch loop for one leader: the shell of `FollowerMachine`, with a channel of its own.
 
-One request at a time. What an answer brings is appended as it came, run by run of whole batches, in slices of
-the loop's time; before each it is asked whether it is still wanted. Logs are cut beside each other, as one
-may wait for its disk, and nothing is fetched meanwhile. What takes long, questions and what is built out of
-the archive, goes on beside the other partitions' fetches. Owned by the event loop.
+One request at a time. The records of a response are appended unchanged, run by run of whole batches, in
+slices of the loop's time; before each run the loop checks that the append is still wanted. Logs are truncated
+concurrently, as one may wait for its disk, and no fetch is sent meanwhile. ListOffsets requests and builds
+from the archive take long and run beside the fetches of other partitions. Owned by the event loop.
 
-An error that is no peer's and no disk's leaves `run`: it is a bug, and whoever runs it ends the node.
+An exception that neither a peer nor a disk causes leaves `run`: it is a bug, and the caller ends the node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
 from service.replication.arriving import Fit, end_of_run, first_of, fit_run
 from service.replication.followed import FollowerLog
-from service.replication.follower import (
+from service.replication.follower import FollowerMachine, FollowerSettings
+from service.replication.follower_events import (
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -39,8 +40,6 @@ from service.replication.follower import (
     FetchAnswer,
     Flush,
     Follow,
-    FollowerMachine,
-    FollowerSettings,
     Hold,
     Offsets,
     PartitionAnswer,
@@ -54,22 +53,23 @@ from service.wire.api import ApiKey, api_versions_request, request_module
 from service.wire.errors import UnsupportedVersion
 
 FIRST_FETCH_VERSION: Final = 15
-"""the first that says the broker's epoch (KIP-903), and it knows topics by id"""
+"""the first with a broker epoch (KIP-903) and topic ids"""
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 _PARTITION_US: Final = 4
 _EFFECT_US: Final = 60
 _RUN_BATCHES: Final = 500
-"""that are checked and written in one go, about so many"""
+"""approximate number of batches that are checked and written in one go"""
 _APPENDED_AT_ONCE: Final = 4
-"""logs that are behind, so that what is to be written is looked at while others are"""
+"""logs that are appended to concurrently while catching up, so that checks of one overlap writes of another
+"""
 _SMALL_BYTES: Final = 2_048
 _RUN_US: Final = 50
 _BYTES_PER_US: Final = 700
 
 
 class Leader(Protocol):
-    """A connection to the leader; `client.async_channel.Channel` is one."""
+    """Connection to the leader; `client.async_channel.Channel` is one."""
 
     async def versions(self) -> Mapping[int, tuple[int, int]]: ...
     async def call(
@@ -78,50 +78,49 @@ class Leader(Protocol):
 
 
 class Replica(FollowerLog, Protocol):
-    """A log that follows, and what is done to it. All of these raise `StorageError` where the disk refuses;
-    it may do better later, unless the log is offline by then."""
+    """Log of a follower, and its changes. All of these raise `StorageError` if the disk fails; a later
+    attempt may succeed, unless the log is offline by then."""
 
     @property
     def is_offline(self) -> bool:
-        """Whether its files cannot be relied on any more."""
+        """The log's files cannot be trusted any more."""
 
     @property
     def may_lack(self) -> bool:
-        """Whether offsets may be missing, as the topic is or was compacted."""
+        """Offsets may be missing, as the topic is or was compacted."""
 
     def append(self, data: memoryview, run: BatchScan) -> None:
-        """Append neighbouring batches that were found sound and follow on the log, unchanged: `run`, with
-        positions in `data`."""
+        """Append consecutive batches unchanged: `run`, with positions in `data`. They were checked and follow
+        on the log."""
 
     async def append_on_thread(self, data: memoryview, run: BatchScan) -> bool:
-        """As `append`, but the loop does not wait for the disk. False where the log was changed by somebody
-        else before that began: nothing is appended then."""
+        """Append on a thread, so that the loop does not wait for the disk. Returns False, with nothing
+        appended, if something else changed the log before that began."""
 
     @property
     def needs_flush(self) -> bool:
-        """Whether something was appended that the topic's settings want on the device, and that is not."""
+        """Records were appended that the topic's settings want synced, and that are not."""
 
     async def flush(self) -> None:
-        """Wait until what was appended is on the device, where the topic's settings ask for that."""
+        """Wait until appended records are synced, if the topic's settings ask for that."""
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
-        """As `follower.Truncate` says; False where it cannot be done now. The log may end lower, where a
-        batch reaches beyond `offset`. Asks `is_wanted` before the log is touched."""
+        """Carry out `follower_events.Truncate`; returns False if that is impossible now. The log may end
+        lower, where a batch reaches beyond `offset`. Calls `is_wanted` before it changes the log."""
 
     async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
-        """As `follower.Restart` says, and as `truncate`; a start that lies beyond `offset` stays where it
-        is."""
+        """Carry out `follower_events.Restart`, as `truncate` does. A start beyond `offset` stays."""
 
     def follow(self, high_watermark: int, start_offset: int) -> None:
-        """As `follower.Follow` says."""
+        """Carry out `follower_events.Follow`."""
 
 
 class Archive(Protocol):
     async def build(
         self, tip: TopicIdPartition, leader_epoch: int, start_offset: int, is_wanted: Callable[[], bool]
     ) -> bool:
-        """As `follower.BuildLocalStart` says; False where it cannot be done now. Asks `is_wanted` before the
-        log is touched. `StorageError` as a `Replica`."""
+        """Carry out `follower_events.BuildLocalStart`; returns False if that is impossible now. Calls
+        `is_wanted` before it changes the log. Raises `StorageError` as a `Replica` does."""
 
 
 class FetcherSettings(NamedTuple):
@@ -156,9 +155,9 @@ class Fetcher:
         *,
         on_caught_up: Callable[[TopicIdPartition, int], None] | None = None,
     ) -> None:
-        """`warn` is told what somebody should know; it limits how often. `throttle`: that of all fetchers.
-        `on_caught_up`: what it fetches has to catch up, which nobody else waits for; called, in a later step
-        of the loop, with a partition that has, and the leader's epoch."""
+        """`warn` logs a message, at a limited rate. `throttle` is shared by all fetchers. `on_caught_up`:
+        this fetcher serves partitions that are behind, separately from those in sync; it is called, in a
+        later step of the loop, with a partition that has caught up and the leader's epoch."""
         self._leader = leader
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -171,14 +170,14 @@ class Fetcher:
         self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms), throttle)
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
-        """those that the leader may answer for: it may have been asked for what is gone now"""
+        """partitions that a response may name, including removed ones that an earlier request named"""
         self._news = asyncio.Event()
         self._beside: asyncio.TaskGroup | None = None
         self.metrics = metrics or ReplicationMetrics()
         self._early: list[Effect] = []
-        """effects of assignments that came before `run`"""
+        """effects of assignments made before `run`"""
         self._may_wait = False
-        """the leader was asked, and may have nothing to say for a while"""
+        """a fetch is in flight that the leader may delay"""
 
     def __len__(self) -> int:
         return len(self._machine)
@@ -195,7 +194,7 @@ class Fetcher:
         builds_first: bool = False,
         is_in_sync: bool = False,
     ) -> None:
-        """As `FollowerMachine.assign`."""
+        """Follow a leader with `replica`; see `FollowerMachine.assign`."""
         self._replicas[tip] = replica
         self._tips[tip.topic_id, tip.partition] = tip
         effects = self._machine.assign(
@@ -215,7 +214,8 @@ class Fetcher:
         self._tell()
 
     def remove(self, tip: TopicIdPartition) -> None:
-        """Nothing is done to its log from here on, but for what a thread of the archive has begun."""
+        """Stop following `tip`. Its log is not changed any more, except by a thread of the archive that has
+        begun."""
         self._machine.remove(tip)
         self._replicas.pop(tip, None)
         self._news.set()
@@ -224,7 +224,7 @@ class Fetcher:
         self._machine.start_moved(tip)
 
     def throttled(self, tips: Iterable[TopicIdPartition] = ()) -> None:
-        """The throttle's bound is another now, or it concerns these, or does no more."""
+        """Apply a changed limit of the throttle, or that `tips` are throttled or no longer are."""
         for tip in tips:
             self._machine.throttled(tip)
         self._news.set()
@@ -235,7 +235,7 @@ class Fetcher:
     # -- the loop
 
     async def run(self) -> None:
-        """Fetch until it is cancelled."""
+        """Fetch until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._beside:
                 self._at_once(self._early)
@@ -251,18 +251,21 @@ class Fetcher:
             self._beside = None
 
     def _tell(self) -> None:
-        """There is something to ask. A leader of ours answers the fetch that waits there when another request
-        comes behind it: what was elected to lead must not wait for its followers for as long as a fetch of
-        idle partitions does, as nothing is committed meanwhile."""
+        """Wake the loop, and interrupt a fetch that the leader delays.
+
+        A leader of ours answers a delayed fetch when another request arrives behind it. Without that, a newly
+        elected leader would wait for its followers, and commit nothing, for as long as a fetch of idle
+        partitions lasts.
+        """
         self._news.set()
         if self._may_wait and self._beside is not None and self._machine.has_news:
             self._may_wait = False
-            self._beside.create_task(self._interrupt(), name="interrupts a fetch")
+            self._beside.create_task(self._interrupt(), name="interrupt of a delayed fetch")
 
     async def _interrupt(self) -> None:
-        """Ask what is known, behind the fetch."""
+        """Send an ApiVersions request behind the fetch; its response is not used."""
         message, timeout_ms = api_versions_request(), self._settings.timeout_ms
-        with suppress(OSError, UnsupportedVersion):  # the fetch will find out
+        with suppress(OSError, UnsupportedVersion):  # the fetch fails, too
             await self._leader.call(ApiKey.API_VERSIONS, None, message, timeout_ms=timeout_ms)
 
     async def _wait(self) -> None:
@@ -295,7 +298,7 @@ class Fetcher:
         await self._do(effects, records, piece)
 
     def _forget(self, tips: Iterable[TopicIdPartition]) -> None:
-        """The leader has answered, and knows that these are not asked for."""
+        """Drop partitions that the leader, having responded, no longer has in the session."""
         for tip in tips:
             if tip not in self._replicas:
                 self._tips.pop((tip.topic_id, tip.partition), None)
@@ -339,7 +342,7 @@ class Fetcher:
         )
 
     async def _read(self, response: Any, piece: Slice) -> tuple[FetchAnswer, list[Any]]:
-        """The answer as the machine knows it, and the records of each of its partitions."""
+        """Return the response in the machine's terms, and the records of each partition."""
         answers: list[PartitionAnswer] = []
         records: list[Any] = []
         for topic in response.responses:
@@ -366,7 +369,7 @@ class Fetcher:
     # -- effects
 
     async def _do(self, effects: Sequence[Effect], records: Sequence[Any], piece: Slice) -> None:
-        """In their order; of logs that are behind, some are appended to beside each other."""
+        """Carry out effects in order; a fetcher that catches up appends to several logs concurrently."""
         left = iter(effects)
 
         async def work(piece: Slice) -> None:
@@ -384,15 +387,15 @@ class Fetcher:
             return
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(_APPENDED_AT_ONCE, len(effects))):
-                workers.create_task(work(Slice()), name="appends what is behind")
+                workers.create_task(work(Slice()), name="append to lagging replicas")
 
     def _at_once(self, effects: Sequence[Effect]) -> None:
-        """Whatever needs no time of the loop that would matter."""
+        """Carry out effects that take little of the loop's time, and start tasks for the others."""
         for effect in effects:
             if isinstance(effect, Warn):
                 self._warn(effect.why)
             elif isinstance(effect, Hold):
-                self._warn(f"{effect.tip} is left alone: {effect.why}")
+                self._warn(f"{effect.tip}: replication stopped: {effect.why}")
             elif isinstance(effect, Follow):
                 self._follow(effect)
             elif isinstance(effect, CaughtUp):
@@ -412,7 +415,7 @@ class Fetcher:
         effect: Truncate | Restart | AskOffsets | BuildLocalStart | Flush,
         work: Coroutine[Any, Any, None],
     ) -> None:
-        assert self._beside is not None, "effects are done while it runs"
+        assert self._beside is not None, "effects need the running loop"
         self._beside.create_task(work, name=f"replica of {effect.tip}")
 
     def _done(self, number: int, done: Done) -> None:
@@ -426,7 +429,7 @@ class Fetcher:
         try:
             replica.follow(effect.high_watermark, effect.start_offset)
         except StorageError as e:
-            self._warn(f"{effect.tip}: {e}")  # its next append finds out what that means
+            self._warn(f"{effect.tip}: {e}")  # its next append handles the failure
 
     async def _cut(self, effect: Truncate | Restart) -> None:
         number = effect.number
@@ -440,7 +443,8 @@ class Fetcher:
         self._done(number, done)
 
     def _refused(self, tip: TopicIdPartition, error: StorageError, otherwise: Done = Done.NOT_NOW) -> Done:
-        """A disk that is full may have room again, and nobody would say so."""
+        """Log a `StorageError` and return the outcome to report. A full disk may have room later, so the
+        fetcher retries."""
         self._warn(f"{tip}: {error}")
         replica = self._replicas.get(tip)
         return Done.OFFLINE if replica is None or replica.is_offline else otherwise
@@ -458,15 +462,15 @@ class Fetcher:
     async def _shorten(self, effect: Truncate | Restart, is_wanted: Callable[[], bool]) -> bool:
         replica, tip, offset = self._replicas[effect.tip], effect.tip, effect.offset
         if isinstance(effect, Restart):
-            self._warn(f"{tip} begins anew at {offset}, where its leader's log begins")
+            self._warn(f"{tip}: log restarts at {offset}, the start of its leader's log")
             return await replica.restart(offset, is_wanted)
         if effect.is_below_high_watermark:
             self.metrics.cuts_below_high_watermark += 1
-            self._warn(f"{tip} is cut at {offset}, below {replica.high_watermark}")
+            self._warn(f"{tip}: truncating to {offset}, below the high watermark {replica.high_watermark}")
         return await replica.truncate(offset, is_wanted)
 
     async def _append(self, effect: Append, records: Any, piece: Slice) -> Done:
-        """Append what fits of `records`, in runs; it ends early where it is no longer wanted."""
+        """Append the valid prefix of `records`, in runs; ends early if the append is no longer wanted."""
         if not self._machine.is_wanted(effect.number):
             return Done.NOT_NOW
         replica, view = self._replicas[effect.tip], memoryview(records)
@@ -492,11 +496,13 @@ class Fetcher:
                         if not self._machine.is_wanted(effect.number):
                             return Done.NOT_NOW
                     if found.taken < run.batches:
-                        self._warn(f"{effect.tip}: the leader sends {found.why}")
+                        self._warn(
+                            f"{effect.tip}: leader sent batches that do not follow on the log: {found.why}"
+                        )
                         return Done.DONE if taken else Done.CORRUPT
                 if run.status not in (Status.OK, Status.TRUNCATED) or not run.batches:
                     why = f"batch at position {run.end}: {run.status.reason}"
-                    self._warn(f"{effect.tip}: the leader sends bytes that are wrong: {why}")
+                    self._warn(f"{effect.tip}: leader sent corrupt records: {why}")
                     return Done.CORRUPT
                 position = run.end
         except (CorruptionError, RequestError) as e:
@@ -509,7 +515,7 @@ class Fetcher:
     async def _append_run(
         self, effect: Append, replica: Replica, view: memoryview, run: BatchScan
     ) -> Fit | None:
-        """Append what fits of neighbouring batches; None where that cannot be done now."""
+        """Append the valid prefix of a run; returns None if that is impossible now."""
         found = fit_run(
             run,
             start_offset=max(replica.log_start_offset, effect.start_offset),
@@ -543,7 +549,7 @@ class Fetcher:
         self._tell()
 
     async def _offset(self, effect: AskOffsets, timestamp: int) -> int:
-        """Raises `RequestError` with what the leader says instead."""
+        """Return an offset of the leader's log. Raises `RequestError` with the leader's error code."""
         module, tip = request_module(ApiKey.LIST_OFFSETS), effect.tip
         partition = module.ListOffsetsPartition(
             partition_index=tip.partition, current_leader_epoch=effect.leader_epoch, timestamp=timestamp
@@ -563,7 +569,7 @@ class Fetcher:
                     if told.error_code is not ErrorCode.none or told.offset < 0:
                         raise RequestError(told.error_code or ErrorCode.unknown_server_error, str(tip))
                     return int(told.offset)
-        raise RequestError(ErrorCode.unknown_server_error, f"the leader says nothing of {tip}")
+        raise RequestError(ErrorCode.unknown_server_error, f"the leader's response lacks {tip}")
 
     async def _build(self, effect: BuildLocalStart) -> None:
         number = effect.number

@@ -1,4 +1,4 @@
-"""One partition that follows: in which state it is, and what is asked for it. [P]"""
+"""Fetch state of one partition that follows a leader. [P]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING_TOLD: Final = (NO_OFFSET, NO_OFFSET)
 
 
 class FollowerLog(Protocol):
-    """What is looked at of a log that follows."""
+    """Read access to the log of a follower."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -21,28 +21,29 @@ class FollowerLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def latest_epoch(self) -> int:
-        """The latest that is known, -1 where there is none: also one in which this node led and wrote no
-        record. A leader that does not know it has it cut off at the log's end."""
+        """The latest known epoch, -1 if none: it may be one in which this node led and wrote no record. A
+        leader that does not know this epoch makes the follower truncate at its log's end."""
 
     @property
     def high_watermark(self) -> int: ...
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
+        """Return (largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if there is
+        none."""
 
 
 class State(Enum):
     READY = "ready"
-    """it is asked for"""
+    """the next fetch asks for it"""
     WORKING = "working"
-    """its log is being changed; nothing is fetched meanwhile"""
+    """its log is being changed; no partition is fetched meanwhile"""
     ASKING = "asking"
     BUILDING = "building"
     FLUSHING = "flushing"
-    """what was appended is not on the device, as it is to be before the leader is told of it"""
+    """what was appended is being synced to disk, before a fetch tells the leader of it"""
     DELAYED = "delayed"
     HELD = "held"
-    """until it is assigned anew"""
+    """not fetched until it is assigned again"""
 
 
 _REST: Final = (State.READY, State.DELAYED, State.HELD)
@@ -57,11 +58,11 @@ MOVES: Final = {
     State.DELAYED: (State.READY,),
     State.HELD: (),
 }  # fmt: skip
-"""A partition that is assigned anew begins as READY, whatever it was."""
+"""Legal moves. A partition that is assigned again begins as READY, whatever its state was."""
 
 
 class Followed:
-    """One partition of the fetcher."""
+    """One partition of a fetcher."""
 
     __slots__ = (
         "before", "due_ms", "early", "is_clean", "lag", "leader_epoch", "log", "number", "state",
@@ -75,16 +76,16 @@ class Followed:
         self.is_clean = is_clean
         self.state = State.READY
         self.number = 0
-        """of the effect that is under way; 0 where none is"""
+        """number of the effect in progress; 0 if there is none"""
         self.before = self.asked
-        """as it was when that was begun"""
+        """fetch position when that effect began"""
         self.due_ms = 0
         self.early = 0
-        """how often its leader has said that it does not know of its office yet"""
+        """how often in a row the leader has answered that it does not know of its leadership yet"""
         self.told = NOTHING_TOLD
-        """high watermark and start that came with the records that are being appended"""
+        """high watermark and log start offset that came with the records being appended"""
         self.lag: int | None = None
-        """what it lacks of what is committed, as of the last records; None: that is not known"""
+        """committed records that it lacks, as of the last records; None: not known"""
 
     @property
     def asked(self) -> Asked:

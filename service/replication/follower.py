@@ -1,222 +1,89 @@
-"""One fetcher: what is asked of one leader, and what its answers make of the logs that follow it. [P]
+"""State machine of one fetcher: what it asks of one leader, and what the responses change in its logs. [P]
 
-One fetch at a time, in one session. A partition is asked for at its log's end with the latest epoch it knows,
-so the leader finds out where the logs have parted; it is cut there, and asked for again until they agree.
-What an answer makes necessary are effects: plain values, done by the shell in their order. Those that have a
-number are told with it when they are done (`done`, `offsets`); one that is no longer wanted (`is_wanted`), as
-the partition has another leader since, is not begun, and not gone on with.
+One fetch at a time, in one session. A fetch names a partition's log end and latest epoch, so the leader can
+tell where the logs diverge; the follower truncates there and fetches again until the logs agree. Responses
+result in effects: plain values that the shell carries out in order. It reports the outcome of an effect that
+has a number (`done`, `offsets`), and drops one that is not wanted any more (`is_wanted`): the partition has
+changed leaders since.
 
-Of logs the machine sees offsets and epochs, never a byte, and nothing of time but what it is told. What it
-costs goes with what changes, not with the partitions it has. Apache Kafka 4.3 ``AbstractFetcherThread``,
+The machine sees offsets and epochs of logs, never bytes, and gets the time from its caller. Its cost depends
+on the partitions that change, not on those it has. Apache Kafka 4.3 ``AbstractFetcherThread``,
 ``ReplicaFetcherThread``, ``TierStateMachine``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from enum import Enum
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, TopicIdPartition
-from service.replication.asking import FIRST_EPOCH, NO_SESSION, Asked, FetchSessionAsked
+from service.replication.asking import NO_SESSION, Asked, FetchSessionAsked
 from service.replication.followed import NOTHING_TOLD, Followed, FollowerLog, State
+from service.replication.follower_events import (
+    Append,
+    AskOffsets,
+    BuildLocalStart,
+    CaughtUp,
+    Done,
+    Effect,
+    Fetch,
+    FetchAnswer,
+    Flush,
+    Follow,
+    Hold,
+    Offsets,
+    PartitionAnswer,
+    Restart,
+    Truncate,
+    Warn,
+)
 from service.replication.throttle import HeldBack, Throttle
 
-# -- answers
-
-
-class PartitionAnswer(NamedTuple):
-    """What a leader says of one partition; `size` is that of the records that came with it."""
-
-    tip: TopicIdPartition
-    error: ErrorCode = ErrorCode.none
-    high_watermark: int = NO_OFFSET
-    start_offset: int = NO_OFFSET
-    size: int = 0
-    diverging: tuple[int, int] | None = None
-    """(epoch, end offset)"""
-
-
-class FetchAnswer(NamedTuple):
-    error: ErrorCode
-    session_id: int
-    partitions: Sequence[PartitionAnswer]
-
-
-class Offsets(NamedTuple):
-    """Where the leader's log begins and ends."""
-
-    start: int
-    end: int
-
-
-class Done(Enum):
-    """What became of an effect."""
-
-    DONE = "done"
-    CORRUPT = "corrupt"
-    """the bytes are not what they should be, or nothing of them fits: the partition rests, and asks again"""
-    NOT_NOW = "not now"
-    """it may work later"""
-    UNFLUSHED = "unflushed"
-    """the log has grown, but is not on the device as its settings ask; the disk may do that later"""
-    OFFLINE = "offline"
-    """the log's files cannot be relied on: the partition is left alone until it is assigned anew"""
-
-
-# -- effects
-
-
-class Fetch(NamedTuple):
-    """Ask the leader: for `partitions` in a new session, where the epoch is 0, else these have changed."""
-
-    number: int
-    session_id: int
-    session_epoch: int
-    partitions: Sequence[tuple[TopicIdPartition, Asked]]
-    forgotten: Sequence[TopicIdPartition]
-    is_whole: bool = True
-    """All that is wanted has been said by this. Else the next fetch says more, so this one is not to wait."""
-    most_wait_ms: int | None = None
-    """Then partitions that rest, or wait for the quota, may be asked for again."""
-
-    @property
-    def begins_session(self) -> bool:
-        """Whether the leader knows of nothing but what is named here."""
-        return self.session_epoch == FIRST_EPOCH
-
-
-class Append(NamedTuple):
-    """Append the records of the answer's partition `at`, as far as `arriving.fit` and checksums say."""
-
-    number: int
-    tip: TopicIdPartition
-    leader_epoch: int
-    at: int
-    start_offset: int
-    """where the leader's log begins"""
-
-
-class Truncate(NamedTuple):
-    """Cut the log to `offset`, with all epochs that begin there or later, and its high watermark with it."""
-
-    number: int
-    tip: TopicIdPartition
-    offset: int
-    is_below_high_watermark: bool
-    """records that were committed go: an unclean election made it so"""
-
-
-class Restart(NamedTuple):
-    """All of the log goes; it begins anew, empty, at `offset`, and so does its high watermark."""
-
-    number: int
-    tip: TopicIdPartition
-    offset: int
-
-
-class AskOffsets(NamedTuple):
-    """Ask the leader where its log begins and ends (ListOffsets as a replica), and tell `offsets`."""
-
-    number: int
-    tip: TopicIdPartition
-    leader_epoch: int
-
-
-class BuildLocalStart(NamedTuple):
-    """What the leader has locally begins above our end: begin anew there, with start offset, epochs and
-    producers out of the archive, as the metadata image has it."""
-
-    number: int
-    tip: TopicIdPartition
-    leader_epoch: int
-    start_offset: int
-    """of the leader's log as a whole"""
-
-
-class Flush(NamedTuple):
-    """Have what was appended on the device, as the topic's settings ask, in `after_ms`: the next fetch would
-    tell the leader that we have it. Others are fetched meanwhile."""
-
-    number: int
-    tip: TopicIdPartition
-    after_ms: int
-
-
-class Follow(NamedTuple):
-    """The log's high watermark and start are these now: they rise, never above its end."""
-
-    tip: TopicIdPartition
-    high_watermark: int
-    start_offset: int
-
-
-class CaughtUp(NamedTuple):
-    """The log has all that its leader has told to be committed, for the first time since it lacked some."""
-
-    tip: TopicIdPartition
-    leader_epoch: int
-
-
-class Hold(NamedTuple):
-    """The partition is left alone until it is assigned anew, for a reason that somebody should know."""
-
-    tip: TopicIdPartition
-    why: str
-
-
-class Warn(NamedTuple):
-    """The leader does what none should."""
-
-    why: str
-
-
-Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Flush | Follow | CaughtUp | Hold | Warn
-
 MOST_NAMED: Final = 1_000
-"""partitions in one fetch, so that neither it nor its answer holds the loop"""
+"""partitions in one fetch, so that neither it nor its response blocks the event loop for long"""
 _NOT_YET: Final = (
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_leader_epoch,
     ErrorCode.unknown_topic_id,
     ErrorCode.unknown_topic_or_partition,
 )
-"""A leader says so whose image is behind ours."""
+"""errors of a leader whose image is older than ours"""
 _DOUBLINGS: Final = 10
 _Said = tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]
-"""what a fetch names, and what it forgets"""
+"""partitions that a fetch names, and those that it forgets"""
 
 
 class FollowerSettings(NamedTuple):
     backoff_ms: int = 1_000
     """``replica.fetch.backoff.ms``"""
     early_ms: int = 20
-    """the first time, where a leader does not know of its office yet; then twice as long each time"""
+    """first retry delay while the leader has not applied its own election; doubles per retry"""
 
 
 class FollowerMachine:
     """All partitions that one fetcher of this node fetches from one leader. Owned by the event loop."""
 
     def __init__(self, settings: FollowerSettings, throttle: Throttle | None = None) -> None:
-        """`throttle`: that of all fetchers of the node."""
+        """`throttle` is shared by all fetchers of the node."""
         self._settings = settings
         self._held_back = HeldBack(throttle)
         self._partitions: dict[TopicIdPartition, Followed] = {}
-        """those that got records last are the last"""
+        """those that received records last are at the end"""
         self._changed: dict[TopicIdPartition, None] = {}
-        """what may differ from what the leader knows, in order"""
+        """partitions that may differ from what the leader knows, in order"""
         self._unheard: dict[TopicIdPartition, None] = {}
-        """of which an answer was dropped: the leader holds its marks for known, unless that is forgotten"""
+        """partitions whose last response was discarded; re-added to the session so that the leader resends
+        their marks"""
         self._session = FetchSessionAsked()
         self._delays: list[tuple[int, int, Followed]] = []
         self._numbers = 0
         self._in_flight = 0
-        """number of the fetch that is not answered; 0 where there is none"""
+        """number of the fetch that awaits a response; 0 if none does"""
         self._under_way: dict[int, Followed] = {}
-        """effects that are not done, by their numbers"""
+        """effects in progress, by number"""
         self._working = 0
         """how many of them change a log"""
         self._not_before_ms = 0
@@ -229,7 +96,7 @@ class FollowerMachine:
 
     @property
     def has_news(self) -> bool:
-        """Whether the leader is to be told something else than it was."""
+        """Some partition differs from what the leader knows."""
         return bool(self._changed)
 
     def state_of(self, tip: TopicIdPartition) -> State:
@@ -249,13 +116,13 @@ class FollowerMachine:
         flushes_first: bool = False,
         is_in_sync: bool = False,
     ) -> tuple[Effect, ...]:
-        """Follow the leader of `leader_epoch` from now on, at the end that `log` has now. The same epoch
-        again changes nothing, but for a partition that was held.
+        """Follow the leader of `leader_epoch`, from the present end of `log`. Assigning the same epoch again
+        changes nothing, except for a partition that is held.
 
-        `is_clean`: no committed record can be missing at the leader, so nothing below our high watermark is
-        ever cut off. `builds_first`: an empty log begins at the end of the archive (KIP-1023).
-        `flushes_first`: an earlier leader's records are not on the device yet, and are to be.
-        `is_in_sync`: what is committed is here, so a throttle does not hold it back.
+        `is_clean`: the leader has all committed records, so nothing below our high watermark is ever
+        truncated. `builds_first`: an empty log begins at the end of the archive (KIP-1023). `flushes_first`:
+        records of an earlier leader are not synced yet, and must be. `is_in_sync`: this replica is in the
+        ISR, so it is not throttled.
         """
         followed = self._partitions.get(tip)
         if followed is not None and followed.leader_epoch == leader_epoch and followed.log is log:
@@ -276,7 +143,7 @@ class FollowerMachine:
         return ()
 
     def remove(self, tip: TopicIdPartition) -> None:
-        """It has another leader, or none, or is gone from here. Effects of it are not wanted any more."""
+        """Stop following `tip`. Effects already returned for it must be ignored."""
         followed = self._partitions.pop(tip, None)
         self._unheard.pop(tip, None)
         if followed is not None:
@@ -285,21 +152,21 @@ class FollowerMachine:
             self._held_back.forget(tip)
 
     def throttled(self, tip: TopicIdPartition) -> None:
-        """It is throttled now, or is no more."""
+        """Apply a change of whether `tip` is throttled."""
         if tip in self._partitions:
             self._held_back.note(tip, self._partitions[tip].lag)
             self._changed[tip] = None
 
     def start_moved(self, tip: TopicIdPartition) -> None:
-        """The start of its log has moved by itself."""
+        """Note that the start of the partition's log has moved without an effect."""
         if tip in self._partitions:
             self._changed[tip] = None
 
-    # -- asking
+    # -- fetches
 
     def next_fetch(self, now_ms: int) -> Fetch | None:
-        """What is to be asked now; None while a fetch is in flight, an answer is worked off, or nothing is
-        to be had."""
+        """Return the fetch to send now; None while one is in flight, a log is being changed, or nothing is
+        ready."""
         self._wake(now_ms)
         if self._in_flight or self._working or now_ms < self._not_before_ms:
             return None
@@ -322,8 +189,8 @@ class FollowerMachine:
         )
 
     def _first(self) -> _Said:
-        """What a full fetch names; where that is much, the next ones name the rest, and had the leader no
-        session for us, those come first in the next full one."""
+        """Return what a full fetch names. Partitions beyond `MOST_NAMED` go with the next fetches; if the
+        leader opens no session, they come first in the next full fetch."""
         self._changed.clear()
         self._unheard.clear()
         wanted: dict[TopicIdPartition, Asked] = {}
@@ -340,7 +207,7 @@ class FollowerMachine:
         return list(wanted.items()), []
 
     def _next(self) -> _Said:
-        """What the next fetch of a session says."""
+        """Return what the next fetch of a session names and forgets."""
         changed: list[tuple[TopicIdPartition, Asked | None]] = []
         again: dict[TopicIdPartition, None] = {}
         while self._changed and len(changed) < MOST_NAMED:
@@ -361,7 +228,7 @@ class FollowerMachine:
         return one.asked
 
     def next_deadline_ms(self) -> int | None:
-        """When `next_fetch` may have something to ask though nothing has happened until then."""
+        """Return the time at which `next_fetch` may have a fetch, if no event comes before."""
         if self._in_flight or self._working:
             return None
         if self._not_before_ms:
@@ -369,7 +236,7 @@ class FollowerMachine:
         return self._due_ms()
 
     def _due_ms(self) -> int | None:
-        """When the first of those that rest, or that wait for the quota, is to be asked for."""
+        """Return the time at which the first delayed or throttled partition may be fetched."""
         due_ms, free_ms = self._delays[0][0] if self._delays else None, self._held_back.due_ms
         return free_ms if due_ms is None or (free_ms is not None and free_ms < due_ms) else due_ms
 
@@ -377,10 +244,11 @@ class FollowerMachine:
         self._numbers += 1
         return self._numbers
 
-    # -- answers
+    # -- responses
 
     def failed(self, number: int, now_ms: int) -> None:
-        """The fetch was not answered: no connection, no time left, or nonsense. It may have been read."""
+        """Note that the fetch failed: no connection, a timeout, or a malformed response. The leader may have
+        read it."""
         if number != self._in_flight:
             return
         self._in_flight = 0
@@ -391,7 +259,8 @@ class FollowerMachine:
         self._not_before_ms = now_ms + self._settings.backoff_ms
 
     def answered(self, number: int, answer: FetchAnswer, now_ms: int) -> tuple[Effect, ...]:
-        """The leader's answer to the fetch of that number; an older one is dropped."""
+        """Apply the leader's response to the fetch of that number; the response to an older fetch is
+        discarded."""
         if number != self._in_flight:
             return ()
         self._in_flight = 0
@@ -402,7 +271,7 @@ class FollowerMachine:
             was_full = session.is_full
             self._begin_anew(now_ms, keeps=not is_gone)
             if is_gone and not was_full:
-                self._not_before_ms = 0  # it was evicted, or its leader has started anew
+                self._not_before_ms = 0  # the leader evicted the session, or has restarted
             return ()
         why = self._nonsense(answer)
         if why:
@@ -415,7 +284,7 @@ class FollowerMachine:
         return tuple(effects)
 
     def _nonsense(self, answer: FetchAnswer) -> str:
-        """What is wrong with the answer as a whole."""
+        """Return why the response as a whole is malformed; empty if it is not."""
         asked = self._session.asked
         seen = dict.fromkeys(told.tip for told in answer.partitions)
         if len(seen) != len(answer.partitions):
@@ -431,7 +300,7 @@ class FollowerMachine:
         return ""
 
     def _told(self, index: int, told: PartitionAnswer, now_ms: int) -> Iterable[Effect]:
-        """An answer that does not fit what the log is now says nothing."""
+        """Apply the response for one partition; discard it if the log has changed since the fetch."""
         followed = self._partitions.get(told.tip)
         if followed is None:
             return ()
@@ -459,8 +328,8 @@ class FollowerMachine:
         return ()
 
     def _refused(self, followed: Followed, error: ErrorCode, now_ms: int) -> None:
-        """FENCED_LEADER_EPOCH: there is a newer leader, of whom the image will tell. All else may pass; what
-        a leader says that has not applied its election yet mostly passes at once."""
+        """Hold the partition on FENCED_LEADER_EPOCH, as the image will name a newer leader. Delay it on other
+        errors; those of a leader that has not applied its election yet pass soon."""
         if error is ErrorCode.fenced_leader_epoch:
             followed.move(State.HELD)
             self._changed[followed.tip] = None
@@ -471,8 +340,8 @@ class FollowerMachine:
             self._delay(followed, now_ms)
 
     def _follow(self, followed: Followed, high_watermark: int, start: int) -> Iterable[Effect]:
-        """The leader's high watermark is ours as far as our log goes; it does not fall by a leader that does
-        not know better yet."""
+        """Raise the high watermark to the leader's, up to our log's end. A new leader may report a lower
+        one."""
         log = followed.log
         mark = max(log.high_watermark, min(high_watermark, log.log_end_offset))
         start = max(log.log_start_offset, min(start, mark))
@@ -483,13 +352,13 @@ class FollowerMachine:
         return (Follow(followed.tip, mark, start),)
 
     def _lags(self, followed: Followed, high_watermark: int) -> Iterable[Effect]:
-        """How much it lacks of what the leader tells to be committed."""
+        """Update the lag behind the leader's high watermark, and report when it reaches 0."""
         before, is_told = followed.lag, high_watermark != NO_OFFSET
         followed.lag = max(high_watermark - followed.log.log_end_offset, 0) if is_told else None
         self._held_back.note(followed.tip, followed.lag)
         return (CaughtUp(followed.tip, followed.leader_epoch),) if followed.lag == 0 != before else ()
 
-    # -- where the logs part
+    # -- divergence
 
     def _part(self, followed: Followed, epoch: int, end: int, now_ms: int) -> Iterable[Effect]:
         log = followed.log
@@ -511,12 +380,14 @@ class FollowerMachine:
         if is_below and followed.is_clean:
             followed.move(State.HELD)
             self._changed[followed.tip] = None
-            why = f"the leader of epoch {followed.leader_epoch} would have us cut at {offset}, and all below"
-            return (Hold(followed.tip, f"{why} {log.high_watermark} is committed"),)
+            why = (
+                f"the leader of epoch {followed.leader_epoch} asks to truncate committed records, to {offset}"
+            )
+            return (Hold(followed.tip, f"{why} from the high watermark {log.high_watermark}"),)
         return (Truncate(self._begin(followed, State.WORKING), followed.tip, offset, is_below),)
 
     def offsets(self, number: int, told: Offsets | ErrorCode, now_ms: int) -> tuple[Effect, ...]:
-        """The answer to `AskOffsets`; any error where there was none."""
+        """Apply the response to `AskOffsets`; an error code if the request failed."""
         followed = self._under_way.get(number)
         if followed is None:
             return ()
@@ -533,14 +404,14 @@ class FollowerMachine:
             self._delay(followed, now_ms)
         return ()
 
-    # -- what is under way
+    # -- effects in progress
 
     def is_wanted(self, number: int) -> bool:
-        """Whether the effect of that number is to be begun, or gone on with."""
+        """Return whether the effect of that number is still to be carried out."""
         return number in self._under_way
 
     def done(self, number: int, outcome: Done, now_ms: int) -> tuple[Effect, ...]:
-        """What became of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `Flush`."""
+        """Apply the outcome of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `Flush`."""
         followed = self._under_way.get(number)
         if followed is None:
             return ()
@@ -569,7 +440,7 @@ class FollowerMachine:
         return Flush(self._begin(followed, State.FLUSHING), followed.tip, after_ms)
 
     def _begin(self, followed: Followed, state: State) -> int:
-        """An effect of the partition begins."""
+        """Begin an effect of the partition and return its number."""
         followed.move(state)
         followed.number, followed.before = self._next_number(), followed.asked
         self._under_way[followed.number] = followed
@@ -578,7 +449,7 @@ class FollowerMachine:
         return followed.number
 
     def _over(self, followed: Followed) -> None:
-        """Whatever was under way of the partition is no more."""
+        """End the partition's effect in progress, if there is one."""
         if self._under_way.pop(followed.number, None) is not None:
             self._working -= followed.state is State.WORKING
         followed.number = 0
@@ -591,7 +462,7 @@ class FollowerMachine:
         self._changed[followed.tip] = None
 
     def _wake(self, now_ms: int) -> None:
-        """Those whose time has come are asked for again."""
+        """Make delayed partitions ready whose delay has passed."""
         delays = self._delays
         while delays and delays[0][0] <= now_ms:
             followed = heappop(delays)[2]

@@ -1,8 +1,9 @@
-"""What this broker's leaders propose to the controller: one AlterPartition request at a time, for all. [P]
+"""ISR changes that this broker's leaders propose to the controller, one AlterPartition request at a time. [P]
 
-Proposals that come up while a request is under way go with the next one; a partition has one at most, the
-newest. What became of each is told to its leader's machine; what may have been done, or may be yet, is asked
-again until a machine has it answered or proposes otherwise. Apache Kafka 4.3 ``AlterPartitionManager``.
+A proposal that comes up while a request is in flight goes with the next one; a partition has at most one, the
+newest. Each result goes to the leader's machine. A proposal whose outcome is not known, or that may be
+decided yet, is sent again until its machine has a result or proposes another. Apache Kafka 4.3
+``AlterPartitionManager``.
 """
 
 from __future__ import annotations
@@ -22,34 +23,35 @@ MOST_AT_ONCE: Final = 1_000
 
 class ProposalSettings(NamedTuple):
     retry_ms: int = 50
-    """After a request that nobody looked at."""
+    """after a request that the controller has not processed"""
     again_ms: int = 200
-    """After a proposal whose outcome is not known."""
+    """after a proposal whose outcome is not known"""
 
 
 class Request(NamedTuple):
-    """An AlterPartition request. The broker epoch is the sender's to say, as of when it is sent."""
+    """An AlterPartition request. The sender adds its broker epoch, as of when it sends."""
 
     number: int
     proposals: Sequence[tuple[TopicIdPartition, Proposal]]
 
 
 class Answer(NamedTuple):
-    """What the controller answered, as a whole and for each partition: it may leave some out."""
+    """Response of the controller, as a whole and for each partition; it may omit partitions."""
 
     error: ErrorCode
     outcomes: Mapping[TopicIdPartition, Accepted | ErrorCode]
 
 
 class Happened(NamedTuple):
-    """What an answer led to at one leader, as its machine's methods say it; `PROPOSES` is seen to."""
+    """Result of a response at one leader, as its machine returned it, without `AGAIN`: `PROPOSES` needs no
+    action."""
 
     tip: TopicIdPartition
     what: int
 
 
 class IsrProposals:
-    """The proposals of one broker. Owned by the event loop."""
+    """Proposals of one broker. Owned by the event loop."""
 
     def __init__(
         self, leader_of: Callable[[TopicIdPartition], LeaderState | None], settings: ProposalSettings
@@ -64,11 +66,11 @@ class IsrProposals:
         self._not_before_ms: int | None = None
 
     def propose(self, tip: TopicIdPartition) -> None:
-        """The leader of `tip` has a new proposal."""
+        """Queue the new proposal of the leader of `tip`."""
         self._waiting[tip] = None
 
     def next_request(self, now_ms: int) -> Request | None:
-        """What is to be sent now. A proposal that its machine has withdrawn meanwhile is left out."""
+        """Return the request to send now, without proposals that their machines have withdrawn."""
         while self._later and self._later[0][0] <= now_ms:
             _, _, tip, number = heappop(self._later)
             leader = self._leader_of(tip)
@@ -94,7 +96,7 @@ class IsrProposals:
         return self._in_flight
 
     def next_deadline_ms(self) -> int | None:
-        """When `next_request` may have something to send though nothing has happened until then."""
+        """Return the time at which `next_request` may have a request, if no event comes before."""
         if self._in_flight is not None:
             return None
         if self._waiting:
@@ -102,9 +104,9 @@ class IsrProposals:
         return self._later[0][0] if self._later else None
 
     def answered(self, number: int, answer: Answer, now_ms: int) -> list[Happened]:
-        """The controller's answer to the request of that number. STALE_BROKER_EPOCH: nothing was looked at.
-        After any other error for the whole of it, who knows: it may have lost its office meanwhile.
-        """
+        """Apply the controller's response to the request of that number. STALE_BROKER_EPOCH: no proposal was
+        processed. After any other error for the whole request the outcomes are unknown: the controller may
+        have lost its leadership meanwhile."""
         if answer.error is ErrorCode.stale_broker_epoch:
             self._not_looked_at(number, now_ms)
             return []
@@ -113,7 +115,7 @@ class IsrProposals:
         return self._over(number, {}, now_ms)
 
     def failed(self, number: int, now_ms: int, *, was_sent: bool) -> list[Happened]:
-        """There is no answer. Not `was_sent`: the request cannot have reached anybody."""
+        """Note that there is no response. Not `was_sent`: the request has not reached any controller."""
         if was_sent:
             return self._over(number, {}, now_ms)
         self._not_looked_at(number, now_ms)
@@ -127,7 +129,7 @@ class IsrProposals:
             self._not_before_ms = now_ms + self._settings.retry_ms
 
     def _over(self, number: int, outcomes: Mapping[TopicIdPartition, Outcome], now_ms: int) -> list[Happened]:
-        """Tell the machines. What is not in `outcomes` is not known."""
+        """Pass the outcomes to the machines; a proposal that is not in `outcomes` has an unknown outcome."""
         request = self._in_flight
         if request is None or request.number != number:
             return []

@@ -1,21 +1,23 @@
-"""The leader of one partition: what its followers have, and so what is committed and who is in sync. [P]
+"""Leader of one partition: its followers' offsets, and from these the high watermark and the ISR. [P]
 
-A follower's fetch from an offset says that it has all below it. The high watermark is the least end of those
-that count: the in-sync replicas (ISR), those of a proposed ISR, and any that may join and is caught up, so
-that it can join at all. It stands while the ISR is below ``min.insync.replicas``, and never falls.
+A follower's fetch from an offset says that it has all records below it. The high watermark is the least end
+offset of the replicas that count: the in-sync replicas (ISR), those of a proposed ISR, and any that may join
+and is caught up, so that it is able to join. It does not move while the ISR is below ``min.insync.replicas``,
+and never falls.
 
-Whom the controller takes out of the ISR, or keeps out, counts no more until it has asked from the high
-watermark on since: it may be one that replicates nothing for want of room, and is silent.
+A replica that the controller removes from the ISR, or refuses to add, does not count until it has fetched
+again from the high watermark on: it may be one that replicates nothing for want of disk space, and is silent.
 
-The ISR is the controller's to change. The leader proposes, one proposal at a time; until the metadata image
-says what became of it, both the old set and the proposed one count. What may have been done is asked again.
+Only the controller changes the ISR. The leader proposes, one proposal at a time; until the metadata image
+says what became of it, the old and the proposed set both count. A proposal whose outcome is unknown is sent
+again.
 
-Time is kept by session, not by partition: a fetch that says nothing of a partition confirms the offset of the
-last one that did, so it need not touch it. An append notes where the log ended when each follower fetched
-last, and from these two numbers follows until when the follower had everything.
+Fetch times are kept by session, not by partition: a fetch that does not name a partition confirms the offset
+of the last one that did, so it need not touch the partition. An append notes the log's end at each follower's
+last fetch; these two numbers give the time until which the follower had everything.
 
-Methods that may move something return what happened, or-ed: `MOVED`, then `passed` is called; `PROPOSES`,
-then `proposal` is asked for; `AGAIN`. Apache Kafka 4.3 ``Partition``, ``Replica``; KIP-497, KIP-903, KIP-966.
+Methods that may change something return flags: `MOVED` (then call `passed`), `PROPOSES` (then read
+`proposal`), `AGAIN`. Apache Kafka 4.3 ``Partition``, ``Replica``; KIP-497, KIP-903, KIP-966.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from service.replication.replica_fetch import (
 
 NOTHING: Final = 0
 MOVED: Final = 1
-"""the high watermark is another"""
+"""the high watermark has changed"""
 PROPOSES: Final = 2
 """there is a new `LeaderState.proposal`"""
 AGAIN: Final = 4
-"""the proposal there was is to be made once more, in a while"""
+"""the same proposal is to be sent again later"""
 
 _UNHEARD: Final = -2
 _LONG_AGO: Final = -(2**62)
@@ -54,29 +56,30 @@ _IMAGE_WILL_TELL: Final = (
     ErrorCode.invalid_request,
     ErrorCode.new_leader_elected,
 )
-"""After these the controller knows better than we do."""
+"""After these errors the controller's state is newer than ours."""
 _NOT_DONE: Final = (ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted)
-"""After these it is sure that our partition epoch is the newest and that nothing was changed."""
+"""After these errors our partition epoch is the newest and the controller has changed nothing."""
 
 
 class LeaderSettings(NamedTuple):
     lag_time_max_ms: int = 30_000
     """``replica.lag.time.max.ms``"""
     settle_ms: int = 2_000
-    """For so long after a proposal whose outcome is not known, a copy of it may still come to be decided."""
+    """time after an unknown outcome within which the controller may still decide on an earlier copy of the
+    proposal"""
 
 
 class Registered(NamedTuple):
-    """A broker as the metadata image has it."""
+    """Registration of a broker in the metadata image."""
 
     epoch: int
     is_active: bool
-    """neither fenced nor shutting down"""
+    """neither fenced nor in a controlled shutdown"""
     is_fenced: bool = False
 
 
 class Leadership(NamedTuple):
-    """A partition that this node leads, as the metadata image has it."""
+    """Metadata image of a partition that this node leads."""
 
     leader_epoch: int
     partition_epoch: int
@@ -90,8 +93,8 @@ class IsrMember(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The ISR that the leader wants, as AlterPartition says it, recovered by that if it was recovering.
-    `number` tells it from others of the same leader."""
+    """ISR that the leader proposes in AlterPartition; the partition counts as recovered once it is accepted.
+    `number` is unique at its leader."""
 
     number: int
     leader_epoch: int
@@ -100,22 +103,22 @@ class Proposal(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The controller has made the change; the image will say it."""
+    """The controller has made the change; the image will contain it."""
 
     leader_epoch: int
     partition_epoch: int
 
 
 class Unknown(NamedTuple):
-    """The proposal may have been decided upon, or may yet be."""
+    """The controller may have decided on the proposal, or may do so yet."""
 
 
 Outcome = Accepted | ErrorCode | Unknown
 
 
 class ReplicaSession:
-    """When one follower fetched last from this node, whatever of. All its partitions share it; who answers
-    the fetch sets it, before it looks at any partition."""
+    """Time of one follower's last fetch from this node, of any partition. All its partitions share it; the
+    fetch handler sets it before it reads any partition."""
 
     __slots__ = ("last_fetch_ms",)
 
@@ -124,7 +127,7 @@ class ReplicaSession:
 
 
 class Follower:
-    """What is known of one follower, in one leader epoch."""
+    """State of one follower in one leader epoch."""
 
     __slots__ = (
         "broker_epoch",
@@ -144,16 +147,17 @@ class Follower:
         self.start_offset = NO_OFFSET
         self.broker_epoch = _UNHEARD
         self.caught_up_ms = caught_up_ms
-        """the latest time at which it is known to have had all that the leader had"""
+        """latest time at which it is known to have had all records of the leader"""
         self.mark_ms = _LONG_AGO
         self.mark_end = NO_OFFSET
-        """when it fetched last before the newest append, and where the log ended then"""
+        """`mark_ms`: its last fetch before the newest append; `mark_end`: the log's end at that time"""
         self.out_ms = _LONG_AGO
-        """when the controller took it out of the ISR, or kept it out; long ago once it was heard since"""
+        """when the controller removed it from the ISR or refused to add it; `_LONG_AGO` once it has fetched
+        since"""
         self.session: ReplicaSession | None = None
 
     def note(self, end: int) -> None:
-        """The log ends at `end`, as it did at its session's last fetch; it may be about to go on."""
+        """Note that the log ended at `end` at the session's last fetch; the log may be about to grow."""
         session = self.session
         if session is not None and session.last_fetch_ms > self.mark_ms:
             self.mark_ms, self.mark_end = session.last_fetch_ms, end
@@ -161,7 +165,7 @@ class Follower:
                 self.caught_up_ms = self.mark_ms
 
     def fetched(self, asked: ReplicaFetch, session: ReplicaSession | None, end: int, now_ms: int) -> None:
-        """It was caught up now, or when it fetched last, or neither."""
+        """Apply a fetch: the follower is caught up now, or was at its previous fetch, or neither."""
         if asked.offset >= end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif asked.offset >= self.mark_end:
@@ -172,11 +176,12 @@ class Follower:
 
     @property
     def last_fetch_ms(self) -> int:
-        """Of the partition, by name or by its session."""
+        """Time of its last fetch that named the partition or was in its session."""
         return self.mark_ms if self.session is None else max(self.mark_ms, self.session.last_fetch_ms)
 
     def last_caught_up_ms(self, end: int) -> int:
-        """As of its last fetch; for those who ask how far behind it is."""
+        """Return the time at which it was caught up last, as of its last fetch: for reports of how far it is
+        behind."""
         if self.session is not None and self.end_offset >= end:
             return max(self.caught_up_ms, self.session.last_fetch_ms)
         return self.caught_up_ms
@@ -216,8 +221,8 @@ class LeaderState:
         min_insync_replicas: int,
         now_ms: int,
     ) -> None:
-        """`brokers` is the caller's, who keeps it as the image is and then calls `look`. The epoch's start is
-        the end of `log`; that it begins there was noted beside the log before anybody is told of it.
+        """`brokers` belongs to the caller, who updates it from the image and then calls `look`. The epoch
+        starts at the end of `log`; the caller has written that beside the log before any client learns of it.
         """
         self._me = me
         self._settings = settings
@@ -234,11 +239,11 @@ class LeaderState:
         self._begin_epoch(shape, now_ms)
         self._take_isr(shape)
 
-    # -- what is told
+    # -- state
 
     @property
     def min_isr(self) -> int:
-        """Fewer in sync than these, and nothing is committed (``Partition.effectiveMinIsr``)."""
+        """Least size of the ISR with which records are committed (``Partition.effectiveMinIsr``)."""
         return min(self.least_in_sync, len(self.shape.replicas))
 
     @property
@@ -247,8 +252,8 @@ class LeaderState:
 
     @property
     def has_reached_its_epoch(self) -> bool:
-        """Whether all that earlier leaders may have committed is known to be: until then the end that
-        consumers see may lie below what they saw before (ListOffsets: OFFSET_NOT_AVAILABLE)."""
+        """The high watermark covers all that earlier leaders may have committed. Until then consumers may see
+        a lower end than before (ListOffsets: OFFSET_NOT_AVAILABLE)."""
         return self.high_watermark >= self.epoch_start
 
     def follower(self, broker_id: int) -> Follower | None:
@@ -258,8 +263,8 @@ class LeaderState:
         return None
 
     def low_watermark(self) -> int:
-        """Where all live replicas begin at the latest: what DeleteRecords waits for. One that is shutting
-        down is live yet (Kafka `Partition.lowWatermarkIfLeader`)."""
+        """Return the least start offset of the live replicas: what DeleteRecords waits for. A replica in a
+        controlled shutdown counts as live (Kafka `Partition.lowWatermarkIfLeader`)."""
         low = self._log.log_start_offset
         for one in self.followers:
             known = self._brokers.get(one.broker_id)
@@ -267,21 +272,22 @@ class LeaderState:
                 low = min(low, one.start_offset)
         return low
 
-    # -- the log and those who wait for it
+    # -- the log and acks=all
 
     def check_replicas(self) -> ErrorCode:
-        """Before a batch with acks=all is appended."""
+        """Return the error of an acks=all batch before it is appended."""
         return ErrorCode.not_enough_replicas if self.is_under_min_isr else ErrorCode.none
 
     def appended(self, now_ms: int) -> int:
-        """The log has grown."""
+        """Advance the high watermark after an append."""
         end_before, self.end_offset = self.end_offset, self._log.log_end_offset
         for one in self.followers:
             one.note(end_before)
         return self._advance(now_ms)
 
     def wait(self, key: object, offset: int) -> Waiter | ErrorCode:
-        """Have `passed` name `key` once all below `offset` is committed; the answer where it is already."""
+        """Queue `key`, which `passed` returns once all records below `offset` are committed; returns the
+        final error code if they are already."""
         if self.high_watermark >= offset:
             return self._after_append()
         if self._acks is None:
@@ -289,17 +295,17 @@ class LeaderState:
         return self._acks.wait(key, offset)
 
     def give_up(self, waiter: Waiter) -> bool:
-        """The request's time is up: False where it was told before."""
+        """Remove a request that has timed out; returns False if it has had its response."""
         return self._acks is not None and self._acks.give_up(waiter)
 
     def passed(self) -> tuple[list[Waiter], ErrorCode]:
-        """Who waits no longer, and what all of them are told."""
+        """Pop the waiters whose records are committed, with the error code for all of them."""
         if self._acks is None:
             return [], ErrorCode.none
         return self._acks.passed(self.high_watermark), self._after_append()
 
     def deposed(self) -> list[Waiter]:
-        """Somebody else leads, or nobody: all of them are told NOT_LEADER_OR_FOLLOWER."""
+        """Pop all waiters: this node no longer leads, and each gets NOT_LEADER_OR_FOLLOWER."""
         return [] if self._acks is None else self._acks.dismiss()
 
     def _after_append(self) -> ErrorCode:
@@ -309,8 +315,8 @@ class LeaderState:
     # -- followers
 
     def judge(self, asked: ReplicaFetch) -> Verdict:
-        """What a replica's fetch is answered, in Kafka's order. Nothing is recorded: so also for a fetch that
-        is looked at again after it has waited."""
+        """Check a replica's fetch, in Kafka's order. Changes nothing, so it also serves a delayed fetch that
+        is checked again."""
         error = judge_epoch(asked.leader_epoch, self.shape.leader_epoch)
         if error is not ErrorCode.none:
             return Verdict(error, f"leader epoch {asked.leader_epoch}, ours is {self.shape.leader_epoch}")
@@ -325,9 +331,10 @@ class LeaderState:
     def fetched(
         self, asked: ReplicaFetch, session: ReplicaSession | None, now_ms: int
     ) -> tuple[Verdict, int]:
-        """A follower fetches: what it is answered, and what happened by it.
+        """Apply a follower's fetch; returns its check and the flags of what it changed.
 
-        `session`: the one that will confirm this offset until it says another; None where there is none.
+        `session`: confirms this offset with each later fetch that does not name the partition; None if there
+        is none.
         """
         verdict = self.judge(asked)
         if verdict.error is not ErrorCode.none or verdict.diverging is not None:
@@ -350,9 +357,11 @@ class LeaderState:
         return verdict, happened
 
     def counts(self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_named: bool) -> bool:
-        """Whether what a fetch says of a replica counts, that another session told of before. What is left of
-        one that the replica has gone away from may come late: what it repeats does not count, nor does it
-        name less than is known of the same process. One that is silent for long can say nothing any more.
+        """Return whether a fetch of `session` may update a replica that another session updated before.
+
+        A late fetch of a session that the replica has abandoned must not: it may neither repeat an offset nor
+        name a lower one than is known of the same process. A session that is silent for long loses the
+        replica to the other.
         """
         one = self.follower(asked.replica_id)
         if one is None or session is None or one.session is None or one.session is session:
@@ -362,7 +371,8 @@ class LeaderState:
         return self._is_silent(one.session, session)
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Whether `session` is to say what it knows of a replica, as who did has ended, or is silent."""
+        """Return whether `session` takes over the replica, because the previous session has ended or is
+        silent."""
         one = self.follower(broker_id)
         if one is None or one.session is session:
             return False
@@ -372,21 +382,23 @@ class LeaderState:
         return other.last_fetch_ms - one.last_fetch_ms > self._settings.lag_time_max_ms // 2
 
     def detach(self, broker_id: int, session: ReplicaSession) -> None:
-        """`session` has ended, or forgot the partition: its fetches confirm nothing here any more."""
+        """Note that `session` has ended or forgot the partition: its fetches no longer confirm its offset
+        here."""
         one = self.follower(broker_id)
         if one is not None and one.session is session:
             one.note(self.end_offset)
             one.session = None
 
-    # -- what changes around it
+    # -- changes of metadata, settings and time
 
     def look(self, now_ms: int) -> int:
-        """A broker that has a replica was fenced, unfenced or registered anew: who may join, and who is
-        waited for, may differ."""
+        """Re-evaluate after a broker that has a replica was fenced, unfenced or registered again: it may join
+        the ISR, and the high watermark may wait for other replicas."""
         return self._advance(now_ms) | self._expand(now_ms)
 
     def tick(self, now_ms: int) -> int:
-        """Every half of ``replica.lag.time.max.ms``: who lags for longer leaves the ISR."""
+        """Shrink the ISR by replicas that lag for ``replica.lag.time.max.ms``; called every half of that
+        time."""
         return self._shrink(now_ms) or self.look(now_ms)
 
     def configure(self, min_insync_replicas: int, now_ms: int) -> int:
@@ -394,7 +406,8 @@ class LeaderState:
         return self._advance(now_ms)
 
     def image(self, shape: Leadership, now_ms: int) -> int:
-        """The metadata image says `shape`; this node still leads. What is not newer says nothing new."""
+        """Apply the metadata image's `shape`, in which this node still leads; one that is not newer changes
+        nothing."""
         ours = self.shape
         if shape.leader_epoch < ours.leader_epoch or shape.partition_epoch <= ours.partition_epoch:
             return NOTHING
@@ -407,7 +420,8 @@ class LeaderState:
         return self._advance(now_ms) | self._expand(now_ms)
 
     def _begin_epoch(self, shape: Leadership, now_ms: int) -> None:
-        """What followers said in another epoch is nothing to go by: others may have led in between."""
+        """Reset the followers: their offsets of another epoch do not count, as others may have led in
+        between."""
         self.epoch_start = self.end_offset
         self.followers = tuple(
             Follower(one, now_ms if one in shape.isr else _LONG_AGO)
@@ -422,7 +436,8 @@ class LeaderState:
             )
 
     def _take_isr(self, shape: Leadership) -> None:
-        """Whatever was proposed is over: at this partition epoch it can be decided upon no more."""
+        """Apply the image's ISR and drop the proposal: the controller can no longer accept it at this
+        partition epoch."""
         self.shape = shape
         self.in_sync = self.counted = frozenset(shape.isr)
         self.proposal: Proposal | None = None
@@ -440,8 +455,8 @@ class LeaderState:
         return now_ms - one.caught_up_ms <= self._settings.lag_time_max_ms
 
     def _may_join(self, one: Follower) -> bool:
-        """Alive, heard since the controller put it out, and the process that fetches is the one that is
-        registered (KIP-903)."""
+        """Return whether the follower is alive, has fetched since the controller removed it, and is the
+        process that is registered (KIP-903)."""
         known = self._brokers.get(one.broker_id)
         if known is None or not known.is_active or one.last_fetch_ms <= one.out_ms:
             return False
@@ -468,8 +483,8 @@ class LeaderState:
         return max(self.high_watermark, self.epoch_start)
 
     def _expand(self, now_ms: int) -> int:
-        """Who has all that is committed, and all that may have been when the epoch began, joins, unless it
-        has been silent since."""
+        """Propose to add the followers that reached both the high watermark and the epoch's start offset, and
+        fetched within ``replica.lag.time.max.ms``."""
         if self.proposal is not None:
             return NOTHING
         least, earliest = self._least_to_join, now_ms - self._settings.lag_time_max_ms
@@ -502,8 +517,8 @@ class LeaderState:
         return PROPOSES
 
     def _epoch_of(self, broker_id: int) -> int:
-        """Of a member that was not heard yet none is said: should it die, the controller moves the
-        partition epoch, and refuses this."""
+        """Return the broker epoch to send for an ISR member; -1 if it has not fetched from this leader yet.
+        If that broker dies, the controller bumps the partition epoch and rejects this proposal."""
         if broker_id == self._me:
             known = self._brokers.get(broker_id)
             return NO_BROKER_EPOCH if known is None else known.epoch
@@ -511,11 +526,11 @@ class LeaderState:
         return NO_BROKER_EPOCH if one is None or one.broker_epoch == _UNHEARD else one.broker_epoch
 
     def answered(self, number: int, outcome: Outcome, sent_ms: int, now_ms: int) -> int:
-        """What became of the proposal `number`, the copy of it that was sent at `sent_ms`.
+        """Apply the outcome of the proposal `number`, of which a copy was sent at `sent_ms`.
 
-        A success ends nothing but the question: the ISR is what the image says. Two refusals say that
-        nothing was changed, and restore the old set; but where an earlier copy may still be on its way, only
-        once that is settled. After the others it stands until the image says better.
+        A success ends the proposal's retries only: the ISR is what the image says. Two errors say that
+        nothing was changed and restore the old set; if an earlier copy may still be on its way, only once
+        that is settled. After other errors the proposal stands until the image changes.
         """
         proposal = self.proposal
         if proposal is None or proposal.number != number:

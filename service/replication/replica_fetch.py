@@ -1,4 +1,4 @@
-"""What a replica asks of a partition's leader, and what must hold before it is given records. [P]
+"""Fetch of a replica from a partition's leader, and the checks before it gets records. [P]
 
 The order is that of Apache Kafka 4.3 (``ReplicaManager.readFromLog``, ``Partition.fetchRecords``): topic id,
 leader epoch, leader, replica, then the log: last fetched epoch, start, divergence, local start.
@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 
 NO_BROKER_EPOCH = -1
-"""of a fetch that says none; a member of the ISR of which it is not known"""
+"""of a fetch without one, or of an ISR member whose epoch is not known"""
 
 
 class LeaderLog(Protocol):
-    """What is asked of the leader's log; `hot.log.LocalLog` is one."""
+    """Read access to the leader's log; `hot.log.LocalLog` is one."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -28,11 +28,12 @@ class LeaderLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
+        """Return (largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if there is
+        none."""
 
 
 class ReplicaFetch(NamedTuple):
-    """What a replica asks of one partition; -1 stands for what is not said."""
+    """Request of a replica for one partition; -1 in a field that the request leaves out."""
 
     replica_id: int
     broker_epoch: int
@@ -43,19 +44,21 @@ class ReplicaFetch(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Neither error nor divergence: the replica gets records from its offset on, up to the log's end."""
+    """Result of the checks. Neither error nor divergence: the replica gets records from its offset up to the
+    log's end."""
 
     error: ErrorCode = ErrorCode.none
     why: str = ""
     diverging: tuple[int, int] | None = None
-    """(epoch, end offset): the logs agree no further than to where this epoch of ours ends"""
+    """(epoch, end offset): the logs agree only up to the end of this epoch of ours"""
 
 
 GRANTED = Verdict()
 
 
 def judge_topic(asked: UUID, in_image: UUID | None, of_log: UUID | None) -> ErrorCode:
-    """`in_image`: the id itself where the metadata image knows it; `of_log`: that of the partition here."""
+    """Check the topic id. `in_image`: the same id if the metadata image knows it; `of_log`: the partition's
+    id here."""
     if in_image is None:
         return ErrorCode.unknown_topic_id
     if asked != in_image or (of_log is not None and asked != of_log):
@@ -64,19 +67,20 @@ def judge_topic(asked: UUID, in_image: UUID | None, of_log: UUID | None) -> Erro
 
 
 def judge_epoch(asked: int, ours: int) -> ErrorCode:
+    """Return the error of a leader epoch that is not `ours`."""
     if asked in (NO_LEADER_EPOCH, ours):
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if asked < ours else ErrorCode.unknown_leader_epoch
 
 
 def judge_elsewhere(asked: int, ours: int) -> ErrorCode:
-    """What a node says that has a replica of the partition, and does not lead it in epoch `ours`."""
+    """Return the error of a node that has a replica of the partition and does not lead it in epoch `ours`."""
     error = judge_epoch(asked, ours)
     return ErrorCode.not_leader_or_follower if error is ErrorCode.none else error
 
 
 def judge_log(asked: ReplicaFetch, log: LeaderLog) -> Verdict:
-    """Whether the replica's log agrees with `log` up to its offset, and `log` has what follows."""
+    """Check that the replica's log agrees with `log` up to its offset, and that `log` has what follows."""
     offset, start, end = asked.offset, log.log_start_offset, log.log_end_offset
     if asked.last_epoch >= 0:
         epoch, epoch_end = log.end_offset_of_epoch(asked.last_epoch)

@@ -1,4 +1,4 @@
-"""Which replica a consumer had better read from (KIP-392). [P]
+"""Choice of the replica that a consumer reads from (KIP-392). [P]
 
 Apache Kafka 4.3 ``LeaderSelector``, ``RackAwareReplicaSelector``.
 """
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A replica that the consumer can reach and that has what it asks for."""
+    """A replica that the consumer can reach and that has the offset it asks for."""
 
     broker_id: int
     rack: str | None
     end_offset: int
     behind_ms: int
-    """since it is known to have had all that the leader had"""
+    """time since it is known to have had all records of the leader"""
 
 
 Selector = Callable[[str, Candidate, Sequence[Candidate]], Candidate]
@@ -24,12 +24,13 @@ Selector = Callable[[str, Candidate, Sequence[Candidate]], Candidate]
 
 
 def leader_always(rack: str, leader: Candidate, candidates: Sequence[Candidate]) -> Candidate:
-    """The leader, wherever the consumer is."""
+    """Return the leader, wherever the consumer is."""
     return leader
 
 
 def of_the_rack(rack: str, leader: Candidate, candidates: Sequence[Candidate]) -> Candidate:
-    """The one of the consumer's rack that has most; the leader where it is one of them, or there is none."""
+    """Return the replica of the consumer's rack that has most; the leader if it is one of these, or none
+    is."""
     near = [one for one in candidates if rack and one.rack == rack]
     if not near or leader in near:
         return leader

@@ -1,9 +1,9 @@
-"""How much replicas that are throttled are sent, and fetch, so that others have their share (KIP-73). [P]
+"""Replication quotas: rates at which throttled replicas are sent and fetched (KIP-73). [P]
 
-Each side of a broker has a quota of its own: what it sends as a leader, and what it takes as a follower. Its
-topics say which replicas count. All their bytes are counted, and nothing is cut in pieces: who has
-moved more than the quota allows waits until the average over the last windows is below it again. Only
-replicas that are not in sync ever wait.
+Each broker has two quotas: one for what it sends as a leader, one for what it fetches as a follower. Topic
+settings say which replicas are throttled. All their bytes are counted and no transfer is split: after the
+quota is exceeded, transfers wait until the average over the last windows is below it again. Only replicas
+that are not in sync ever wait.
 
 >>> quota = Quota(windows=11, window_s=1)
 >>> quota.bytes_per_s = 100
@@ -31,7 +31,7 @@ _ALL: Final = frozenset({-1})
 
 
 class _Sample:
-    """What came in one window, from its first bytes on."""
+    """Bytes of one window, which begins with its first bytes."""
 
     __slots__ = ("begun_ms", "last_ms", "size")
 
@@ -42,18 +42,17 @@ class _Sample:
 
 
 class Quota:
-    """Bytes of late, under a bound that may change at any time. Times are those of a clock that never goes
-    back.
+    """Byte rate over the last windows and its limit, which may change at any time. Times are monotonic.
 
-    A sample is given up when its last bytes are as old as all windows together. The rate is what is left by
-    the time since the oldest sample began, at least one window.
+    A sample is dropped when its last bytes are as old as all windows together. The rate is the sum of the
+    samples over the time since the oldest one began, at least one window.
     """
 
     def __init__(self, windows: int, window_s: int) -> None:
-        """As ``replication.quota.window.num`` and ``.size.seconds`` say."""
+        """Take ``replication.quota.window.num`` and ``replication.quota.window.size.seconds``."""
         self.bytes_per_s = UNLIMITED
         self.recorded = 0
-        """bytes in all"""
+        """total bytes"""
         self._windows = windows
         self._window_ms = window_s * 1000
         self._kept_ms = windows * self._window_ms
@@ -61,7 +60,7 @@ class Quota:
         self._sum = 0
 
     def record(self, size: int, now_ms: int) -> None:
-        """So much was moved, whether it was allowed or not."""
+        """Count `size` bytes that were transferred, within the quota or not."""
         if size <= 0:
             return
         self._purge(now_ms)
@@ -77,7 +76,7 @@ class Quota:
         self.recorded += size
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Whether the rate is above the bound."""
+        """Return whether the rate is above the limit."""
         self._purge(now_ms)
         if not self._samples:
             return False
@@ -85,8 +84,8 @@ class Quota:
         return self._sum * 1000 > self.bytes_per_s * over_ms
 
     def free_ms(self, now_ms: int) -> int:
-        """The first time, from `now_ms` on, at which the bound is not exceeded if nothing is recorded until
-        then."""
+        """Return the first time, from `now_ms` on, at which the limit is not exceeded if nothing more is
+        recorded."""
         self._purge(now_ms)
         left, from_ms = self._sum, now_ms
         for sample in self._samples:
@@ -98,7 +97,8 @@ class Quota:
         return from_ms
 
     def _below_ms(self, size: int, begun_ms: int, from_ms: int) -> int | None:
-        """When `size` bytes since `begun_ms` are not too many any more, at the earliest from `from_ms` on."""
+        """Return the time, not before `from_ms`, at which `size` bytes since `begun_ms` no longer exceed the
+        limit."""
         if size * 1000 <= self.bytes_per_s * self._window_ms:
             return from_ms
         if not self.bytes_per_s:
@@ -112,7 +112,7 @@ class Quota:
 
 
 class Throttle:
-    """One side of a broker: its quota, and which of its replicas count. Owned by the event loop."""
+    """Quota of one side of a broker, and its throttled replicas. Owned by the event loop."""
 
     def __init__(self, broker_id: int, quota: Quota) -> None:
         self.quota = quota
@@ -120,7 +120,8 @@ class Throttle:
         self._topics: dict[str, frozenset[int]] = {}
 
     def mark(self, topic: str, replicas: Collection[str]) -> bool:
-        """The topic's ``….replication.throttled.replicas`` are these; whether that changes anything here."""
+        """Apply the topic's ``….replication.throttled.replicas``; returns whether that changes a replica of
+        this broker."""
         before = self._topics.get(topic, frozenset())
         here = _those_of(self._broker_id, replicas)
         if here:
@@ -130,19 +131,19 @@ class Throttle:
         return here != before
 
     def limit(self, bytes_per_s: int) -> bool:
-        """The bound is this from now on; whether it was another."""
+        """Set the limit; returns whether it has changed."""
         is_other = self.quota.bytes_per_s != bytes_per_s
         self.quota.bytes_per_s = bytes_per_s
         return is_other
 
     def covers(self, tip: TopicIdPartition) -> bool:
-        """Whether this broker's replica of the partition counts."""
+        """Return whether this broker's replica of the partition is throttled."""
         found = self._topics.get(tip.topic)
         return found is not None and (found is _ALL or tip.partition in found)
 
 
 def _those_of(broker_id: int, replicas: Collection[str]) -> frozenset[int]:
-    """Partitions whose replica on the broker is named; texts that were found valid with the settings."""
+    """Return the partitions whose replica on the broker is named, in texts that were validated before."""
     if "".join(replicas) == EVERY_REPLICA:
         return _ALL
     named = (one.split(":") for one in replicas if one)
@@ -150,10 +151,10 @@ def _those_of(broker_id: int, replicas: Collection[str]) -> frozenset[int]:
 
 
 class HeldBack:
-    """The partitions of one fetcher that the quota concerns, and whether they wait.
+    """Throttled partitions of one fetcher that are behind, and whether they wait.
 
-    `look` before each fetch, and after all that may have changed; who is held back is not asked for. What it
-    costs goes with the throttled partitions that are behind.
+    Call `look` before each fetch, and after all that may have changed; a partition that waits is not fetched.
+    Its cost depends on the throttled partitions that are behind.
     """
 
     __slots__ = ("_behind", "_throttle", "due_ms")
@@ -162,13 +163,13 @@ class HeldBack:
         self._throttle = throttle
         self._behind: dict[TopicIdPartition, None] = {}
         self.due_ms: int | None = None
-        """until when they wait; None while they do not"""
+        """time until which they wait; None if they do not"""
 
     def __contains__(self, tip: TopicIdPartition) -> bool:
         return self.due_ms is not None and tip in self._behind
 
     def note(self, tip: TopicIdPartition, lag: int | None) -> None:
-        """So much is missing of what is committed at the leader; None: that is not known."""
+        """Note the partition's lag behind the leader's high watermark; None: not known."""
         if self._throttle is None:
             return
         if lag != 0 and self._throttle.covers(tip):
@@ -180,12 +181,12 @@ class HeldBack:
         self._behind.pop(tip, None)
 
     def record(self, tip: TopicIdPartition, size: int, now_ms: int) -> None:
-        """So many bytes of it have come."""
+        """Count `size` fetched bytes of the partition."""
         if self._throttle is not None and self._throttle.covers(tip):
             self._throttle.quota.record(size, now_ms)
 
     def look(self, now_ms: int) -> Iterable[TopicIdPartition]:
-        """Who waits from now on, or waits no more."""
+        """Check the quota; returns the partitions that begin or cease to wait."""
         was_due_ms, self.due_ms = self.due_ms, None
         if self._behind and self._throttle is not None and self._throttle.quota.is_exceeded(now_ms):
             self.due_ms = self._throttle.quota.free_ms(now_ms)

@@ -25,7 +25,10 @@ from tests.support.small_disk import Ballast, small_disk
 from tests.support.storms import Storm, Writers
 
 Kind = tuple[int, str, Callable[[], tuple[int, ...]]]
-_GRAVE = re.compile(r'^ +File "|Traceback|never retrieved|InvariantError|is cut at|is left alone')
+_GRAVE = re.compile(
+    r'^ +File "|Traceback|never retrieved|InvariantError|is cut at|below the high watermark'
+    r"|replication stopped"
+)
 """A node's own tracebacks have no headline. And nobody may be told to give up what is committed."""
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:")
 """So begins what is logged; a traceback follows its message."""

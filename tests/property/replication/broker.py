@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 from service.base.types import TopicIdPartition
 from service.replication.acks import Waiter
 from service.replication.asking import Asked
-from service.replication.follower import (
+from service.replication.follower import FollowerMachine, FollowerSettings
+from service.replication.follower_events import (
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -21,8 +22,6 @@ from service.replication.follower import (
     FetchAnswer,
     Flush,
     Follow,
-    FollowerMachine,
-    FollowerSettings,
     Hold,
     Offsets,
     PartitionAnswer,

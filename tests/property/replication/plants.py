@@ -11,7 +11,8 @@ from service.replication.acks import Waiter
 from service.replication.arriving import Fit, fit
 from service.replication.asking import Asked
 from service.replication.followed import Followed
-from service.replication.follower import Effect, Follow, FollowerMachine, PartitionAnswer
+from service.replication.follower import FollowerMachine
+from service.replication.follower_events import Effect, Follow, PartitionAnswer
 from service.replication.leader import (
     MOVED,
     NOTHING,

@@ -8,7 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from service.replication.acks import Waiter
 from service.replication.followed import State
-from service.replication.follower import (
+from service.replication.follower import FollowerMachine, FollowerSettings
+from service.replication.follower_events import (
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -16,8 +17,6 @@ from service.replication.follower import (
     Effect,
     FetchAnswer,
     Follow,
-    FollowerMachine,
-    FollowerSettings,
     Offsets,
     PartitionAnswer,
     Restart,

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.replication.follower import Append, FetchAnswer, FollowerSettings, PartitionAnswer
+from service.replication.follower import FollowerSettings
+from service.replication.follower_events import Append, FetchAnswer, PartitionAnswer
 from service.replication.leader import (
     LeaderSettings,
     Leadership,

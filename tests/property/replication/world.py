@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.metadata.controller.partition_change import Election
-from service.replication.follower import AskOffsets, Fetch
+from service.replication.follower_events import AskOffsets, Fetch
 from service.replication.isr_proposals import Answer, Request
 from service.replication.leader import Accepted, LeaderSettings, LeaderState
 from tests.property.replication.broker import Broker, Sent

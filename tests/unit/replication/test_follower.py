@@ -11,7 +11,8 @@ from service.base.errors import InvariantError
 from service.base.types import TopicIdPartition
 from service.replication.asking import Asked
 from service.replication.followed import State
-from service.replication.follower import (
+from service.replication.follower import FollowerMachine, FollowerSettings
+from service.replication.follower_events import (
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -22,8 +23,6 @@ from service.replication.follower import (
     FetchAnswer,
     Flush,
     Follow,
-    FollowerMachine,
-    FollowerSettings,
     Hold,
     Offsets,
     PartitionAnswer,

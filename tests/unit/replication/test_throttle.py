@@ -6,15 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.replication.follower import (
-    Append,
-    Done,
-    Fetch,
-    FetchAnswer,
-    FollowerMachine,
-    FollowerSettings,
-    PartitionAnswer,
-)
+from service.replication.follower import FollowerMachine, FollowerSettings
+from service.replication.follower_events import Append, Done, Fetch, FetchAnswer, PartitionAnswer
 from service.replication.throttle import UNLIMITED, Quota, Throttle
 from tests.unit.replication.leaders import NOW_MS, Log
 from tests.unit.replication.test_follower import BACKOFF_MS, NONE, tip
