@@ -26,8 +26,7 @@ from service.base.turn_queues import turn_queues
 from service.base.types import TopicIdPartition
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
-from service.replication.arriving import Fit, end_of_run, first_of, fit_run
-from service.replication.followed import FollowerLog
+from service.replication.append_check import Fit, end_of_run, first_of, fit_run
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
     Append,
@@ -48,6 +47,7 @@ from service.replication.follower_events import (
     Warn,
 )
 from service.replication.metrics import ReplicationMetrics
+from service.replication.partition_fetch_state import FollowerLog
 from service.replication.throttle import Throttle
 from service.wire.api import ApiKey, api_versions_request, request_module
 from service.wire.errors import UnsupportedVersion

@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, TopicIdPartition
-from service.replication.asking import NO_SESSION, Asked, FetchSessionAsked
-from service.replication.followed import NOTHING_TOLD, Followed, FollowerLog, State
+from service.replication.fetch_session_handler import NO_SESSION, Asked, FetchSessionAsked
 from service.replication.follower_events import (
     Append,
     AskOffsets,
@@ -40,6 +39,7 @@ from service.replication.follower_events import (
     Truncate,
     Warn,
 )
+from service.replication.partition_fetch_state import NOTHING_TOLD, Followed, FollowerLog, State
 from service.replication.throttle import HeldBack, Throttle
 
 MOST_NAMED: Final = 1_000

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_OFFSET, TopicIdPartition
-from service.replication.asking import FIRST_EPOCH, Asked
+from service.replication.fetch_session_handler import FIRST_EPOCH, Asked
 
 # -- responses
 
@@ -78,7 +78,7 @@ class Fetch(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append the records of the response's partition `at`, as far as `arriving.fit` and checksums allow."""
+    """Append the valid records of the response's partition `at`; `append_check` and checksums decide."""
 
     number: int
     tip: TopicIdPartition

@@ -34,10 +34,10 @@ from service.node.quorum_control_plane import ClusterPlane
 from service.partition.partition import Partition
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.replica_manager import Replication
-from service.replication.followed import Followed
 from service.replication.follower import FollowerMachine
 from service.replication.follower_events import Follow
 from service.replication.leader import MOVED, NOTHING, LeaderState
+from service.replication.partition_fetch_state import Followed
 from simulator.cluster.playing import draw, play_apart, warm_up
 from simulator.cluster.tier_plants import OF_TIERS
 from simulator.machine import Machine

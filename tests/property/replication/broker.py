@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.replication.acks import Waiter
-from service.replication.asking import Asked
+from service.replication.fetch_session_handler import Asked
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
     Append,

@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.replication.acks import Waiter
-from service.replication.arriving import Fit, fit
-from service.replication.asking import Asked
-from service.replication.followed import Followed
+from service.replication.append_check import Fit, fit
+from service.replication.fetch_session_handler import Asked
 from service.replication.follower import FollowerMachine
 from service.replication.follower_events import Effect, Follow, PartitionAnswer
 from service.replication.leader import (
@@ -23,6 +22,7 @@ from service.replication.leader import (
     Outcome,
     ReplicaSession,
 )
+from service.replication.partition_fetch_state import Followed
 from service.replication.replica_fetch import ReplicaFetch, Verdict
 
 

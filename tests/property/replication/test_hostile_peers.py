@@ -7,7 +7,6 @@ from random import Random
 from kio.schema.errors import ErrorCode
 
 from service.replication.acks import Waiter
-from service.replication.followed import State
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
     Append,
@@ -32,6 +31,7 @@ from service.replication.leader import (
     ReplicaSession,
     Unknown,
 )
+from service.replication.partition_fetch_state import State
 from service.replication.replica_fetch import ReplicaFetch
 from tests.property.replication.model import ModelLog, tip_of
 

@@ -9,8 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
 from service.base.types import TopicIdPartition
-from service.replication.asking import Asked
-from service.replication.followed import State
+from service.replication.fetch_session_handler import Asked
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
     Append,
@@ -30,6 +29,7 @@ from service.replication.follower_events import (
     Truncate,
     Warn,
 )
+from service.replication.partition_fetch_state import State
 from tests.unit.replication.leaders import NOW_MS, Log
 
 BACKOFF_MS = 1_000

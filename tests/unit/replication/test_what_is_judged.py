@@ -15,7 +15,7 @@ from service.records.batch import iter_headers
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan
 from service.replication.acks import AckQueue
-from service.replication.arriving import Fit, end_of_run, first_of, fit, fit_run
+from service.replication.append_check import Fit, end_of_run, first_of, fit, fit_run
 from service.replication.replica_fetch import (
     ReplicaFetch,
     judge_elsewhere,

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from service.base.errors import InvariantError
 from service.base.types import NO_OFFSET, TopicIdPartition
-from service.replication.asking import Asked
+from service.replication.fetch_session_handler import Asked
 
 NOTHING_TOLD: Final = (NO_OFFSET, NO_OFFSET)
 
