@@ -29,7 +29,7 @@ from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.replication.acks import Waiter
-from service.replication.leader import MOVED, PROPOSES, Follower, LeaderState, ReplicaSession
+from service.replication.leader import MOVED, PROPOSES, FollowerProgress, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Partition:
             self._take_mark(leading.high_watermark)
             if leading.high_watermark < leading.end_offset:
                 self._unseen.append((leading.high_watermark, _SOME_BYTES))
-            self.happened(leading.look(self._clock.monotonic_ms()))
+            self.happened(leading.reevaluate(self._clock.monotonic_ms()))
         self._tell_of_lows()
         if before is not None and before is not leading:
             alone = leading is None
@@ -185,7 +185,7 @@ class Partition:
     def look(self) -> None:
         """Brokers that have replicas are others than they were: fenced, say, or registered anew."""
         if self.leading is not None:
-            self.happened(self.leading.look(self._clock.monotonic_ms()))
+            self.happened(self.leading.reevaluate(self._clock.monotonic_ms()))
             self._tell_of_lows()
 
     @property
@@ -567,7 +567,7 @@ class Partition:
         """As `fetch_sessions.Watched` says."""
         return self.leading is not None and self.leading.is_left_to(broker_id, session)
 
-    def candidates(self, offset: int) -> list[Follower]:
+    def candidates(self, offset: int) -> list[FollowerProgress]:
         """In-sync followers that have `offset`, or the end of the log there; none while others lead."""
         leading = self.leading
         if leading is None:

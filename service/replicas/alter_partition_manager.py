@@ -17,8 +17,14 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.types import TopicIdPartition
 from service.controller_client.controller_channel import OutcomeUnknown
 from service.controller_client.forwarding import Asker
-from service.replication.isr_proposals import Answer, Happened, IsrProposals, ProposalSettings, Request
-from service.replication.leader import Accepted, LeaderState, Proposal
+from service.replication.isr_proposals import (
+    IsrProposals,
+    ProposalRequest,
+    ProposalResponse,
+    ProposalResult,
+    ProposalSettings,
+)
+from service.replication.leader import Accepted, IsrProposal, LeaderState
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 
@@ -37,7 +43,7 @@ class IsrLoop:
         controllers: Asker,
         clock: Clock,
         leader_of: Callable[[TopicIdPartition], LeaderState | None],
-        happened: Callable[[Happened], None],
+        happened: Callable[[ProposalResult], None],
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -71,7 +77,7 @@ class IsrLoop:
             async with asyncio.timeout(left_s):
                 await self._news.wait()
 
-    async def _ask(self, request: Request) -> list[Happened]:
+    async def _ask(self, request: ProposalRequest) -> list[ProposalResult]:
         try:
             answer = await self._controllers.ask(
                 ApiKey.ALTER_PARTITION, self._message(request.proposals), timeout_ms=_TIMEOUT_MS
@@ -85,7 +91,7 @@ class IsrLoop:
             self._warnings.warning("in-sync replicas were refused: %s", told.error.name)
         return self._proposals.answered(request.number, told, self._clock.monotonic_ms())
 
-    def _message(self, proposals: Sequence[tuple[TopicIdPartition, Proposal]]) -> Any:
+    def _message(self, proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]) -> Any:
         module = request_module(ApiKey.ALTER_PARTITION)
         topics: dict[UUID, list[Any]] = {}
         for tip, proposal in proposals:
@@ -110,7 +116,9 @@ class IsrLoop:
             ),
         )
 
-    def _read(self, answer: Any, proposals: Sequence[tuple[TopicIdPartition, Proposal]]) -> Answer:
+    def _read(
+        self, answer: Any, proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]
+    ) -> ProposalResponse:
         """What was answered of what was asked; anything else in it says nothing."""
         asked = {(tip.topic_id, tip.partition): tip for tip, _ in proposals}
         outcomes: dict[TopicIdPartition, Accepted | ErrorCode] = {}
@@ -124,4 +132,4 @@ class IsrLoop:
                 else:
                     outcomes[tip] = one.error_code
                     self._warnings.warning("in-sync replicas of %s: %s", tip, one.error_code.name)
-        return Answer(answer.error_code, outcomes)
+        return ProposalResponse(answer.error_code, outcomes)

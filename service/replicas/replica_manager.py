@@ -32,11 +32,11 @@ from service.partition.partition import Partition
 from service.replicas.alter_partition_manager import IsrLoop
 from service.replicas.assignments_manager import DirectoryLoop
 from service.replicas.watched_log import Room, WatchedLog
-from service.replication.fetcher import Archive, Fetcher, FetcherSettings
-from service.replication.isr_proposals import Happened
-from service.replication.leader import NOTHING, LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.fetcher import Fetcher, FetcherSettings, LocalStartBuilder
+from service.replication.isr_proposals import ProposalResult
+from service.replication.leader import NOTHING, BrokerStatus, LeaderSettings, Leadership, LeaderState
 from service.replication.metrics import ReplicationMetrics
-from service.replication.throttle import Quota, Throttle
+from service.replication.throttle import Quota, ReplicationThrottle
 
 _LOG = logging.getLogger(__name__)
 _LOOK_US: Final = 4
@@ -64,7 +64,7 @@ class Replication:
         broker_epoch: Callable[[], int],
         new_queue: Callable[[], Asker],
         clock: Clock,
-        archive: Archive,
+        archive: LocalStartBuilder,
         logs: Logs,
         directory_of: Callable[[LocalLog], UUID | None],
         on_bug: Callable[[str, BaseException], None],
@@ -84,12 +84,12 @@ class Replication:
         self._on_bug = on_bug
         self._chance = chance
         self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
-        self._brokers: dict[int, Registered] = {}
+        self._brokers: dict[int, BrokerStatus] = {}
         self._places: dict[int, EndpointImage] = {}
         windows = config.replication_quota_window_num, config.replication_quota_window_size_seconds
-        self.leader_throttle = Throttle(broker_id, Quota(*windows))
+        self.leader_throttle = ReplicationThrottle(broker_id, Quota(*windows))
         """of what is sent to others"""
-        self.follower_throttle = Throttle(broker_id, Quota(*windows))
+        self.follower_throttle = ReplicationThrottle(broker_id, Quota(*windows))
         """of what is fetched"""
         self.metrics = ReplicationMetrics()
         self._led: dict[TopicIdPartition, Partition] = {}
@@ -157,7 +157,7 @@ class Replication:
                 self._brokers.pop(broker_id, None)
                 self._places.pop(broker_id, None)
             else:
-                self._brokers[broker_id] = Registered(broker.epoch, broker.is_active, broker.fenced)
+                self._brokers[broker_id] = BrokerStatus(broker.epoch, broker.is_active, broker.fenced)
                 self._place(broker)
             found.update(self._by_follower.get(broker_id, ()))
         return list(found)
@@ -368,7 +368,7 @@ class Replication:
         partition = self._led.get(tip)
         return None if partition is None else partition.leading
 
-    def _proposal_happened(self, happened: Happened) -> None:
+    def _proposal_happened(self, happened: ProposalResult) -> None:
         partition = self._led.get(happened.tip)
         if partition is not None:
             partition.happened(happened.what)
@@ -546,7 +546,7 @@ class _Fetching:
 
 
 class _Leader:
-    """A leader by its number, wherever it listens now. Is a `fetcher.Leader`."""
+    """A leader by its number, wherever it listens now. Is a `fetcher.LeaderEndpoint`."""
 
     def __init__(self, broker_id: int, channels: Channels, places: Mapping[int, EndpointImage]) -> None:
         self._broker_id = broker_id

@@ -28,11 +28,11 @@ class Header(Protocol):
     def partition_leader_epoch(self) -> int: ...
 
 
-class Fit(NamedTuple):
-    """The first `taken` batches follow on the log, which ends at `end_offset` with them. `why` is the reason
-    why the next batch, and so all after it, cannot be appended."""
+class AppendablePrefix(NamedTuple):
+    """The first `accepted` batches follow on the log, which ends at `end_offset` with them. `why` is the
+    reason why the next batch, and so all after it, cannot be appended."""
 
-    taken: int
+    accepted: int
     end_offset: int
     latest_epoch: int
     why: str = ""
@@ -40,7 +40,7 @@ class Fit(NamedTuple):
     """Restart the log at this offset, below its start: the start lies within the leader's first batch."""
 
 
-def fit_run(
+def appendable_prefix_of_run(
     run: BatchScan,
     *,
     start_offset: int,
@@ -48,8 +48,9 @@ def fit_run(
     latest_epoch: int,
     leader_epoch: int,
     may_lack: bool,
-) -> Fit:
-    """Return what `fit` does, for batches in columns. Their offsets rise: `scan_batches` has checked that."""
+) -> AppendablePrefix:
+    """Return what `appendable_prefix` does, for batches in columns. Their offsets rise: `scan_batches` has
+    checked that."""
     bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
     if (
         bases
@@ -59,8 +60,8 @@ def fit_run(
         and epochs[0] != NO_LEADER_EPOCH
         and epochs.count(epochs[0]) == len(epochs)
     ):
-        return Fit(len(bases), lasts[-1] + 1, epochs[0])
-    return fit(
+        return AppendablePrefix(len(bases), lasts[-1] + 1, epochs[0])
+    return appendable_prefix(
         (Row(base, last + 1, epoch) for base, last, epoch in zip(bases, lasts, epochs, strict=True)),
         start_offset=start_offset,
         end_offset=end_offset,
@@ -78,7 +79,7 @@ class Row(NamedTuple):
     partition_leader_epoch: int
 
 
-def fit(
+def appendable_prefix(
     headers: Iterable[Header],
     *,
     start_offset: int,
@@ -86,7 +87,7 @@ def fit(
     latest_epoch: int,
     leader_epoch: int,
     may_lack: bool,
-) -> Fit:
+) -> AppendablePrefix:
     """Return how many of the batches can be appended at `end_offset`, where our log ends; its last record is
     of `latest_epoch`, and the batches were fetched in `leader_epoch`.
 
@@ -97,23 +98,25 @@ def fit(
     A batch of an epoch after `leader_epoch` is refused: it was written after the fetch's leader had lost its
     leadership, and after a truncation that this replica does not know of.
     """
-    taken, end, epoch, begins_at = 0, end_offset, latest_epoch, NO_OFFSET
+    accepted, end, epoch, begins_at = 0, end_offset, latest_epoch, NO_OFFSET
     for header in headers:
         base, later = header.base_offset, header.next_offset
-        if not taken and 0 <= base < end <= start_offset < later:
+        if not accepted and 0 <= base < end <= start_offset < later:
             begins_at = end = base
         if base < end or later <= base:
-            return Fit(taken, end, epoch, f"offsets {base} to {later} at {end}", begins_at)
+            return AppendablePrefix(accepted, end, epoch, f"offsets {base} to {later} at {end}", begins_at)
         if base > end and not may_lack:
-            return Fit(taken, end, epoch, f"offset {base} at {end}", begins_at)
+            return AppendablePrefix(accepted, end, epoch, f"offset {base} at {end}", begins_at)
         its_epoch = header.partition_leader_epoch
         if its_epoch > leader_epoch:
             why = f"epoch {its_epoch} at {base}, fetched in {leader_epoch}"
-            return Fit(taken, end, epoch, why, begins_at)
-        if its_epoch < epoch or (its_epoch == NO_LEADER_EPOCH and taken):
-            return Fit(taken, end, epoch, f"epoch {its_epoch} at {base}, after {epoch}", begins_at)
-        taken, end, epoch = taken + 1, later, its_epoch
-    return Fit(taken, end, epoch, "", begins_at)
+            return AppendablePrefix(accepted, end, epoch, why, begins_at)
+        if its_epoch < epoch or (its_epoch == NO_LEADER_EPOCH and accepted):
+            return AppendablePrefix(
+                accepted, end, epoch, f"epoch {its_epoch} at {base}, after {epoch}", begins_at
+            )
+        accepted, end, epoch = accepted + 1, later, its_epoch
+    return AppendablePrefix(accepted, end, epoch, "", begins_at)
 
 
 def end_of_run(view: memoryview, position: int, batches: int) -> int:

@@ -16,7 +16,7 @@ FIRST_EPOCH: Final = 0
 _LAST_EPOCH: Final = 2**31 - 1
 
 
-class Asked(NamedTuple):
+class FetchPartitionData(NamedTuple):
     """Fetch position of one partition. The logs agree up to `offset` if the leader has `last_epoch` there."""
 
     leader_epoch: int
@@ -25,15 +25,15 @@ class Asked(NamedTuple):
     start_offset: int
 
 
-class FetchSessionAsked:
+class FetchSessionHandler:
     """State of one session: what the leader knows once it has read all requests sent."""
 
-    __slots__ = ("asked", "epoch", "session_id")
+    __slots__ = ("epoch", "partitions", "session_id")
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
         self.epoch = FIRST_EPOCH
-        self.asked: dict[TopicIdPartition, Asked] = {}
+        self.partitions: dict[TopicIdPartition, FetchPartitionData] = {}
         """partitions of the session as of the last request, named in it or not"""
 
     @property
@@ -41,36 +41,36 @@ class FetchSessionAsked:
         """The next request names all partitions."""
         return self.epoch == FIRST_EPOCH
 
-    def full(self, wanted: Mapping[TopicIdPartition, Asked]) -> None:
+    def full(self, wanted: Mapping[TopicIdPartition, FetchPartitionData]) -> None:
         """Note that the next request is a full one and names `wanted`."""
-        self.asked = dict(wanted)
+        self.partitions = dict(wanted)
 
     def change(
-        self, changed: Iterable[tuple[TopicIdPartition, Asked | None]]
-    ) -> tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]:
+        self, changed: Iterable[tuple[TopicIdPartition, FetchPartitionData | None]]
+    ) -> tuple[list[tuple[TopicIdPartition, FetchPartitionData]], list[TopicIdPartition]]:
         """Return the partitions that the next request names and those that it forgets. `changed`: partitions
         that may differ from what the leader knows (None: no longer wanted)."""
-        named: list[tuple[TopicIdPartition, Asked]] = []
+        named: list[tuple[TopicIdPartition, FetchPartitionData]] = []
         forgotten: list[TopicIdPartition] = []
         for tip, wanted in changed:
             if wanted is None:
-                if self.asked.pop(tip, None) is not None:
+                if self.partitions.pop(tip, None) is not None:
                     forgotten.append(tip)
-            elif self.asked.get(tip) != wanted:
-                self.asked[tip] = wanted
+            elif self.partitions.get(tip) != wanted:
+                self.partitions[tip] = wanted
                 named.append((tip, wanted))
         return named, forgotten
 
     def answered(self, session_id: int) -> None:
         """Advance the session: the request succeeded, in session `session_id`."""
         if session_id == NO_SESSION:
-            self.begin_anew(keeps=False)
+            self.reset(keeps=False)
         elif self.is_full:
             self.session_id, self.epoch = session_id, 1
         else:
             self.epoch = 1 if self.epoch == _LAST_EPOCH else self.epoch + 1
 
-    def begin_anew(self, *, keeps: bool) -> None:
+    def reset(self, *, keeps: bool) -> None:
         """Make the next request a full one. `keeps`: the leader may still have the session; the full request
         closes it."""
         self.epoch = FIRST_EPOCH

@@ -26,9 +26,10 @@ from service.base.turn_queues import turn_queues
 from service.base.types import TopicIdPartition
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
-from service.replication.append_check import Fit, end_of_run, first_of, fit_run
+from service.replication.append_check import AppendablePrefix, appendable_prefix_of_run, end_of_run, first_of
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
+    AdvanceMarks,
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -36,19 +37,18 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FetchAnswer,
-    Flush,
-    Follow,
-    Hold,
-    Offsets,
-    PartitionAnswer,
+    FlushLog,
+    FollowerFetchResponse,
+    HoldPartition,
+    LeaderOffsets,
+    PartitionFetchResponse,
     Restart,
     Truncate,
     Warn,
 )
 from service.replication.metrics import ReplicationMetrics
 from service.replication.partition_fetch_state import FollowerLog
-from service.replication.throttle import Throttle
+from service.replication.throttle import ReplicationThrottle
 from service.wire.api import ApiKey, api_versions_request, request_module
 from service.wire.errors import UnsupportedVersion
 
@@ -68,7 +68,7 @@ _RUN_US: Final = 50
 _BYTES_PER_US: Final = 700
 
 
-class Leader(Protocol):
+class LeaderEndpoint(Protocol):
     """Connection to the leader; `client.async_channel.Channel` is one."""
 
     async def versions(self) -> Mapping[int, tuple[int, int]]: ...
@@ -77,7 +77,7 @@ class Leader(Protocol):
     ) -> Any: ...
 
 
-class Replica(FollowerLog, Protocol):
+class FollowerReplica(FollowerLog, Protocol):
     """Log of a follower, and its changes. All of these raise `StorageError` if the disk fails; a later
     attempt may succeed, unless the log is offline by then."""
 
@@ -112,15 +112,15 @@ class Replica(FollowerLog, Protocol):
         """Carry out `follower_events.Restart`, as `truncate` does. A start beyond `offset` stays."""
 
     def follow(self, high_watermark: int, start_offset: int) -> None:
-        """Carry out `follower_events.Follow`."""
+        """Carry out `follower_events.AdvanceMarks`."""
 
 
-class Archive(Protocol):
+class LocalStartBuilder(Protocol):
     async def build(
         self, tip: TopicIdPartition, leader_epoch: int, start_offset: int, is_wanted: Callable[[], bool]
     ) -> bool:
         """Carry out `follower_events.BuildLocalStart`; returns False if that is impossible now. Calls
-        `is_wanted` before it changes the log. Raises `StorageError` as a `Replica` does."""
+        `is_wanted` before it changes the log. Raises `StorageError` as a `FollowerReplica` does."""
 
 
 class FetcherSettings(NamedTuple):
@@ -143,14 +143,14 @@ class Fetcher:
 
     def __init__(
         self,
-        leader: Leader,
+        leader: LeaderEndpoint,
         broker_id: int,
         broker_epoch: Callable[[], int],
         settings: FetcherSettings,
         clock: Clock,
-        archive: Archive,
+        archive: LocalStartBuilder,
         warn: Callable[[str], None],
-        throttle: Throttle | None = None,
+        throttle: ReplicationThrottle | None = None,
         metrics: ReplicationMetrics | None = None,
         *,
         on_caught_up: Callable[[TopicIdPartition, int], None] | None = None,
@@ -166,13 +166,13 @@ class Fetcher:
         self._archive = archive
         self._warn = warn
         self._on_caught_up = on_caught_up
-        self._is_behind = on_caught_up is not None
+        self._catches_up = on_caught_up is not None
         self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms), throttle)
-        self._replicas: dict[TopicIdPartition, Replica] = {}
+        self._replicas: dict[TopicIdPartition, FollowerReplica] = {}
         self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
         """partitions that a response may name, including removed ones that an earlier request named"""
-        self._news = asyncio.Event()
-        self._beside: asyncio.TaskGroup | None = None
+        self._wakeup = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
         self.metrics = metrics or ReplicationMetrics()
         self._early: list[Effect] = []
         """effects of assignments made before `run`"""
@@ -187,7 +187,7 @@ class Fetcher:
     def assign(
         self,
         tip: TopicIdPartition,
-        replica: Replica,
+        replica: FollowerReplica,
         leader_epoch: int,
         *,
         is_clean: bool,
@@ -207,18 +207,18 @@ class Fetcher:
             flushes_first=replica.needs_flush,
             is_in_sync=is_in_sync,
         )
-        if self._beside is None:
+        if self._tasks is None:
             self._early += effects
         else:
-            self._at_once(effects)
-        self._tell()
+            self._carry_out_now(effects)
+        self._wake()
 
     def remove(self, tip: TopicIdPartition) -> None:
         """Stop following `tip`. Its log is not changed any more, except by a thread of the archive that has
         begun."""
         self._machine.remove(tip)
         self._replicas.pop(tip, None)
-        self._news.set()
+        self._wakeup.set()
 
     def start_moved(self, tip: TopicIdPartition) -> None:
         self._machine.start_moved(tip)
@@ -227,7 +227,7 @@ class Fetcher:
         """Apply a changed limit of the throttle, or that `tips` are throttled or no longer are."""
         for tip in tips:
             self._machine.throttled(tip)
-        self._news.set()
+        self._wakeup.set()
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()
@@ -237,30 +237,30 @@ class Fetcher:
     async def run(self) -> None:
         """Fetch until cancelled."""
         try:
-            async with asyncio.TaskGroup() as self._beside:
-                self._at_once(self._early)
+            async with asyncio.TaskGroup() as self._tasks:
+                self._carry_out_now(self._early)
                 self._early.clear()
                 while True:
-                    self._news.clear()
+                    self._wakeup.clear()
                     fetch = self._machine.next_fetch(self._now_ms())
                     if fetch is None:
                         await self._wait()
                     else:
                         await self._fetch(fetch)
         finally:
-            self._beside = None
+            self._tasks = None
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         """Wake the loop, and interrupt a fetch that the leader delays.
 
         A leader of ours answers a delayed fetch when another request arrives behind it. Without that, a newly
         elected leader would wait for its followers, and commit nothing, for as long as a fetch of idle
         partitions lasts.
         """
-        self._news.set()
-        if self._may_wait and self._beside is not None and self._machine.has_news:
+        self._wakeup.set()
+        if self._may_wait and self._tasks is not None and self._machine.has_changes:
             self._may_wait = False
-            self._beside.create_task(self._interrupt(), name="interrupt of a delayed fetch")
+            self._tasks.create_task(self._interrupt(), name="interrupt of a delayed fetch")
 
     async def _interrupt(self) -> None:
         """Send an ApiVersions request behind the fetch; its response is not used."""
@@ -273,7 +273,7 @@ class Fetcher:
         timeout = None if due_ms is None else max(due_ms - self._now_ms(), 0) / 1000
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._news.wait()
+                await self._wakeup.wait()
 
     async def _fetch(self, fetch: Fetch) -> None:
         try:
@@ -292,10 +292,10 @@ class Fetcher:
         finally:
             self._may_wait = False
         piece = Slice()
-        answer, records = await self._read(response, piece)
+        parsed, records = await self._read(response, piece)
         self._forget(tuple(self._tips.values()) if fetch.begins_session else fetch.forgotten)
-        effects = self._machine.answered(fetch.number, answer, self._now_ms())
-        await self._do(effects, records, piece)
+        effects = self._machine.answered(fetch.number, parsed, self._now_ms())
+        await self._carry_out(effects, records, piece)
 
     def _forget(self, tips: Iterable[TopicIdPartition]) -> None:
         """Drop partitions that the leader, having responded, no longer has in the session."""
@@ -341,34 +341,34 @@ class Fetcher:
             ),
         )
 
-    async def _read(self, response: Any, piece: Slice) -> tuple[FetchAnswer, list[Any]]:
+    async def _read(self, response: Any, piece: Slice) -> tuple[FollowerFetchResponse, list[Any]]:
         """Return the response in the machine's terms, and the records of each partition."""
-        answers: list[PartitionAnswer] = []
+        partitions: list[PartitionFetchResponse] = []
         records: list[Any] = []
         for topic in response.responses:
-            for told in topic.partitions:
+            for partition in topic.partitions:
                 if piece.charge(_PARTITION_US):
                     await piece.next_turn()
-                key = topic.topic_id or UUID(int=0), int(told.partition_index)
-                parted = told.diverging_epoch
-                answers.append(
-                    PartitionAnswer(
+                key = topic.topic_id or UUID(int=0), int(partition.partition_index)
+                diverging = partition.diverging_epoch
+                partitions.append(
+                    PartitionFetchResponse(
                         self._tips.get(key) or TopicIdPartition(key[0], str(key[0]), key[1]),
-                        told.error_code,
-                        int(told.high_watermark),
-                        int(told.log_start_offset),
-                        len(told.records or b""),
+                        partition.error_code,
+                        int(partition.high_watermark),
+                        int(partition.log_start_offset),
+                        len(partition.records or b""),
                         None
-                        if parted.epoch == parted.end_offset == -1
-                        else (parted.epoch, parted.end_offset),
+                        if diverging.epoch == diverging.end_offset == -1
+                        else (diverging.epoch, diverging.end_offset),
                     )
                 )
-                records.append(told.records)
-        return FetchAnswer(response.error_code, int(response.session_id), answers), records
+                records.append(partition.records)
+        return FollowerFetchResponse(response.error_code, int(response.session_id), partitions), records
 
     # -- effects
 
-    async def _do(self, effects: Sequence[Effect], records: Sequence[Any], piece: Slice) -> None:
+    async def _carry_out(self, effects: Sequence[Effect], records: Sequence[Any], piece: Slice) -> None:
         """Carry out effects in order; a fetcher that catches up appends to several logs concurrently."""
         left = iter(effects)
 
@@ -376,53 +376,53 @@ class Fetcher:
             for effect in left:
                 if isinstance(effect, Append):
                     done = await self._append(effect, records[effect.at], piece)
-                    self._at_once(self._machine.done(effect.number, done, self._now_ms()))
+                    self._carry_out_now(self._machine.done(effect.number, done, self._now_ms()))
                 else:
                     if piece.charge(_EFFECT_US):
                         await piece.next_turn()
-                    self._at_once((effect,))
+                    self._carry_out_now((effect,))
 
-        if not self._is_behind or len(effects) <= 1:
+        if not self._catches_up or len(effects) <= 1:
             await work(piece)
             return
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(_APPENDED_AT_ONCE, len(effects))):
                 workers.create_task(work(Slice()), name="append to lagging replicas")
 
-    def _at_once(self, effects: Sequence[Effect]) -> None:
+    def _carry_out_now(self, effects: Sequence[Effect]) -> None:
         """Carry out effects that take little of the loop's time, and start tasks for the others."""
         for effect in effects:
             if isinstance(effect, Warn):
                 self._warn(effect.why)
-            elif isinstance(effect, Hold):
+            elif isinstance(effect, HoldPartition):
                 self._warn(f"{effect.tip}: replication stopped: {effect.why}")
-            elif isinstance(effect, Follow):
-                self._follow(effect)
+            elif isinstance(effect, AdvanceMarks):
+                self._advance_marks(effect)
             elif isinstance(effect, CaughtUp):
                 if self._on_caught_up is not None:
                     turn_queues(asyncio.get_running_loop()).calls.add(self._on_caught_up, *effect)
             elif isinstance(effect, Truncate | Restart):
-                self._go_on_beside(effect, self._cut(effect))
+                self._start_task(effect, self._truncate(effect))
             elif isinstance(effect, AskOffsets):
-                self._go_on_beside(effect, self._ask(effect))
+                self._start_task(effect, self._ask(effect))
             elif isinstance(effect, BuildLocalStart):
-                self._go_on_beside(effect, self._build(effect))
-            elif isinstance(effect, Flush):
-                self._go_on_beside(effect, self._flush(effect))
+                self._start_task(effect, self._build(effect))
+            elif isinstance(effect, FlushLog):
+                self._start_task(effect, self._flush(effect))
 
-    def _go_on_beside(
+    def _start_task(
         self,
-        effect: Truncate | Restart | AskOffsets | BuildLocalStart | Flush,
+        effect: Truncate | Restart | AskOffsets | BuildLocalStart | FlushLog,
         work: Coroutine[Any, Any, None],
     ) -> None:
-        assert self._beside is not None, "effects need the running loop"
-        self._beside.create_task(work, name=f"replica of {effect.tip}")
+        assert self._tasks is not None, "effects need the running loop"
+        self._tasks.create_task(work, name=f"replica of {effect.tip}")
 
     def _done(self, number: int, done: Done) -> None:
-        self._at_once(self._machine.done(number, done, self._now_ms()))
-        self._tell()
+        self._carry_out_now(self._machine.done(number, done, self._now_ms()))
+        self._wake()
 
-    def _follow(self, effect: Follow) -> None:
+    def _advance_marks(self, effect: AdvanceMarks) -> None:
         replica = self._replicas.get(effect.tip)
         if replica is None:
             return
@@ -431,35 +431,37 @@ class Fetcher:
         except StorageError as e:
             self._warn(f"{effect.tip}: {e}")  # its next append handles the failure
 
-    async def _cut(self, effect: Truncate | Restart) -> None:
+    async def _truncate(self, effect: Truncate | Restart) -> None:
         number = effect.number
         done = Done.NOT_NOW
         try:
             if self._machine.is_wanted(number):
-                is_cut = await self._shorten(effect, lambda: self._machine.is_wanted(number))
+                is_cut = await self._change_end(effect, lambda: self._machine.is_wanted(number))
                 done = Done.DONE if is_cut else Done.NOT_NOW
         except StorageError as e:
-            done = self._refused(effect.tip, e)
+            done = self._storage_failed(effect.tip, e)
         self._done(number, done)
 
-    def _refused(self, tip: TopicIdPartition, error: StorageError, otherwise: Done = Done.NOT_NOW) -> Done:
+    def _storage_failed(
+        self, tip: TopicIdPartition, error: StorageError, otherwise: Done = Done.NOT_NOW
+    ) -> Done:
         """Log a `StorageError` and return the outcome to report. A full disk may have room later, so the
         fetcher retries."""
         self._warn(f"{tip}: {error}")
         replica = self._replicas.get(tip)
         return Done.OFFLINE if replica is None or replica.is_offline else otherwise
 
-    async def _flush(self, effect: Flush) -> None:
+    async def _flush(self, effect: FlushLog) -> None:
         number, done = effect.number, Done.DONE
         await asyncio.sleep(effect.after_ms / 1000)
         try:
             if self._machine.is_wanted(number):
                 await self._replicas[effect.tip].flush()
         except StorageError as e:
-            done = self._refused(effect.tip, e, Done.UNFLUSHED)
+            done = self._storage_failed(effect.tip, e, Done.UNFLUSHED)
         self._done(number, done)
 
-    async def _shorten(self, effect: Truncate | Restart, is_wanted: Callable[[], bool]) -> bool:
+    async def _change_end(self, effect: Truncate | Restart, is_wanted: Callable[[], bool]) -> bool:
         replica, tip, offset = self._replicas[effect.tip], effect.tip, effect.offset
         if isinstance(effect, Restart):
             self._warn(f"{tip}: log restarts at {offset}, the start of its leader's log")
@@ -488,14 +490,14 @@ class Fetcher:
                     found = await self._append_run(effect, replica, view, run)
                     if found is None:
                         return Done.NOT_NOW
-                    taken += found.taken
-                    if found.taken:
+                    taken += found.accepted
+                    if found.accepted:
                         is_flushed = False
                         await replica.flush()
                         is_flushed = True
                         if not self._machine.is_wanted(effect.number):
                             return Done.NOT_NOW
-                    if found.taken < run.batches:
+                    if found.accepted < run.batches:
                         self._warn(
                             f"{effect.tip}: leader sent batches that do not follow on the log: {found.why}"
                         )
@@ -509,14 +511,14 @@ class Fetcher:
             self._warn(f"{effect.tip}: {e}")
             return Done.CORRUPT
         except StorageError as e:
-            return self._refused(effect.tip, e, Done.NOT_NOW if is_flushed else Done.UNFLUSHED)
+            return self._storage_failed(effect.tip, e, Done.NOT_NOW if is_flushed else Done.UNFLUSHED)
         return Done.DONE if taken else Done.CORRUPT
 
     async def _append_run(
-        self, effect: Append, replica: Replica, view: memoryview, run: BatchScan
-    ) -> Fit | None:
+        self, effect: Append, replica: FollowerReplica, view: memoryview, run: BatchScan
+    ) -> AppendablePrefix | None:
         """Append the valid prefix of a run; returns None if that is impossible now."""
-        found = fit_run(
+        found = appendable_prefix_of_run(
             run,
             start_offset=max(replica.log_start_offset, effect.start_offset),
             end_offset=replica.log_end_offset,
@@ -524,13 +526,13 @@ class Fetcher:
             leader_epoch=effect.leader_epoch,
             may_lack=replica.may_lack,
         )
-        if found.taken:
+        if found.accepted:
             if found.begins_at >= 0 and not await replica.restart(
                 found.begins_at, lambda: self._machine.is_wanted(effect.number)
             ):
                 return None
-            taken = run if found.taken == run.batches else first_of(run, found.taken)
-            if not self._is_behind:
+            taken = run if found.accepted == run.batches else first_of(run, found.accepted)
+            if not self._catches_up:
                 replica.append(view, taken)
             elif not await replica.append_on_thread(view, taken):
                 return None
@@ -540,35 +542,35 @@ class Fetcher:
     async def _ask(self, effect: AskOffsets) -> None:
         try:
             end = await self._offset(effect, _LATEST)
-            told: Offsets | ErrorCode = Offsets(await self._offset(effect, _EARLIEST), end)
+            offsets: LeaderOffsets | ErrorCode = LeaderOffsets(await self._offset(effect, _EARLIEST), end)
         except RequestError as e:
-            told = e.code
+            offsets = e.code
         except (OSError, UnsupportedVersion):
-            told = ErrorCode.network_exception
-        self._at_once(self._machine.offsets(effect.number, told, self._now_ms()))
-        self._tell()
+            offsets = ErrorCode.network_exception
+        self._carry_out_now(self._machine.offsets(effect.number, offsets, self._now_ms()))
+        self._wake()
 
     async def _offset(self, effect: AskOffsets, timestamp: int) -> int:
         """Return an offset of the leader's log. Raises `RequestError` with the leader's error code."""
         module, tip = request_module(ApiKey.LIST_OFFSETS), effect.tip
-        partition = module.ListOffsetsPartition(
+        wanted = module.ListOffsetsPartition(
             partition_index=tip.partition, current_leader_epoch=effect.leader_epoch, timestamp=timestamp
         )
         message = module.ListOffsetsRequest(
             replica_id=self._broker_id,
             isolation_level=0,
-            topics=(module.ListOffsetsTopic(name=tip.topic, partitions=(partition,)),),
+            topics=(module.ListOffsetsTopic(name=tip.topic, partitions=(wanted,)),),
             timeout=timedelta(milliseconds=self._settings.timeout_ms),
         )
         response = await self._leader.call(
             ApiKey.LIST_OFFSETS, None, message, timeout_ms=self._settings.timeout_ms
         )
         for topic in response.topics:
-            for told in topic.partitions:
-                if (topic.name, told.partition_index) == (tip.topic, tip.partition):
-                    if told.error_code is not ErrorCode.none or told.offset < 0:
-                        raise RequestError(told.error_code or ErrorCode.unknown_server_error, str(tip))
-                    return int(told.offset)
+            for partition in topic.partitions:
+                if (topic.name, partition.partition_index) == (tip.topic, tip.partition):
+                    if partition.error_code is not ErrorCode.none or partition.offset < 0:
+                        raise RequestError(partition.error_code or ErrorCode.unknown_server_error, str(tip))
+                    return int(partition.offset)
         raise RequestError(ErrorCode.unknown_server_error, f"the leader's response lacks {tip}")
 
     async def _build(self, effect: BuildLocalStart) -> None:
@@ -584,5 +586,5 @@ class Fetcher:
                 )
                 done = Done.DONE if is_built else Done.NOT_NOW
         except StorageError as e:
-            done = self._refused(effect.tip, e)
+            done = self._storage_failed(effect.tip, e)
         self._done(number, done)

@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, TopicIdPartition
-from service.replication.fetch_session_handler import NO_SESSION, Asked, FetchSessionAsked
+from service.replication.fetch_session_handler import NO_SESSION, FetchPartitionData, FetchSessionHandler
 from service.replication.follower_events import (
+    AdvanceMarks,
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -29,18 +30,17 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FetchAnswer,
-    Flush,
-    Follow,
-    Hold,
-    Offsets,
-    PartitionAnswer,
+    FlushLog,
+    FollowerFetchResponse,
+    HoldPartition,
+    LeaderOffsets,
+    PartitionFetchResponse,
     Restart,
     Truncate,
     Warn,
 )
-from service.replication.partition_fetch_state import NOTHING_TOLD, Followed, FollowerLog, State
-from service.replication.throttle import HeldBack, Throttle
+from service.replication.partition_fetch_state import NO_MARKS, FetchState, FollowerLog, PartitionFetchState
+from service.replication.throttle import ReplicationThrottle, ThrottledPartitions
 
 MOST_NAMED: Final = 1_000
 """partitions in one fetch, so that neither it nor its response blocks the event loop for long"""
@@ -52,7 +52,7 @@ _NOT_YET: Final = (
 )
 """errors of a leader whose image is older than ours"""
 _DOUBLINGS: Final = 10
-_Said = tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]
+_FetchChanges = tuple[list[tuple[TopicIdPartition, FetchPartitionData]], list[TopicIdPartition]]
 """partitions that a fetch names, and those that it forgets"""
 
 
@@ -66,23 +66,23 @@ class FollowerSettings(NamedTuple):
 class FollowerMachine:
     """All partitions that one fetcher of this node fetches from one leader. Owned by the event loop."""
 
-    def __init__(self, settings: FollowerSettings, throttle: Throttle | None = None) -> None:
+    def __init__(self, settings: FollowerSettings, throttle: ReplicationThrottle | None = None) -> None:
         """`throttle` is shared by all fetchers of the node."""
         self._settings = settings
-        self._held_back = HeldBack(throttle)
-        self._partitions: dict[TopicIdPartition, Followed] = {}
+        self._throttled = ThrottledPartitions(throttle)
+        self._partitions: dict[TopicIdPartition, PartitionFetchState] = {}
         """those that received records last are at the end"""
         self._changed: dict[TopicIdPartition, None] = {}
         """partitions that may differ from what the leader knows, in order"""
-        self._unheard: dict[TopicIdPartition, None] = {}
+        self._discarded: dict[TopicIdPartition, None] = {}
         """partitions whose last response was discarded; re-added to the session so that the leader resends
         their marks"""
-        self._session = FetchSessionAsked()
-        self._delays: list[tuple[int, int, Followed]] = []
+        self._session = FetchSessionHandler()
+        self._delays: list[tuple[int, int, PartitionFetchState]] = []
         self._numbers = 0
         self._in_flight = 0
         """number of the fetch that awaits a response; 0 if none does"""
-        self._under_way: dict[int, Followed] = {}
+        self._under_way: dict[int, PartitionFetchState] = {}
         """effects in progress, by number"""
         self._working = 0
         """how many of them change a log"""
@@ -95,11 +95,11 @@ class FollowerMachine:
         return tip in self._partitions
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """Some partition differs from what the leader knows."""
         return bool(self._changed)
 
-    def state_of(self, tip: TopicIdPartition) -> State:
+    def state_of(self, tip: TopicIdPartition) -> FetchState:
         return self._partitions[tip].state
 
     # -- partitions
@@ -127,15 +127,15 @@ class FollowerMachine:
         followed = self._partitions.get(tip)
         if followed is not None and followed.leader_epoch == leader_epoch and followed.log is log:
             followed.is_clean = is_clean
-            if followed.state is not State.HELD:
+            if followed.state is not FetchState.HELD:
                 return ()
         if followed is not None:
-            self._over(followed)
-        followed = Followed(tip, log, leader_epoch, is_clean)
+            self._end(followed)
+        followed = PartitionFetchState(tip, log, leader_epoch, is_clean)
         self._partitions[tip] = followed
         self._changed[tip] = None
         followed.lag = 0 if is_in_sync else None
-        self._held_back.note(tip, followed.lag)
+        self._throttled.note(tip, followed.lag)
         if builds_first and log.log_end_offset == log.log_start_offset:
             return (self._build(followed, NO_OFFSET),)
         if flushes_first:
@@ -145,16 +145,16 @@ class FollowerMachine:
     def remove(self, tip: TopicIdPartition) -> None:
         """Stop following `tip`. Effects already returned for it must be ignored."""
         followed = self._partitions.pop(tip, None)
-        self._unheard.pop(tip, None)
+        self._discarded.pop(tip, None)
         if followed is not None:
-            self._over(followed)
+            self._end(followed)
             self._changed[tip] = None
-            self._held_back.forget(tip)
+            self._throttled.forget(tip)
 
     def throttled(self, tip: TopicIdPartition) -> None:
         """Apply a change of whether `tip` is throttled."""
         if tip in self._partitions:
-            self._held_back.note(tip, self._partitions[tip].lag)
+            self._throttled.note(tip, self._partitions[tip].lag)
             self._changed[tip] = None
 
     def start_moved(self, tip: TopicIdPartition) -> None:
@@ -171,9 +171,9 @@ class FollowerMachine:
         if self._in_flight or self._working or now_ms < self._not_before_ms:
             return None
         self._not_before_ms = 0
-        self._changed.update(dict.fromkeys(self._held_back.look(now_ms)))
-        named, forgotten = self._first() if self._session.is_full else self._next()
-        if not self._session.asked and not forgotten:
+        self._changed.update(dict.fromkeys(self._throttled.update(now_ms)))
+        named, forgotten = self._full_fetch() if self._session.is_full else self._incremental_fetch()
+        if not self._session.partitions and not forgotten:
             return None
         self._in_flight = self._next_number()
         session_id, epoch = self._session.session_id, self._session.epoch
@@ -188,16 +188,16 @@ class FollowerMachine:
             most_wait_ms=None if free_ms is None else max(free_ms - now_ms, 0),
         )
 
-    def _first(self) -> _Said:
+    def _full_fetch(self) -> _FetchChanges:
         """Return what a full fetch names. Partitions beyond `MOST_NAMED` go with the next fetches; if the
         leader opens no session, they come first in the next full fetch."""
         self._changed.clear()
-        self._unheard.clear()
-        wanted: dict[TopicIdPartition, Asked] = {}
+        self._discarded.clear()
+        wanted: dict[TopicIdPartition, FetchPartitionData] = {}
         for tip, one in self._partitions.items():
-            if one.state is State.READY and tip not in self._held_back:
+            if one.state is FetchState.READY and tip not in self._throttled:
                 if len(wanted) < MOST_NAMED:
-                    wanted[tip] = one.asked
+                    wanted[tip] = one.position
                 else:
                     self._changed[tip] = None
         if self._changed:
@@ -206,26 +206,26 @@ class FollowerMachine:
         self._session.full(wanted)
         return list(wanted.items()), []
 
-    def _next(self) -> _Said:
+    def _incremental_fetch(self) -> _FetchChanges:
         """Return what the next fetch of a session names and forgets."""
-        changed: list[tuple[TopicIdPartition, Asked | None]] = []
+        changed: list[tuple[TopicIdPartition, FetchPartitionData | None]] = []
         again: dict[TopicIdPartition, None] = {}
         while self._changed and len(changed) < MOST_NAMED:
             tip = next(iter(self._changed))
             del self._changed[tip]
             wanted = self._wanted(tip)
-            if tip in self._unheard:
-                del self._unheard[tip]
+            if tip in self._discarded:
+                del self._discarded[tip]
                 wanted, again[tip] = None, None
             changed.append((tip, wanted))
         self._changed.update(again)
         return self._session.change(changed)
 
-    def _wanted(self, tip: TopicIdPartition) -> Asked | None:
+    def _wanted(self, tip: TopicIdPartition) -> FetchPartitionData | None:
         one = self._partitions.get(tip)
-        if one is None or one.state is not State.READY or tip in self._held_back:
+        if one is None or one.state is not FetchState.READY or tip in self._throttled:
             return None
-        return one.asked
+        return one.position
 
     def next_deadline_ms(self) -> int | None:
         """Return the time at which `next_fetch` may have a fetch, if no event comes before."""
@@ -237,7 +237,7 @@ class FollowerMachine:
 
     def _due_ms(self) -> int | None:
         """Return the time at which the first delayed or throttled partition may be fetched."""
-        due_ms, free_ms = self._delays[0][0] if self._delays else None, self._held_back.due_ms
+        due_ms, free_ms = self._delays[0][0] if self._delays else None, self._throttled.due_ms
         return free_ms if due_ms is None or (free_ms is not None and free_ms < due_ms) else due_ms
 
     def _next_number(self) -> int:
@@ -252,13 +252,13 @@ class FollowerMachine:
         if number != self._in_flight:
             return
         self._in_flight = 0
-        self._begin_anew(now_ms, keeps=True)
+        self._reset_session(now_ms, keeps=True)
 
-    def _begin_anew(self, now_ms: int, *, keeps: bool) -> None:
-        self._session.begin_anew(keeps=keeps)
+    def _reset_session(self, now_ms: int, *, keeps: bool) -> None:
+        self._session.reset(keeps=keeps)
         self._not_before_ms = now_ms + self._settings.backoff_ms
 
-    def answered(self, number: int, answer: FetchAnswer, now_ms: int) -> tuple[Effect, ...]:
+    def answered(self, number: int, response: FollowerFetchResponse, now_ms: int) -> tuple[Effect, ...]:
         """Apply the leader's response to the fetch of that number; the response to an older fetch is
         discarded."""
         if number != self._in_flight:
@@ -266,80 +266,89 @@ class FollowerMachine:
         self._in_flight = 0
         self._not_before_ms = 0
         session = self._session
-        if answer.error is not ErrorCode.none:
-            is_gone = answer.error is ErrorCode.fetch_session_id_not_found
+        if response.error is not ErrorCode.none:
+            is_gone = response.error is ErrorCode.fetch_session_id_not_found
             was_full = session.is_full
-            self._begin_anew(now_ms, keeps=not is_gone)
+            self._reset_session(now_ms, keeps=not is_gone)
             if is_gone and not was_full:
                 self._not_before_ms = 0  # the leader evicted the session, or has restarted
             return ()
-        why = self._nonsense(answer)
+        why = self._malformed(response)
         if why:
-            self._begin_anew(now_ms, keeps=not session.is_full)
+            self._reset_session(now_ms, keeps=not session.is_full)
             return (Warn(why),)
-        session.answered(answer.session_id)
+        session.answered(response.session_id)
         effects: list[Effect] = []
-        for index, told in enumerate(answer.partitions):
-            effects += self._told(index, told, now_ms)
+        for index, partition in enumerate(response.partitions):
+            effects += self._apply_partition(index, partition, now_ms)
         return tuple(effects)
 
-    def _nonsense(self, answer: FetchAnswer) -> str:
+    def _malformed(self, response: FollowerFetchResponse) -> str:
         """Return why the response as a whole is malformed; empty if it is not."""
-        asked = self._session.asked
-        seen = dict.fromkeys(told.tip for told in answer.partitions)
-        if len(seen) != len(answer.partitions):
+        wanted = self._session.partitions
+        named = dict.fromkeys(partition.tip for partition in response.partitions)
+        if len(named) != len(response.partitions):
             return "the leader answers for a partition twice"
-        stranger = next((tip for tip in seen if tip not in asked), None)
-        if stranger is not None:
-            return f"the leader answers for {stranger}, which was not asked for"
-        if self._session.is_full and len(seen) < len(asked):
-            return f"the leader answers for {len(seen)} of {len(asked)} partitions"
-        other = answer.session_id not in (NO_SESSION, self._session.session_id)
+        unknown = next((tip for tip in named if tip not in wanted), None)
+        if unknown is not None:
+            return f"the leader answers for {unknown}, which was not asked for"
+        if self._session.is_full and len(named) < len(wanted):
+            return f"the leader answers for {len(named)} of {len(wanted)} partitions"
+        other = response.session_id not in (NO_SESSION, self._session.session_id)
         if not self._session.is_full and other:
-            return f"the leader answers in session {answer.session_id}, not {self._session.session_id}"
+            return f"the leader answers in session {response.session_id}, not {self._session.session_id}"
         return ""
 
-    def _told(self, index: int, told: PartitionAnswer, now_ms: int) -> Iterable[Effect]:
+    def _apply_partition(self, index: int, response: PartitionFetchResponse, now_ms: int) -> Iterable[Effect]:
         """Apply the response for one partition; discard it if the log has changed since the fetch."""
-        followed = self._partitions.get(told.tip)
+        followed = self._partitions.get(response.tip)
         if followed is None:
             return ()
-        is_current = self._session.asked.get(told.tip, followed.asked)[:3] == followed.asked[:3]
-        if followed.state is not State.READY or not is_current:
-            self._unheard[told.tip] = self._changed[told.tip] = None
+        is_current = (
+            self._session.partitions.get(response.tip, followed.position)[:3] == followed.position[:3]
+        )
+        if followed.state is not FetchState.READY or not is_current:
+            self._discarded[response.tip] = self._changed[response.tip] = None
             return ()
-        error = told.error
+        error = response.error
         if error is ErrorCode.none:
-            if told.diverging is not None:
-                return self._part(followed, *told.diverging, now_ms)
-            if told.size:
-                self._held_back.record(told.tip, told.size, now_ms)
-                followed.told = told.high_watermark, told.start_offset
-                number = self._begin(followed, State.WORKING)
-                return (Append(number, followed.tip, followed.leader_epoch, index, told.start_offset),)
-            news = self._lags(followed, told.high_watermark) if followed.lag is None else ()
-            return (*self._follow(followed, told.high_watermark, told.start_offset), *news)
+            if response.diverging is not None:
+                return self._diverged(followed, *response.diverging, now_ms)
+            if response.size:
+                self._throttled.record(response.tip, response.size, now_ms)
+                followed.leader_marks = response.high_watermark, response.start_offset
+                number = self._begin(followed, FetchState.WORKING)
+                return (Append(number, followed.tip, followed.leader_epoch, index, response.start_offset),)
+            caught_up = self._update_lag(followed, response.high_watermark) if followed.lag is None else ()
+            return (
+                *self._advance_marks(followed, response.high_watermark, response.start_offset),
+                *caught_up,
+            )
         if error is ErrorCode.offset_out_of_range:
-            number = self._begin(followed, State.ASKING)
+            number = self._begin(followed, FetchState.ASKING)
             return (AskOffsets(number, followed.tip, followed.leader_epoch),)
         if error is ErrorCode.offset_moved_to_tiered_storage:
-            return (self._build(followed, told.start_offset),)
-        self._refused(followed, error, now_ms)
+            return (self._build(followed, response.start_offset),)
+        self._apply_error(followed, error, now_ms)
         return ()
 
-    def _refused(self, followed: Followed, error: ErrorCode, now_ms: int) -> None:
+    def _apply_error(self, followed: PartitionFetchState, error: ErrorCode, now_ms: int) -> None:
         """Hold the partition on FENCED_LEADER_EPOCH, as the image will name a newer leader. Delay it on other
         errors; those of a leader that has not applied its election yet pass soon."""
         if error is ErrorCode.fenced_leader_epoch:
-            followed.move(State.HELD)
+            followed.move(FetchState.HELD)
             self._changed[followed.tip] = None
         elif error in _NOT_YET:
-            followed.early += 1
-            self._delay(followed, now_ms, self._settings.early_ms << min(followed.early - 1, _DOUBLINGS))
+            followed.early_errors += 1
+            self._delay(
+                followed, now_ms, self._settings.early_ms << min(followed.early_errors - 1, _DOUBLINGS)
+            )
         else:
             self._delay(followed, now_ms)
 
-    def _follow(self, followed: Followed, high_watermark: int, start: int) -> Iterable[Effect]:
+    def _advance_marks(
+        self, followed: PartitionFetchState, high_watermark: int, start: int
+    ) -> Iterable[Effect]:
         """Raise the high watermark to the leader's, up to our log's end. A new leader may report a lower
         one."""
         log = followed.log
@@ -349,18 +358,18 @@ class FollowerMachine:
             return ()
         if start != log.log_start_offset:
             self._changed[followed.tip] = None
-        return (Follow(followed.tip, mark, start),)
+        return (AdvanceMarks(followed.tip, mark, start),)
 
-    def _lags(self, followed: Followed, high_watermark: int) -> Iterable[Effect]:
+    def _update_lag(self, followed: PartitionFetchState, high_watermark: int) -> Iterable[Effect]:
         """Update the lag behind the leader's high watermark, and report when it reaches 0."""
         before, is_told = followed.lag, high_watermark != NO_OFFSET
         followed.lag = max(high_watermark - followed.log.log_end_offset, 0) if is_told else None
-        self._held_back.note(followed.tip, followed.lag)
+        self._throttled.note(followed.tip, followed.lag)
         return (CaughtUp(followed.tip, followed.leader_epoch),) if followed.lag == 0 != before else ()
 
     # -- divergence
 
-    def _part(self, followed: Followed, epoch: int, end: int, now_ms: int) -> Iterable[Effect]:
+    def _diverged(self, followed: PartitionFetchState, epoch: int, end: int, now_ms: int) -> Iterable[Effect]:
         log = followed.log
         if epoch < 0 or end < 0:
             self._delay(followed, now_ms)
@@ -372,34 +381,34 @@ class FollowerMachine:
             offset = min(our_end, end)
         else:
             offset = our_end
-        return self._cut(followed, min(offset, log.log_end_offset))
+        return self._truncate(followed, min(offset, log.log_end_offset))
 
-    def _cut(self, followed: Followed, offset: int) -> Iterable[Effect]:
+    def _truncate(self, followed: PartitionFetchState, offset: int) -> Iterable[Effect]:
         log = followed.log
         is_below = offset < log.high_watermark
         if is_below and followed.is_clean:
-            followed.move(State.HELD)
+            followed.move(FetchState.HELD)
             self._changed[followed.tip] = None
             why = (
                 f"the leader of epoch {followed.leader_epoch} asks to truncate committed records, to {offset}"
             )
-            return (Hold(followed.tip, f"{why} from the high watermark {log.high_watermark}"),)
-        return (Truncate(self._begin(followed, State.WORKING), followed.tip, offset, is_below),)
+            return (HoldPartition(followed.tip, f"{why} from the high watermark {log.high_watermark}"),)
+        return (Truncate(self._begin(followed, FetchState.WORKING), followed.tip, offset, is_below),)
 
-    def offsets(self, number: int, told: Offsets | ErrorCode, now_ms: int) -> tuple[Effect, ...]:
+    def offsets(self, number: int, response: LeaderOffsets | ErrorCode, now_ms: int) -> tuple[Effect, ...]:
         """Apply the response to `AskOffsets`; an error code if the request failed."""
         followed = self._under_way.get(number)
         if followed is None:
             return ()
-        self._over(followed)
+        self._end(followed)
         self._changed[followed.tip] = None
         end = followed.log.log_end_offset
-        if isinstance(told, ErrorCode):
-            self._refused(followed, told, now_ms)
-        elif 0 <= told.end < end:
-            return tuple(self._cut(followed, told.end))
-        elif told.start > end:
-            return (Restart(self._begin(followed, State.WORKING), followed.tip, told.start),)
+        if isinstance(response, ErrorCode):
+            self._apply_error(followed, response, now_ms)
+        elif 0 <= response.end < end:
+            return tuple(self._truncate(followed, response.end))
+        elif response.start > end:
+            return (Restart(self._begin(followed, FetchState.WORKING), followed.tip, response.start),)
         else:
             self._delay(followed, now_ms)
         return ()
@@ -411,52 +420,52 @@ class FollowerMachine:
         return number in self._under_way
 
     def done(self, number: int, outcome: Done, now_ms: int) -> tuple[Effect, ...]:
-        """Apply the outcome of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `Flush`."""
+        """Apply the outcome of an `Append`, `Truncate`, `Restart`, `BuildLocalStart` or `FlushLog`."""
         followed = self._under_way.get(number)
         if followed is None:
             return ()
-        self._over(followed)
+        self._end(followed)
         self._changed[followed.tip] = None
         if outcome is Done.UNFLUSHED:
             return (self._flush(followed, self._settings.backoff_ms),)
-        told, followed.told = followed.told, NOTHING_TOLD
-        is_idle = followed.asked == followed.before and followed.state is not State.FLUSHING
+        marks, followed.leader_marks = followed.leader_marks, NO_MARKS
+        is_idle = followed.position == followed.before and followed.state is not FetchState.FLUSHING
         if outcome is Done.OFFLINE:
-            followed.move(State.HELD)
+            followed.move(FetchState.HELD)
         elif outcome is not Done.DONE or is_idle:
             self._delay(followed, now_ms)
         else:
-            followed.move(State.READY)
-            news = self._lags(followed, told[0])
+            followed.move(FetchState.READY)
+            caught_up = self._update_lag(followed, marks[0])
             self._partitions[followed.tip] = self._partitions.pop(followed.tip)
-            return (*self._follow(followed, *told), *news)
+            return (*self._advance_marks(followed, *marks), *caught_up)
         return ()
 
-    def _build(self, followed: Followed, start_offset: int) -> BuildLocalStart:
-        number = self._begin(followed, State.BUILDING)
+    def _build(self, followed: PartitionFetchState, start_offset: int) -> BuildLocalStart:
+        number = self._begin(followed, FetchState.BUILDING)
         return BuildLocalStart(number, followed.tip, followed.leader_epoch, start_offset)
 
-    def _flush(self, followed: Followed, after_ms: int) -> Flush:
-        return Flush(self._begin(followed, State.FLUSHING), followed.tip, after_ms)
+    def _flush(self, followed: PartitionFetchState, after_ms: int) -> FlushLog:
+        return FlushLog(self._begin(followed, FetchState.FLUSHING), followed.tip, after_ms)
 
-    def _begin(self, followed: Followed, state: State) -> int:
+    def _begin(self, followed: PartitionFetchState, state: FetchState) -> int:
         """Begin an effect of the partition and return its number."""
         followed.move(state)
-        followed.number, followed.before = self._next_number(), followed.asked
+        followed.number, followed.before = self._next_number(), followed.position
         self._under_way[followed.number] = followed
-        self._working += state is State.WORKING
+        self._working += state is FetchState.WORKING
         self._changed[followed.tip] = None
         return followed.number
 
-    def _over(self, followed: Followed) -> None:
+    def _end(self, followed: PartitionFetchState) -> None:
         """End the partition's effect in progress, if there is one."""
         if self._under_way.pop(followed.number, None) is not None:
-            self._working -= followed.state is State.WORKING
+            self._working -= followed.state is FetchState.WORKING
         followed.number = 0
 
-    def _delay(self, followed: Followed, now_ms: int, most_ms: int | None = None) -> None:
+    def _delay(self, followed: PartitionFetchState, now_ms: int, most_ms: int | None = None) -> None:
         backoff_ms = self._settings.backoff_ms
-        followed.move(State.DELAYED)
+        followed.move(FetchState.DELAYED)
         followed.due_ms = now_ms + (backoff_ms if most_ms is None else min(most_ms, backoff_ms))
         heappush(self._delays, (followed.due_ms, self._next_number(), followed))
         self._changed[followed.tip] = None
@@ -466,6 +475,6 @@ class FollowerMachine:
         delays = self._delays
         while delays and delays[0][0] <= now_ms:
             followed = heappop(delays)[2]
-            if followed.state is State.DELAYED and self._partitions.get(followed.tip) is followed:
-                followed.move(State.READY)
+            if followed.state is FetchState.DELAYED and self._partitions.get(followed.tip) is followed:
+                followed.move(FetchState.READY)
                 self._changed[followed.tip] = None

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import NO_OFFSET, TopicIdPartition
-from service.replication.fetch_session_handler import FIRST_EPOCH, Asked
+from service.replication.fetch_session_handler import FIRST_EPOCH, FetchPartitionData
 
 # -- responses
 
 
-class PartitionAnswer(NamedTuple):
+class PartitionFetchResponse(NamedTuple):
     """Response of a leader for one partition; `size` is the size of the records that came with it."""
 
     tip: TopicIdPartition
@@ -26,13 +26,13 @@ class PartitionAnswer(NamedTuple):
     """(epoch, end offset)"""
 
 
-class FetchAnswer(NamedTuple):
+class FollowerFetchResponse(NamedTuple):
     error: ErrorCode
     session_id: int
-    partitions: Sequence[PartitionAnswer]
+    partitions: Sequence[PartitionFetchResponse]
 
 
-class Offsets(NamedTuple):
+class LeaderOffsets(NamedTuple):
     """Start and end offset of the leader's log."""
 
     start: int
@@ -63,7 +63,7 @@ class Fetch(NamedTuple):
     number: int
     session_id: int
     session_epoch: int
-    partitions: Sequence[tuple[TopicIdPartition, Asked]]
+    partitions: Sequence[tuple[TopicIdPartition, FetchPartitionData]]
     forgotten: Sequence[TopicIdPartition]
     is_whole: bool = True
     """The request names all that changed. If not, the next fetch names the rest, so the leader must not delay
@@ -126,7 +126,7 @@ class BuildLocalStart(NamedTuple):
     """start of the leader's whole log"""
 
 
-class Flush(NamedTuple):
+class FlushLog(NamedTuple):
     """Sync appended records in `after_ms`, as the topic's settings ask, before a fetch reports them to the
     leader."""
 
@@ -135,7 +135,7 @@ class Flush(NamedTuple):
     after_ms: int
 
 
-class Follow(NamedTuple):
+class AdvanceMarks(NamedTuple):
     """Raise the log's high watermark and start to these; neither passes its end."""
 
     tip: TopicIdPartition
@@ -150,7 +150,7 @@ class CaughtUp(NamedTuple):
     leader_epoch: int
 
 
-class Hold(NamedTuple):
+class HoldPartition(NamedTuple):
     """The partition is not fetched until it is assigned again; `why` is worth a warning."""
 
     tip: TopicIdPartition
@@ -163,4 +163,15 @@ class Warn(NamedTuple):
     why: str
 
 
-Effect = Append | Truncate | Restart | AskOffsets | BuildLocalStart | Flush | Follow | CaughtUp | Hold | Warn
+Effect = (
+    Append
+    | Truncate
+    | Restart
+    | AskOffsets
+    | BuildLocalStart
+    | FlushLog
+    | AdvanceMarks
+    | CaughtUp
+    | HoldPartition
+    | Warn
+)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
-from service.replication.leader import AGAIN, NOTHING, Accepted, LeaderState, Outcome, Proposal, Unknown
+from service.replication.leader import AGAIN, NOTHING, Accepted, IsrProposal, LeaderState, Outcome, Unknown
 
 MOST_AT_ONCE: Final = 1_000
 """proposals of one request"""
@@ -28,21 +28,21 @@ class ProposalSettings(NamedTuple):
     """after a proposal whose outcome is not known"""
 
 
-class Request(NamedTuple):
+class ProposalRequest(NamedTuple):
     """An AlterPartition request. The sender adds its broker epoch, as of when it sends."""
 
     number: int
-    proposals: Sequence[tuple[TopicIdPartition, Proposal]]
+    proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]
 
 
-class Answer(NamedTuple):
+class ProposalResponse(NamedTuple):
     """Response of the controller, as a whole and for each partition; it may omit partitions."""
 
     error: ErrorCode
     outcomes: Mapping[TopicIdPartition, Accepted | ErrorCode]
 
 
-class Happened(NamedTuple):
+class ProposalResult(NamedTuple):
     """Result of a response at one leader, as its machine returned it, without `AGAIN`: `PROPOSES` needs no
     action."""
 
@@ -60,7 +60,7 @@ class IsrProposals:
         self._settings = settings
         self._waiting: dict[TopicIdPartition, None] = {}
         self._later: list[tuple[int, int, TopicIdPartition, int]] = []
-        self._in_flight: Request | None = None
+        self._in_flight: ProposalRequest | None = None
         self._sent_ms = 0
         self._numbers = 0
         self._not_before_ms: int | None = None
@@ -69,7 +69,7 @@ class IsrProposals:
         """Queue the new proposal of the leader of `tip`."""
         self._waiting[tip] = None
 
-    def next_request(self, now_ms: int) -> Request | None:
+    def next_request(self, now_ms: int) -> ProposalRequest | None:
         """Return the request to send now, without proposals that their machines have withdrawn."""
         while self._later and self._later[0][0] <= now_ms:
             _, _, tip, number = heappop(self._later)
@@ -82,7 +82,7 @@ class IsrProposals:
             if now_ms < self._not_before_ms:
                 return None
             self._not_before_ms = None
-        proposals: list[tuple[TopicIdPartition, Proposal]] = []
+        proposals: list[tuple[TopicIdPartition, IsrProposal]] = []
         while self._waiting and len(proposals) < MOST_AT_ONCE:
             tip = next(iter(self._waiting))
             del self._waiting[tip]
@@ -92,7 +92,7 @@ class IsrProposals:
         if not proposals:
             return None
         self._numbers += 1
-        self._in_flight, self._sent_ms = Request(self._numbers, proposals), now_ms
+        self._in_flight, self._sent_ms = ProposalRequest(self._numbers, proposals), now_ms
         return self._in_flight
 
     def next_deadline_ms(self) -> int | None:
@@ -103,38 +103,40 @@ class IsrProposals:
             return self._not_before_ms
         return self._later[0][0] if self._later else None
 
-    def answered(self, number: int, answer: Answer, now_ms: int) -> list[Happened]:
+    def answered(self, number: int, answer: ProposalResponse, now_ms: int) -> list[ProposalResult]:
         """Apply the controller's response to the request of that number. STALE_BROKER_EPOCH: no proposal was
         processed. After any other error for the whole request the outcomes are unknown: the controller may
         have lost its leadership meanwhile."""
         if answer.error is ErrorCode.stale_broker_epoch:
-            self._not_looked_at(number, now_ms)
+            self._requeue(number, now_ms)
             return []
         if answer.error is ErrorCode.none:
-            return self._over(number, answer.outcomes, now_ms)
-        return self._over(number, {}, now_ms)
+            return self._finish(number, answer.outcomes, now_ms)
+        return self._finish(number, {}, now_ms)
 
-    def failed(self, number: int, now_ms: int, *, was_sent: bool) -> list[Happened]:
+    def failed(self, number: int, now_ms: int, *, was_sent: bool) -> list[ProposalResult]:
         """Note that there is no response. Not `was_sent`: the request has not reached any controller."""
         if was_sent:
-            return self._over(number, {}, now_ms)
-        self._not_looked_at(number, now_ms)
+            return self._finish(number, {}, now_ms)
+        self._requeue(number, now_ms)
         return []
 
-    def _not_looked_at(self, number: int, now_ms: int) -> None:
+    def _requeue(self, number: int, now_ms: int) -> None:
         request = self._in_flight
         if request is not None and request.number == number:
             self._in_flight = None
             self._waiting = dict.fromkeys((*(tip for tip, _ in request.proposals), *self._waiting))
             self._not_before_ms = now_ms + self._settings.retry_ms
 
-    def _over(self, number: int, outcomes: Mapping[TopicIdPartition, Outcome], now_ms: int) -> list[Happened]:
+    def _finish(
+        self, number: int, outcomes: Mapping[TopicIdPartition, Outcome], now_ms: int
+    ) -> list[ProposalResult]:
         """Pass the outcomes to the machines; a proposal that is not in `outcomes` has an unknown outcome."""
         request = self._in_flight
         if request is None or request.number != number:
             return []
         self._in_flight = None
-        happened: list[Happened] = []
+        happened: list[ProposalResult] = []
         for tip, proposal in request.proposals:
             leader = self._leader_of(tip)
             if leader is None:
@@ -146,5 +148,5 @@ class IsrProposals:
                 due_ms = now_ms + self._settings.again_ms
                 heappush(self._later, (due_ms, self._numbers, tip, proposal.number))
             if what & ~AGAIN != NOTHING:
-                happened.append(Happened(tip, what & ~AGAIN))
+                happened.append(ProposalResult(tip, what & ~AGAIN))
         return happened

@@ -31,9 +31,9 @@ from service.base.types import NO_OFFSET
 from service.replication.acks import AckQueue, Waiter
 from service.replication.replica_fetch import (
     NO_BROKER_EPOCH,
+    FetchVerdict,
     LeaderLog,
     ReplicaFetch,
-    Verdict,
     judge_epoch,
     judge_log,
 )
@@ -69,7 +69,7 @@ class LeaderSettings(NamedTuple):
     proposal"""
 
 
-class Registered(NamedTuple):
+class BrokerStatus(NamedTuple):
     """Registration of a broker in the metadata image."""
 
     epoch: int
@@ -92,7 +92,7 @@ class IsrMember(NamedTuple):
     broker_epoch: int
 
 
-class Proposal(NamedTuple):
+class IsrProposal(NamedTuple):
     """ISR that the leader proposes in AlterPartition; the partition counts as recovered once it is accepted.
     `number` is unique at its leader."""
 
@@ -126,7 +126,7 @@ class ReplicaSession:
         self.last_fetch_ms = last_fetch_ms
 
 
-class Follower:
+class FollowerProgress:
     """State of one follower in one leader epoch."""
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Follower:
         "end_offset",
         "mark_end",
         "mark_ms",
-        "out_ms",
+        "removed_ms",
         "session",
         "start_offset",
     )
@@ -151,7 +151,7 @@ class Follower:
         self.mark_ms = _LONG_AGO
         self.mark_end = NO_OFFSET
         """`mark_ms`: its last fetch before the newest append; `mark_end`: the log's end at that time"""
-        self.out_ms = _LONG_AGO
+        self.removed_ms = _LONG_AGO
         """when the controller removed it from the ISR or refused to add it; `_LONG_AGO` once it has fetched
         since"""
         self.session: ReplicaSession | None = None
@@ -213,7 +213,7 @@ class LeaderState:
         self,
         me: int,
         settings: LeaderSettings,
-        brokers: Mapping[int, Registered],
+        brokers: Mapping[int, BrokerStatus],
         log: LeaderLog,
         shape: Leadership,
         *,
@@ -221,9 +221,9 @@ class LeaderState:
         min_insync_replicas: int,
         now_ms: int,
     ) -> None:
-        """`brokers` belongs to the caller, who updates it from the image and then calls `look`. The epoch
-        starts at the end of `log`; the caller has written that beside the log before any client learns of it.
-        """
+        """`brokers` belongs to the caller, who updates it from the image and then calls `reevaluate`. The
+        epoch starts at the end of `log`; the caller has written that beside the log before any client learns
+        of it."""
         self._me = me
         self._settings = settings
         self._brokers = brokers
@@ -235,9 +235,9 @@ class LeaderState:
         self.high_watermark = min(max(high_watermark, log.log_start_offset), self.end_offset)
         self.least_in_sync = min_insync_replicas
         self.shape = shape
-        self.followers: tuple[Follower, ...] = ()
+        self.followers: tuple[FollowerProgress, ...] = ()
         self._begin_epoch(shape, now_ms)
-        self._take_isr(shape)
+        self._apply_isr(shape)
 
     # -- state
 
@@ -256,7 +256,7 @@ class LeaderState:
         a lower end than before (ListOffsets: OFFSET_NOT_AVAILABLE)."""
         return self.high_watermark >= self.epoch_start
 
-    def follower(self, broker_id: int) -> Follower | None:
+    def follower(self, broker_id: int) -> FollowerProgress | None:
         for one in self.followers:
             if one.broker_id == broker_id:
                 return one
@@ -314,15 +314,17 @@ class LeaderState:
 
     # -- followers
 
-    def judge(self, asked: ReplicaFetch) -> Verdict:
+    def judge(self, asked: ReplicaFetch) -> FetchVerdict:
         """Check a replica's fetch, in Kafka's order. Changes nothing, so it also serves a delayed fetch that
         is checked again."""
         error = judge_epoch(asked.leader_epoch, self.shape.leader_epoch)
         if error is not ErrorCode.none:
-            return Verdict(error, f"leader epoch {asked.leader_epoch}, ours is {self.shape.leader_epoch}")
+            return FetchVerdict(
+                error, f"leader epoch {asked.leader_epoch}, ours is {self.shape.leader_epoch}"
+            )
         if self.follower(asked.replica_id) is None:
             is_current = asked.leader_epoch == self.shape.leader_epoch
-            return Verdict(
+            return FetchVerdict(
                 ErrorCode.unknown_leader_epoch if is_current else ErrorCode.not_leader_or_follower,
                 f"{asked.replica_id} is no replica",
             )
@@ -330,7 +332,7 @@ class LeaderState:
 
     def fetched(
         self, asked: ReplicaFetch, session: ReplicaSession | None, now_ms: int
-    ) -> tuple[Verdict, int]:
+    ) -> tuple[FetchVerdict, int]:
         """Apply a follower's fetch; returns its check and the flags of what it changed.
 
         `session`: confirms this offset with each later fetch that does not name the partition; None if there
@@ -342,13 +344,13 @@ class LeaderState:
         known = self._brokers.get(asked.replica_id)
         if asked.broker_epoch != NO_BROKER_EPOCH and known is not None and asked.broker_epoch < known.epoch:
             why = f"broker epoch {asked.broker_epoch} of {asked.replica_id}, it is {known.epoch}"
-            return Verdict(ErrorCode.not_leader_or_follower, why), NOTHING
+            return FetchVerdict(ErrorCode.not_leader_or_follower, why), NOTHING
         one = self.follower(asked.replica_id)
         assert one is not None, "a verdict was given"
         has_moved = one.end_offset != asked.offset or one.broker_epoch != asked.broker_epoch
         one.fetched(asked, session, self.end_offset, now_ms)
-        if one.out_ms != _LONG_AGO:
-            one.out_ms = _LONG_AGO if one.end_offset >= self._least_to_join else now_ms
+        if one.removed_ms != _LONG_AGO:
+            one.removed_ms = _LONG_AGO if one.end_offset >= self._least_to_join else now_ms
         happened = NOTHING
         if asked.replica_id not in self.in_sync:
             happened |= self._expand(now_ms)
@@ -391,7 +393,7 @@ class LeaderState:
 
     # -- changes of metadata, settings and time
 
-    def look(self, now_ms: int) -> int:
+    def reevaluate(self, now_ms: int) -> int:
         """Re-evaluate after a broker that has a replica was fenced, unfenced or registered again: it may join
         the ISR, and the high watermark may wait for other replicas."""
         return self._advance(now_ms) | self._expand(now_ms)
@@ -399,7 +401,7 @@ class LeaderState:
     def tick(self, now_ms: int) -> int:
         """Shrink the ISR by replicas that lag for ``replica.lag.time.max.ms``; called every half of that
         time."""
-        return self._shrink(now_ms) or self.look(now_ms)
+        return self._shrink(now_ms) or self.reevaluate(now_ms)
 
     def configure(self, min_insync_replicas: int, now_ms: int) -> int:
         self.least_in_sync = min_insync_replicas
@@ -414,9 +416,9 @@ class LeaderState:
         if shape.leader_epoch > ours.leader_epoch:
             self._begin_epoch(shape, now_ms)
         else:
-            self._take_replicas(shape)
-            self._put_out(self.in_sync.difference(shape.isr), now_ms)
-        self._take_isr(shape)
+            self._apply_replicas(shape)
+            self._mark_removed(self.in_sync.difference(shape.isr), now_ms)
+        self._apply_isr(shape)
         return self._advance(now_ms) | self._expand(now_ms)
 
     def _begin_epoch(self, shape: Leadership, now_ms: int) -> None:
@@ -424,41 +426,43 @@ class LeaderState:
         between."""
         self.epoch_start = self.end_offset
         self.followers = tuple(
-            Follower(one, now_ms if one in shape.isr else _LONG_AGO)
+            FollowerProgress(one, now_ms if one in shape.isr else _LONG_AGO)
             for one in shape.replicas
             if one != self._me
         )
 
-    def _take_replicas(self, shape: Leadership) -> None:
+    def _apply_replicas(self, shape: Leadership) -> None:
         if shape.replicas != self.shape.replicas:
             self.followers = tuple(
-                self.follower(one) or Follower(one, _LONG_AGO) for one in shape.replicas if one != self._me
+                self.follower(one) or FollowerProgress(one, _LONG_AGO)
+                for one in shape.replicas
+                if one != self._me
             )
 
-    def _take_isr(self, shape: Leadership) -> None:
+    def _apply_isr(self, shape: Leadership) -> None:
         """Apply the image's ISR and drop the proposal: the controller can no longer accept it at this
         partition epoch."""
         self.shape = shape
         self.in_sync = self.counted = frozenset(shape.isr)
-        self.proposal: Proposal | None = None
+        self.proposal: IsrProposal | None = None
 
-    def _put_out(self, replicas: frozenset[int], now_ms: int) -> None:
+    def _mark_removed(self, replicas: frozenset[int], now_ms: int) -> None:
         for one in self.followers:
             if one.broker_id in replicas:
-                one.out_ms = now_ms
+                one.removed_ms = now_ms
 
     # -- the high watermark
 
-    def _is_caught_up(self, one: Follower, now_ms: int) -> bool:
+    def _is_caught_up(self, one: FollowerProgress, now_ms: int) -> bool:
         if one.end_offset >= self.end_offset:
             return True
         return now_ms - one.caught_up_ms <= self._settings.lag_time_max_ms
 
-    def _may_join(self, one: Follower) -> bool:
+    def _may_join(self, one: FollowerProgress) -> bool:
         """Return whether the follower is alive, has fetched since the controller removed it, and is the
         process that is registered (KIP-903)."""
         known = self._brokers.get(one.broker_id)
-        if known is None or not known.is_active or one.last_fetch_ms <= one.out_ms:
+        if known is None or not known.is_active or one.last_fetch_ms <= one.removed_ms:
             return False
         return one.broker_epoch in (known.epoch, NO_BROKER_EPOCH)
 
@@ -511,7 +515,9 @@ class LeaderState:
     def _propose(self, isr: frozenset[int]) -> int:
         self._numbers += 1
         members = tuple(IsrMember(one, self._epoch_of(one)) for one in self.shape.replicas if one in isr)
-        self.proposal = Proposal(self._numbers, self.shape.leader_epoch, self.shape.partition_epoch, members)
+        self.proposal = IsrProposal(
+            self._numbers, self.shape.leader_epoch, self.shape.partition_epoch, members
+        )
         self._unknown_ms = _LONG_AGO
         self.counted = self.in_sync | isr
         return PROPOSES
@@ -544,7 +550,7 @@ class LeaderState:
             if sent_ms < self._unknown_ms + self._settings.settle_ms:
                 return AGAIN
             if outcome is ErrorCode.ineligible_replica:
-                self._put_out(self.counted - self.in_sync, now_ms)
+                self._mark_removed(self.counted - self.in_sync, now_ms)
             self.proposal, self.counted = None, self.in_sync
             return self._advance(now_ms)
         self._unknown_ms = max(self._unknown_ms, now_ms)

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from service.base.errors import InvariantError
 from service.base.types import NO_OFFSET, TopicIdPartition
-from service.replication.fetch_session_handler import Asked
+from service.replication.fetch_session_handler import FetchPartitionData
 
-NOTHING_TOLD: Final = (NO_OFFSET, NO_OFFSET)
+NO_MARKS: Final = (NO_OFFSET, NO_OFFSET)
 
 
 class FollowerLog(Protocol):
@@ -32,7 +32,7 @@ class FollowerLog(Protocol):
         none."""
 
 
-class State(Enum):
+class FetchState(Enum):
     READY = "ready"
     """the next fetch asks for it"""
     WORKING = "working"
@@ -46,27 +46,37 @@ class State(Enum):
     """not fetched until it is assigned again"""
 
 
-_REST: Final = (State.READY, State.DELAYED, State.HELD)
+_REST: Final = (FetchState.READY, FetchState.DELAYED, FetchState.HELD)
 MOVES: Final = {
-    State.READY: (
-        State.WORKING, State.ASKING, State.BUILDING, State.FLUSHING, State.DELAYED, State.HELD,
+    FetchState.READY: (
+        FetchState.WORKING, FetchState.ASKING, FetchState.BUILDING, FetchState.FLUSHING, FetchState.DELAYED,
+        FetchState.HELD,
     ),
-    State.WORKING: (State.FLUSHING, *_REST),
-    State.ASKING: (State.WORKING, *_REST),
-    State.BUILDING: _REST,
-    State.FLUSHING: (State.FLUSHING, *_REST),
-    State.DELAYED: (State.READY,),
-    State.HELD: (),
+    FetchState.WORKING: (FetchState.FLUSHING, *_REST),
+    FetchState.ASKING: (FetchState.WORKING, *_REST),
+    FetchState.BUILDING: _REST,
+    FetchState.FLUSHING: (FetchState.FLUSHING, *_REST),
+    FetchState.DELAYED: (FetchState.READY,),
+    FetchState.HELD: (),
 }  # fmt: skip
 """Legal moves. A partition that is assigned again begins as READY, whatever its state was."""
 
 
-class Followed:
+class PartitionFetchState:
     """One partition of a fetcher."""
 
     __slots__ = (
-        "before", "due_ms", "early", "is_clean", "lag", "leader_epoch", "log", "number", "state",
-        "tip", "told",
+        "before",
+        "due_ms",
+        "early_errors",
+        "is_clean",
+        "lag",
+        "leader_epoch",
+        "leader_marks",
+        "log",
+        "number",
+        "state",
+        "tip",
     )  # fmt: skip
 
     def __init__(self, tip: TopicIdPartition, log: FollowerLog, leader_epoch: int, is_clean: bool) -> None:
@@ -74,25 +84,27 @@ class Followed:
         self.log = log
         self.leader_epoch = leader_epoch
         self.is_clean = is_clean
-        self.state = State.READY
+        self.state = FetchState.READY
         self.number = 0
         """number of the effect in progress; 0 if there is none"""
-        self.before = self.asked
+        self.before = self.position
         """fetch position when that effect began"""
         self.due_ms = 0
-        self.early = 0
+        self.early_errors = 0
         """how often in a row the leader has answered that it does not know of its leadership yet"""
-        self.told = NOTHING_TOLD
+        self.leader_marks = NO_MARKS
         """high watermark and log start offset that came with the records being appended"""
         self.lag: int | None = None
         """committed records that it lacks, as of the last records; None: not known"""
 
     @property
-    def asked(self) -> Asked:
+    def position(self) -> FetchPartitionData:
         log = self.log
-        return Asked(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        return FetchPartitionData(
+            self.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset
+        )
 
-    def move(self, state: State) -> None:
+    def move(self, state: FetchState) -> None:
         if state not in MOVES[self.state]:
             raise InvariantError(f"{self.tip}: {self.state.value} becomes {state.value}")
         self.state = state

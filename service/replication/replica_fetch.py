@@ -43,7 +43,7 @@ class ReplicaFetch(NamedTuple):
     start_offset: int = NO_OFFSET
 
 
-class Verdict(NamedTuple):
+class FetchVerdict(NamedTuple):
     """Result of the checks. Neither error nor divergence: the replica gets records from its offset up to the
     log's end."""
 
@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
     """(epoch, end offset): the logs agree only up to the end of this epoch of ours"""
 
 
-GRANTED = Verdict()
+GRANTED = FetchVerdict()
 
 
 def judge_topic(asked: UUID, in_image: UUID | None, of_log: UUID | None) -> ErrorCode:
@@ -79,7 +79,7 @@ def judge_elsewhere(asked: int, ours: int) -> ErrorCode:
     return ErrorCode.not_leader_or_follower if error is ErrorCode.none else error
 
 
-def judge_log(asked: ReplicaFetch, log: LeaderLog) -> Verdict:
+def judge_log(asked: ReplicaFetch, log: LeaderLog) -> FetchVerdict:
     """Check that the replica's log agrees with `log` up to its offset, and that `log` has what follows."""
     offset, start, end = asked.offset, log.log_start_offset, log.log_end_offset
     if asked.last_epoch >= 0:
@@ -89,16 +89,16 @@ def judge_log(asked: ReplicaFetch, log: LeaderLog) -> Verdict:
         if offset < start:
             return _out_of_range(f"{offset} lies below the start, {start}")
         if epoch < asked.last_epoch or epoch_end < offset:
-            return Verdict(diverging=(epoch, epoch_end))
+            return FetchVerdict(diverging=(epoch, epoch_end))
     if not start <= offset <= end:
         return _out_of_range(f"{offset} is not from {start} to {end}")
     if offset < log.local_log_start_offset:
-        return Verdict(
+        return FetchVerdict(
             ErrorCode.offset_moved_to_tiered_storage,
             f"{offset} lies below the local start, {log.local_log_start_offset}",
         )
     return GRANTED
 
 
-def _out_of_range(why: str) -> Verdict:
-    return Verdict(ErrorCode.offset_out_of_range, why)
+def _out_of_range(why: str) -> FetchVerdict:
+    return FetchVerdict(ErrorCode.offset_out_of_range, why)

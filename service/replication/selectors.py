@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
-class Candidate(NamedTuple):
+class ReplicaView(NamedTuple):
     """A replica that the consumer can reach and that has the offset it asks for."""
 
     broker_id: int
@@ -19,16 +19,16 @@ class Candidate(NamedTuple):
     """time since it is known to have had all records of the leader"""
 
 
-Selector = Callable[[str, Candidate, Sequence[Candidate]], Candidate]
+Selector = Callable[[str, ReplicaView, Sequence[ReplicaView]], ReplicaView]
 """Called with the consumer's rack, the leader, and all candidates, the leader among them."""
 
 
-def leader_always(rack: str, leader: Candidate, candidates: Sequence[Candidate]) -> Candidate:
+def leader_always(rack: str, leader: ReplicaView, candidates: Sequence[ReplicaView]) -> ReplicaView:
     """Return the leader, wherever the consumer is."""
     return leader
 
 
-def of_the_rack(rack: str, leader: Candidate, candidates: Sequence[Candidate]) -> Candidate:
+def of_the_rack(rack: str, leader: ReplicaView, candidates: Sequence[ReplicaView]) -> ReplicaView:
     """Return the replica of the consumer's rack that has most; the leader if it is one of these, or none
     is."""
     near = [one for one in candidates if rack and one.rack == rack]

@@ -111,7 +111,7 @@ class Quota:
             self._sum -= samples.popleft().size
 
 
-class Throttle:
+class ReplicationThrottle:
     """Quota of one side of a broker, and its throttled replicas. Owned by the event loop."""
 
     def __init__(self, broker_id: int, quota: Quota) -> None:
@@ -150,16 +150,16 @@ def _those_of(broker_id: int, replicas: Collection[str]) -> frozenset[int]:
     return frozenset(int(partition) for partition, broker in named if int(broker) == broker_id)
 
 
-class HeldBack:
+class ThrottledPartitions:
     """Throttled partitions of one fetcher that are behind, and whether they wait.
 
-    Call `look` before each fetch, and after all that may have changed; a partition that waits is not fetched.
-    Its cost depends on the throttled partitions that are behind.
+    Call `update` before each fetch, and after all that may have changed; a partition that waits is not
+    fetched. Its cost depends on the throttled partitions that are behind.
     """
 
     __slots__ = ("_behind", "_throttle", "due_ms")
 
-    def __init__(self, throttle: Throttle | None) -> None:
+    def __init__(self, throttle: ReplicationThrottle | None) -> None:
         self._throttle = throttle
         self._behind: dict[TopicIdPartition, None] = {}
         self.due_ms: int | None = None
@@ -185,7 +185,7 @@ class HeldBack:
         if self._throttle is not None and self._throttle.covers(tip):
             self._throttle.quota.record(size, now_ms)
 
-    def look(self, now_ms: int) -> Iterable[TopicIdPartition]:
+    def update(self, now_ms: int) -> Iterable[TopicIdPartition]:
         """Check the quota; returns the partitions that begin or cease to wait."""
         was_due_ms, self.due_ms = self.due_ms, None
         if self._behind and self._throttle is not None and self._throttle.quota.is_exceeded(now_ms):

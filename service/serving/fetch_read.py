@@ -26,7 +26,7 @@ from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.replication.replica_fetch import ReplicaFetch, judge_topic
-from service.replication.selectors import Candidate
+from service.replication.selectors import ReplicaView
 from service.serving.metadata_cache import NOBODY
 from service.serving.request_host import Broker
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
@@ -299,13 +299,13 @@ class Pass:
         known = broker.cluster.seen_by(self._context.listener).by_id
         now_ms, end, own = broker.clock.monotonic_ms(), partition.end_offset, broker.config.node_id
         here = known.get(own)
-        leader = Candidate(own, None if here is None else here.rack, end, 0)
+        leader = ReplicaView(own, None if here is None else here.rack, end, 0)
         candidates = [leader]
         for one in followers:
             reached = known.get(one.broker_id)
             if reached is not None:
                 behind_ms = now_ms - one.last_caught_up_ms(end)
-                candidates.append(Candidate(one.broker_id, reached.rack, one.end_offset, behind_ms))
+                candidates.append(ReplicaView(one.broker_id, reached.rack, one.end_offset, behind_ms))
         chosen = select(self._fetch.rack_id, leader, candidates).broker_id
         return NOBODY if chosen == own else chosen
 

@@ -44,7 +44,7 @@ from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
     from service.replication.selectors import Selector
-    from service.replication.throttle import Throttle
+    from service.replication.throttle import ReplicationThrottle
     from service.serving.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Broker:
         self.encoded_topics = EncodedTopics(replicas)
         self.replica_selector: Selector | None = None
         """``replica.selector.class``: from which replica a consumer had better read"""
-        self.leader_throttle: Throttle | None = None
+        self.leader_throttle: ReplicationThrottle | None = None
         """what other brokers may fetch here; None where there are none"""
         self.metrics = ServingMetrics()
         self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)

@@ -35,9 +35,9 @@ from service.partition.partition import Partition
 from service.replicas.disk_pressure import DiskWatch
 from service.replicas.replica_manager import Replication
 from service.replication.follower import FollowerMachine
-from service.replication.follower_events import Follow
+from service.replication.follower_events import AdvanceMarks
 from service.replication.leader import MOVED, NOTHING, LeaderState
-from service.replication.partition_fetch_state import Followed
+from service.replication.partition_fetch_state import PartitionFetchState
 from simulator.cluster.playing import draw, play_apart, warm_up
 from simulator.cluster.tier_plants import OF_TIERS
 from simulator.machine import Machine
@@ -245,7 +245,7 @@ def leader_epoch_not_noted() -> None:
 def last_epoch_not_said() -> None:
     """A follower's fetch does not say the last epoch that its log knows: nobody sees where they part."""
     _swap(
-        Followed,
+        PartitionFetchState,
         "asked",
         lambda asked: property(lambda self: asked.fget(self)._replace(last_epoch=-1)),
     )
@@ -255,11 +255,11 @@ def cut_where_the_leader_says() -> None:
     """A follower that has parted cuts at the leader's end of the epoch, wherever its own is, and once."""
 
     def make(part: Any) -> Any:
-        return lambda self, followed, epoch, end, now_ms: self._cut(
+        return lambda self, followed, epoch, end, now_ms: self._truncate(
             followed, min(end + 1, followed.log.log_end_offset)
         )
 
-    _swap(FollowerMachine, "_part", make)
+    _swap(FollowerMachine, "_diverged", make)
 
 
 def cut_to_the_high_watermark() -> None:
@@ -286,7 +286,9 @@ def mark_beyond_its_end() -> None:
         FollowerMachine,
         "_follow",
         lambda _: (
-            lambda self, followed, mark, start: (Follow(followed.tip, mark, followed.log.log_start_offset),)
+            lambda self, followed, mark, start: (
+                AdvanceMarks(followed.tip, mark, followed.log.log_start_offset),
+            )
         ),
     )
 

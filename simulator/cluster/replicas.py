@@ -28,7 +28,7 @@ from service.hot.segment_deletion import SegmentDeletion
 from service.metadata.records import PartitionChangeRecord, PartitionRecord
 from service.partition.partition import Partition
 from service.records.batch import complete_headers
-from service.replication.leader import Follower
+from service.replication.leader import FollowerProgress
 from service.replication.replica_fetch import ReplicaFetch
 from simulator.client import Fetched
 from simulator.durable import segments
@@ -411,14 +411,14 @@ def _watch() -> None:
         close(self)
 
     Partition.lead, Partition.close = leads, closes  # type: ignore[method-assign]
-    fetched = Follower.fetched
+    fetched = FollowerProgress.fetched
 
-    def fetches(self: Follower, asked: ReplicaFetch, *args: Any) -> None:
+    def fetches(self: FollowerProgress, asked: ReplicaFetch, *args: Any) -> None:
         fetched(self, asked, *args)
         if _watching is not None:
             _watching.heard_fetch(asked)
 
-    Follower.fetched = fetches  # type: ignore[assignment, method-assign]
+    FollowerProgress.fetched = fetches  # type: ignore[assignment, method-assign]
 
 
 def _telling(method: Callable[..., Any], is_cut: bool) -> Callable[..., Any]:

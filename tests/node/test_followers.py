@@ -17,7 +17,7 @@ from service.base.clock import SystemClock
 from service.partition.partition import Partition
 from service.records.batch import iter_headers
 from service.records.builder import BatchBuilder
-from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.leader import BrokerStatus, LeaderSettings, Leadership, LeaderState
 from service.wire.api import ApiKey, request_module
 from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
@@ -61,7 +61,7 @@ class Led:
             leading = LeaderState(
                 own,
                 LeaderSettings(),
-                {one: Registered(7, is_active=True) for one in members},
+                {one: BrokerStatus(7, is_active=True) for one in members},
                 found.log,
                 Leadership(self.epoch, 9, members, members),
                 high_watermark=found.high_watermark,

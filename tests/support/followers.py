@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from service.network.exchange import RequestContext
 from service.records.builder import BatchBuilder
-from service.replication.leader import Follower, LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.leader import BrokerStatus, FollowerProgress, LeaderSettings, Leadership, LeaderState
 from service.replication.replica_fetch import ReplicaFetch
 from service.wire.api import ApiKey, request_module
 from tests.support.one_of_three import HIDDEN, ME, OTHER, TOPIC, OneOfThree, partition, topic
@@ -44,7 +44,7 @@ class Followed:
         found = node.broker.replicas.get(topic_id, number)
         assert found is not None
         self.node, self.number, self.partition, self.topic_id = node, number, found, topic_id
-        self.brokers = {one: Registered(10 * one, is_active=True) for one in replicas}
+        self.brokers = {one: BrokerStatus(10 * one, is_active=True) for one in replicas}
         found.log.appender.note_leader_epoch(EPOCH)
         self.leading = LeaderState(
             ME, LeaderSettings(), self.brokers, found.log, Leadership(EPOCH, 9, replicas, isr),
@@ -61,7 +61,7 @@ class Followed:
             assert verdict.error is ErrorCode.none
             self.partition.happened(what)
 
-    def of(self, broker_id: int) -> Follower:
+    def of(self, broker_id: int) -> FollowerProgress:
         """What the leader knows of it."""
         found = self.leading.follower(broker_id)
         assert found is not None

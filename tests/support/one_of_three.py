@@ -35,8 +35,8 @@ from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
 from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
-from service.replication.throttle import Quota, Throttle
 from service.serving.api_table import BROKER_APIS
+from service.replication.throttle import Quota, ReplicationThrottle
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.internal_topics import InternalTopics
@@ -204,7 +204,7 @@ class _Unfollowed:
     """The applier's `Replication` where followers are the test's own: nobody fetches by itself."""
 
     def __init__(self) -> None:
-        self.leader_throttle = Throttle(ME, Quota(windows=11, window_s=1))
+        self.leader_throttle = ReplicationThrottle(ME, Quota(windows=11, window_s=1))
 
     def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         return []

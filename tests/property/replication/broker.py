@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.replication.acks import Waiter
-from service.replication.fetch_session_handler import Asked
+from service.replication.fetch_session_handler import FetchPartitionData
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
+    AdvanceMarks,
     Append,
     AskOffsets,
     BuildLocalStart,
@@ -19,23 +20,22 @@ from service.replication.follower_events import (
     Done,
     Effect,
     Fetch,
-    FetchAnswer,
-    Flush,
-    Follow,
-    Hold,
-    Offsets,
-    PartitionAnswer,
+    FlushLog,
+    FollowerFetchResponse,
+    HoldPartition,
+    LeaderOffsets,
+    PartitionFetchResponse,
     Restart,
     Truncate,
     Warn,
 )
-from service.replication.isr_proposals import Answer, IsrProposals, ProposalSettings
+from service.replication.isr_proposals import IsrProposals, ProposalResponse, ProposalSettings
 from service.replication.leader import (
     MOVED,
     PROPOSES,
+    BrokerStatus,
     Leadership,
     LeaderState,
-    Registered,
     ReplicaSession,
 )
 from service.replication.replica_fetch import ReplicaFetch, judge_elsewhere
@@ -52,7 +52,7 @@ class Served:
         self.session_id = 0
         self.epoch = 0
         self.clock = ReplicaSession()
-        self.asked: dict[TopicIdPartition, Asked] = {}
+        self.asked: dict[TopicIdPartition, FetchPartitionData] = {}
         self.told: dict[TopicIdPartition, tuple[int, int, int]] = {}
         """(end, high watermark, start) of the leader as of the last look"""
 
@@ -60,7 +60,7 @@ class Served:
 class Sent(NamedTuple):
     """An answer whose records are read when it is sent, which may be long after the fetch was looked at."""
 
-    answer: FetchAnswer
+    answer: FollowerFetchResponse
     reads: dict[TopicIdPartition, tuple[int, int]]
 
 
@@ -85,7 +85,7 @@ class Broker:
         self.is_clean = False
         self.registered_at = len(world.controller.images)
         self.seen = 0
-        self.brokers: dict[int, Registered] = {}
+        self.brokers: dict[int, BrokerStatus] = {}
         self.leaders: dict[TopicIdPartition, LeaderState] = {}
         self.fetchers: dict[int, FollowerMachine] = {}
         self.waiters: dict[Waiter, tuple[TopicIdPartition, int, tuple[Record, ...]]] = {}
@@ -172,7 +172,7 @@ class Broker:
                 self._follow(tip, log, state.leader, state.leader_epoch)
         if before != self.brokers:
             for tip, leader in self.leaders.items():
-                self.react(tip, leader.look(self.now_ms))
+                self.react(tip, leader.reevaluate(self.now_ms))
 
     def _lead(self, tip: TopicIdPartition, log: ModelLog, shape: Leadership) -> None:
         for fetcher in self.fetchers.values():
@@ -192,7 +192,7 @@ class Broker:
                 min_insync_replicas=self.world.controller.min_isr[tip],
                 now_ms=self.now_ms,
             )
-            self.react(tip, leader.look(self.now_ms))
+            self.react(tip, leader.reevaluate(self.now_ms))
         else:
             if shape.leader_epoch > leader.shape.leader_epoch:
                 log.note_epoch(shape.leader_epoch, log.log_end_offset)
@@ -249,7 +249,7 @@ class Broker:
         if due is not None:
             self.later(max(due - self.now_ms, 1), self.send_proposals)
 
-    def proposals_answered(self, number: int, answer: Answer | None) -> None:
+    def proposals_answered(self, number: int, answer: ProposalResponse | None) -> None:
         if answer is None:
             happened = self.proposals.failed(number, self.now_ms, was_sent=True)
         else:
@@ -292,9 +292,9 @@ class Broker:
             if self.world.random.random() < 0.9:
                 served.session_id = self.world.random.randint(1, 2**30)
         elif served.session_id != fetch.session_id:
-            return Sent(FetchAnswer(ErrorCode.fetch_session_id_not_found, 0, ()), {})
+            return Sent(FollowerFetchResponse(ErrorCode.fetch_session_id_not_found, 0, ()), {})
         elif served.epoch != fetch.session_epoch:
-            return Sent(FetchAnswer(ErrorCode.invalid_fetch_session_epoch, 0, ()), {})
+            return Sent(FollowerFetchResponse(ErrorCode.invalid_fetch_session_epoch, 0, ()), {})
         served.epoch = fetch.session_epoch + 1
         served.clock.last_fetch_ms = self.now_ms
         for tip in fetch.forgotten:
@@ -303,7 +303,7 @@ class Broker:
         for tip, asked in fetch.partitions:
             served.asked[tip] = asked
             served.told.pop(tip, None)
-        answers: list[PartitionAnswer] = []
+        answers: list[PartitionFetchResponse] = []
         reads: dict[TopicIdPartition, tuple[int, int]] = {}
         for tip, asked in served.asked.items():
             leader = self.leaders.get(tip)
@@ -319,7 +319,7 @@ class Broker:
                 served.told[tip] = shown
             if is_worth or fetch.session_epoch == 0:
                 answers.append(answer)
-        return Sent(FetchAnswer(ErrorCode.none, served.session_id, answers), reads)
+        return Sent(FollowerFetchResponse(ErrorCode.none, served.session_id, answers), reads)
 
     def _shown(self, tip: TopicIdPartition, leader: LeaderState) -> tuple[int, int, int]:
         return leader.end_offset, leader.high_watermark, self.logs[tip].log_start_offset
@@ -329,16 +329,16 @@ class Broker:
         follower: int,
         broker_epoch: int,
         tip: TopicIdPartition,
-        asked: Asked,
+        asked: FetchPartitionData,
         session: ReplicaSession | None,
         reads: dict[TopicIdPartition, tuple[int, int]],
-    ) -> PartitionAnswer:
+    ) -> PartitionFetchResponse:
         leader = self.leaders.get(tip)
         if leader is None:
             fetchers = [one for one in self.fetchers.values() if tip in one]
             if not fetchers:
-                return PartitionAnswer(tip, ErrorCode.not_leader_or_follower)
-            return PartitionAnswer(tip, judge_elsewhere(asked.leader_epoch, self.epoch_of(tip)))
+                return PartitionFetchResponse(tip, ErrorCode.not_leader_or_follower)
+            return PartitionFetchResponse(tip, judge_elsewhere(asked.leader_epoch, self.epoch_of(tip)))
         whole = ReplicaFetch(
             follower, broker_epoch, asked.leader_epoch, asked.offset, asked.last_epoch, asked.start_offset
         )
@@ -346,13 +346,13 @@ class Broker:
         self.react(tip, happened)
         log = self.logs[tip]
         if verdict.error is not ErrorCode.none:
-            return PartitionAnswer(tip, verdict.error, start_offset=log.log_start_offset)
+            return PartitionFetchResponse(tip, verdict.error, start_offset=log.log_start_offset)
         if verdict.diverging is not None:
-            return PartitionAnswer(tip, diverging=verdict.diverging)
+            return PartitionFetchResponse(tip, diverging=verdict.diverging)
         count = min(leader.end_offset - asked.offset, self.world.random.randint(1, 8))
         if count:
             reads[tip] = asked.offset, count
-        return PartitionAnswer(
+        return PartitionFetchResponse(
             tip, high_watermark=leader.high_watermark, start_offset=log.log_start_offset, size=count
         )
 
@@ -362,11 +362,11 @@ class Broker:
     def read(self, sent: Sent) -> dict[TopicIdPartition, list[Batch]]:
         return {tip: self.logs[tip].read(offset, count) for tip, (offset, count) in sent.reads.items()}
 
-    def list_offsets(self, tip: TopicIdPartition, leader_epoch: int) -> Offsets | ErrorCode:
+    def list_offsets(self, tip: TopicIdPartition, leader_epoch: int) -> LeaderOffsets | ErrorCode:
         leader = self.leaders.get(tip)
         if leader is None or leader.shape.leader_epoch != leader_epoch:
             return ErrorCode.not_leader_or_follower
-        return Offsets(self.logs[tip].log_start_offset, leader.end_offset)
+        return LeaderOffsets(self.logs[tip].log_start_offset, leader.end_offset)
 
     # -- following
 
@@ -379,7 +379,11 @@ class Broker:
         self.later(2 + 20 * self.world.random.random(), partial(self.poll, leader_id))
 
     def answered(
-        self, leader_id: int, number: int, answer: FetchAnswer, batches: dict[TopicIdPartition, list[Batch]]
+        self,
+        leader_id: int,
+        number: int,
+        answer: FollowerFetchResponse,
+        batches: dict[TopicIdPartition, list[Batch]],
     ) -> None:
         effects = self.fetchers[leader_id].answered(number, answer, self.now_ms)
         self._do(
@@ -392,14 +396,14 @@ class Broker:
     def _do(self, leader_id: int, effects: tuple[Effect, ...], batches: dict[int, list[Batch]]) -> None:
         fetcher, world = self.fetchers[leader_id], self.world
         for effect in effects:
-            if isinstance(effect, Follow):
+            if isinstance(effect, AdvanceMarks):
                 log = self.logs[effect.tip]
                 log.high_watermark, log.log_start_offset = effect.high_watermark, effect.start_offset
                 world.oracle.follows(self, effect.tip)
             elif isinstance(effect, CaughtUp):
                 log = self.logs[effect.tip]
                 assert log.log_end_offset >= log.high_watermark, "it lacks nothing of what it was told"
-            elif isinstance(effect, Hold | Warn):
+            elif isinstance(effect, HoldPartition | Warn):
                 raise Violation(f"{self.id}: {effect.why}")
             elif isinstance(effect, Append):
                 self._append(leader_id, effect, list(batches[effect.at]))
@@ -408,7 +412,7 @@ class Broker:
             elif isinstance(effect, BuildLocalStart):
                 self.later(50 * world.random.random(), partial(self._build, leader_id, effect))
             else:
-                assert not isinstance(effect, Flush), "no topic here asks for flushes"
+                assert not isinstance(effect, FlushLog), "no topic here asks for flushes"
                 self._cut(effect)
                 self._do(leader_id, fetcher.done(effect.number, Done.DONE, self.now_ms), {})
 
@@ -420,7 +424,7 @@ class Broker:
             log.restart(effect.offset, [])
             log.log_start_offset = log.high_watermark = effect.offset
 
-    def offsets_told(self, leader_id: int, number: int, told: Offsets | ErrorCode) -> None:
+    def offsets_told(self, leader_id: int, number: int, told: LeaderOffsets | ErrorCode) -> None:
         self._do(leader_id, self.fetchers[leader_id].offsets(number, told, self.now_ms), {})
 
     def _append(self, leader_id: int, effect: Append, batches: list[Batch]) -> None:
@@ -439,7 +443,7 @@ class Broker:
             may_lack=False,
         )
         is_corrupt = random.random() < world.corruption
-        if is_corrupt or not found.taken or not batches:
+        if is_corrupt or not found.accepted or not batches:
             outcome = Done.CORRUPT if is_corrupt or found.why else Done.DONE
             self._do(leader_id, fetcher.done(effect.number, outcome, self.now_ms), {})
             return

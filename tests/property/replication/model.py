@@ -18,7 +18,7 @@ from service.metadata.controller.partition_change import (
 )
 from service.metadata.delta import changed_partition
 from service.metadata.image import PartitionImage
-from service.replication.leader import Accepted, Proposal, Registered
+from service.replication.leader import Accepted, BrokerStatus, IsrProposal
 
 Record = tuple[int, int]
 """(leader epoch, value)"""
@@ -156,7 +156,7 @@ def _batches(base: int, records: list[Record]) -> Iterator[Batch]:
 
 
 class Image(NamedTuple):
-    brokers: dict[int, Registered]
+    brokers: dict[int, BrokerStatus]
     partitions: dict[TopicIdPartition, PartitionImage]
 
 
@@ -170,7 +170,7 @@ class ModelController:
     def __init__(
         self, replicas: dict[TopicIdPartition, tuple[int, ...]], min_isr: dict[TopicIdPartition, int]
     ):
-        self.brokers: dict[int, Registered] = {}
+        self.brokers: dict[int, BrokerStatus] = {}
         self.min_isr = min_isr
         self.partitions = {
             tip: PartitionImage(those, those, those[0], 0, 0, tuple(UUID(int=1) for _ in those))
@@ -203,7 +203,7 @@ class ModelController:
     def register(self, broker_id: int, *, is_clean: bool) -> int:
         """A process starts; it is fenced until it has caught up."""
         self._epochs += 1
-        self.brokers[broker_id] = Registered(self._epochs, is_active=False, is_fenced=True)
+        self.brokers[broker_id] = BrokerStatus(self._epochs, is_active=False, is_fenced=True)
         for tip in self.partitions:
             self._leave(tip, broker_id, () if is_clean else (broker_id,))
         self.publish()
@@ -230,7 +230,7 @@ class ModelController:
         self.publish()
 
     def alter(
-        self, broker_id: int, broker_epoch: int, tip: TopicIdPartition, proposal: Proposal
+        self, broker_id: int, broker_epoch: int, tip: TopicIdPartition, proposal: IsrProposal
     ) -> ErrorCode | Accepted:
         """AlterPartition, in the order of `isr_control`; the broker's epoch was looked at."""
         state = self.partitions[tip]

@@ -8,28 +8,28 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.replication.acks import Waiter
-from service.replication.append_check import Fit, fit
-from service.replication.fetch_session_handler import Asked
+from service.replication.append_check import AppendablePrefix, appendable_prefix
+from service.replication.fetch_session_handler import FetchPartitionData
 from service.replication.follower import FollowerMachine
-from service.replication.follower_events import Effect, Follow, PartitionAnswer
+from service.replication.follower_events import AdvanceMarks, Effect, PartitionFetchResponse
 from service.replication.leader import (
     MOVED,
     NOTHING,
     Accepted,
-    Follower,
+    FollowerProgress,
     Leadership,
     LeaderState,
     Outcome,
     ReplicaSession,
 )
-from service.replication.partition_fetch_state import Followed
-from service.replication.replica_fetch import ReplicaFetch, Verdict
+from service.replication.partition_fetch_state import PartitionFetchState
+from service.replication.replica_fetch import FetchVerdict, ReplicaFetch
 
 
 class Plant(NamedTuple):
     leader: type[LeaderState] = LeaderState
     follower: type[FollowerMachine] = FollowerMachine
-    fits: Callable[..., Fit] = fit
+    fits: Callable[..., AppendablePrefix] = appendable_prefix
 
 
 class ProposedSetNotCounted(LeaderState):
@@ -42,7 +42,7 @@ class ProposedSetNotCounted(LeaderState):
         self.counted = self.in_sync
         return happened
 
-    def _may_join(self, one: Follower) -> bool:
+    def _may_join(self, one: FollowerProgress) -> bool:
         return self.proposal is None and super()._may_join(one)
 
 
@@ -79,7 +79,7 @@ class DivergedFetchesCount(LeaderState):
 
     def fetched(
         self, asked: ReplicaFetch, session: ReplicaSession | None, now_ms: int
-    ) -> tuple[Verdict, int]:
+    ) -> tuple[FetchVerdict, int]:
         verdict, happened = super().fetched(asked, session, now_ms)
         one = self.follower(asked.replica_id)
         if verdict.diverging is not None and one is not None:
@@ -95,10 +95,10 @@ class ProcessesAreNotToldApart(LeaderState):
 
     def fetched(
         self, asked: ReplicaFetch, session: ReplicaSession | None, now_ms: int
-    ) -> tuple[Verdict, int]:
+    ) -> tuple[FetchVerdict, int]:
         return super().fetched(asked._replace(broker_epoch=-1), session, now_ms)
 
-    def _put_out(self, replicas: frozenset[int], now_ms: int) -> None:
+    def _mark_removed(self, replicas: frozenset[int], now_ms: int) -> None:
         """What the process before said counts on, though the controller took it out of the ISR."""
 
 
@@ -166,38 +166,40 @@ class AcksWaitForNobody(LeaderState):
 class CutsAtTheLeadersEnd(FollowerMachine):
     """The greater of the two ends counts."""
 
-    def _part(self, followed: Followed, epoch: int, end: int, now_ms: int) -> Iterable[Effect]:
-        return self._cut(followed, min(end, followed.log.log_end_offset))
+    def _diverged(self, followed: PartitionFetchState, epoch: int, end: int, now_ms: int) -> Iterable[Effect]:
+        return self._truncate(followed, min(end, followed.log.log_end_offset))
 
 
 class CutsTooLittle(FollowerMachine):
-    def _cut(self, followed: Followed, offset: int) -> Iterable[Effect]:
-        return super()._cut(followed, min(offset + 1, followed.log.log_end_offset))
+    def _truncate(self, followed: PartitionFetchState, offset: int) -> Iterable[Effect]:
+        return super()._truncate(followed, min(offset + 1, followed.log.log_end_offset))
 
 
 class MarkBeyondItsEnd(FollowerMachine):
-    def _follow(self, followed: Followed, high_watermark: int, start: int) -> Iterable[Effect]:
+    def _advance_marks(
+        self, followed: PartitionFetchState, high_watermark: int, start: int
+    ) -> Iterable[Effect]:
         if high_watermark <= followed.log.high_watermark:
-            return super()._follow(followed, high_watermark, start)
-        return (Follow(followed.tip, high_watermark, followed.log.log_start_offset),)
+            return super()._advance_marks(followed, high_watermark, start)
+        return (AdvanceMarks(followed.tip, high_watermark, followed.log.log_start_offset),)
 
 
 class OldAnswersCount(FollowerMachine):
     """Whatever was asked when, an answer is an answer."""
 
-    def _told(self, index: int, told: PartitionAnswer, now_ms: int) -> Iterable[Effect]:
-        followed = self._partitions.get(told.tip)
+    def _apply_partition(self, index: int, response: PartitionFetchResponse, now_ms: int) -> Iterable[Effect]:
+        followed = self._partitions.get(response.tip)
         if followed is not None:
-            self._session.asked[told.tip] = followed.asked
-        return super()._told(index, told, now_ms)
+            self._session.partitions[response.tip] = followed.position
+        return super()._apply_partition(index, response, now_ms)
 
 
-class _Epochless(Followed):
+class _Epochless(PartitionFetchState):
     __slots__ = ()
 
     @property
-    def asked(self) -> Asked:
-        return super().asked._replace(last_epoch=-1)
+    def position(self) -> FetchPartitionData:
+        return super().position._replace(last_epoch=-1)
 
 
 class LastEpochNotSaid(FollowerMachine):
@@ -216,8 +218,8 @@ class WorksOnForAnotherLeader(FollowerMachine):
         return True
 
 
-def later_epochs_fit(headers: Any, **options: Any) -> Fit:
-    return fit(headers, **{**options, "leader_epoch": 2**31 - 1})
+def later_epochs_fit(headers: Any, **options: Any) -> AppendablePrefix:
+    return appendable_prefix(headers, **{**options, "leader_epoch": 2**31 - 1})
 
 
 PLANTS: Final[dict[str, Plant]] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from service.replication.leader import (
+    BrokerStatus,
     LeaderSettings,
     Leadership,
     LeaderState,
-    Registered,
     ReplicaSession,
 )
 from service.replication.replica_fetch import ReplicaFetch
@@ -44,7 +44,7 @@ def play(seed: int) -> None:
     log = ModelLog()
     log.append(1, list(range(random.randint(0, 3))))
     log.note_epoch(1, log.log_end_offset)
-    now_ms, epoch = 1_000, Registered(7, is_active=True)
+    now_ms, epoch = 1_000, BrokerStatus(7, is_active=True)
     leader = LeaderState(
         1,
         LeaderSettings(LAG_MS),

@@ -9,29 +9,29 @@ from kio.schema.errors import ErrorCode
 from service.replication.acks import Waiter
 from service.replication.follower import FollowerMachine, FollowerSettings
 from service.replication.follower_events import (
+    AdvanceMarks,
     Append,
     AskOffsets,
     BuildLocalStart,
     Done,
     Effect,
-    FetchAnswer,
-    Follow,
-    Offsets,
-    PartitionAnswer,
+    FollowerFetchResponse,
+    LeaderOffsets,
+    PartitionFetchResponse,
     Restart,
     Truncate,
 )
 from service.replication.leader import (
     MOVED,
     Accepted,
+    BrokerStatus,
     LeaderSettings,
     Leadership,
     LeaderState,
-    Registered,
     ReplicaSession,
     Unknown,
 )
-from service.replication.partition_fetch_state import State
+from service.replication.partition_fetch_state import FetchState
 from service.replication.replica_fetch import ReplicaFetch
 from tests.property.replication.model import ModelLog, tip_of
 
@@ -88,14 +88,14 @@ class Follower:
         elif self.pending:
             self.finish(self.pending.pop(random.randrange(len(self.pending))))
 
-    def answer(self) -> FetchAnswer:
+    def answer(self) -> FollowerFetchResponse:
         random = self.random
-        asked = list(self.machine._session.asked)
+        asked = list(self.machine._session.partitions)
         named = [one for one in asked if random.random() < 0.9]
         if random.random() < 0.1:
             named.append(tip_of(random.randrange(5)))
         partitions = [
-            PartitionAnswer(
+            PartitionFetchResponse(
                 one,
                 random.choice(ERRORS),
                 random.choice(NUMBERS),
@@ -106,11 +106,11 @@ class Follower:
             for one in named
         ]
         error = ErrorCode.none if random.random() < 0.9 else random.choice(ERRORS)
-        return FetchAnswer(error, random.choice((0, 7, 7, 7, 8)), partitions)
+        return FollowerFetchResponse(error, random.choice((0, 7, 7, 7, 8)), partitions)
 
     def do(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
-            if isinstance(effect, Follow):
+            if isinstance(effect, AdvanceMarks):
                 log = self.logs[int(effect.tip.topic[1:])]
                 assert log.high_watermark <= effect.high_watermark <= log.log_end_offset
                 assert log.log_start_offset <= effect.start_offset <= effect.high_watermark
@@ -126,7 +126,7 @@ class Follower:
         is_wanted = machine.is_wanted(effect.number)
         outcome = random.choice((Done.DONE, Done.DONE, Done.CORRUPT, Done.NOT_NOW, Done.OFFLINE))
         if isinstance(effect, AskOffsets):
-            offsets = Offsets(random.choice(NUMBERS), random.choice(NUMBERS))
+            offsets = LeaderOffsets(random.choice(NUMBERS), random.choice(NUMBERS))
             self.do(machine.offsets(effect.number, random.choice((offsets, *ERRORS[3:])), self.now_ms))
             return
         if is_wanted and outcome is Done.DONE:
@@ -143,11 +143,11 @@ class Follower:
 
     def check(self) -> None:
         machine = self.machine
-        working = [one for one in machine._partitions.values() if one.state is State.WORKING]
+        working = [one for one in machine._partitions.values() if one.state is FetchState.WORKING]
         assert machine._working == len(working)
         assert all(number == one.number for number, one in machine._under_way.items())
         for one in machine._partitions.values():
-            is_busy = one.state in (State.WORKING, State.ASKING, State.BUILDING)
+            is_busy = one.state in (FetchState.WORKING, FetchState.ASKING, FetchState.BUILDING)
             assert is_busy == (one.number in machine._under_way)
 
 
@@ -166,7 +166,7 @@ def play_leader(seed: int) -> None:
     random = Random(seed)
     log, now_ms = ModelLog(), 0
     log.append(1, [1, 2, 3])
-    brokers = {one: Registered(one, is_active=True) for one in range(1, 5)}
+    brokers = {one: BrokerStatus(one, is_active=True) for one in range(1, 5)}
     replicas = (1, 2, 3)
     leader = LeaderState(
         1,
@@ -195,8 +195,8 @@ def play_leader(seed: int) -> None:
                 waiting.add(waiter)
         elif act < 0.7:
             one = random.randint(2, 4)
-            brokers[one] = Registered(random.randint(1, 9), is_active=random.random() < 0.7)
-            happened = leader.look(now_ms)
+            brokers[one] = BrokerStatus(random.randint(1, 9), is_active=random.random() < 0.7)
+            happened = leader.reevaluate(now_ms)
         elif act < 0.8:
             happened = leader.tick(now_ms)
         elif act < 0.9:

@@ -9,12 +9,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.replication.follower import FollowerSettings
-from service.replication.follower_events import Append, FetchAnswer, PartitionAnswer
+from service.replication.follower_events import Append, FollowerFetchResponse, PartitionFetchResponse
 from service.replication.leader import (
+    BrokerStatus,
     LeaderSettings,
     Leadership,
     LeaderState,
-    Registered,
     Unknown,
 )
 from service.replication.replica_fetch import ReplicaFetch
@@ -45,7 +45,7 @@ def leader_of(plant: Plant, isr: tuple[int, ...]) -> LeaderState:
     return plant.leader(
         1,
         LeaderSettings(100, SETTLE_MS),
-        {one: Registered(one, is_active=True) for one in (1, 2, 3)},
+        {one: BrokerStatus(one, is_active=True) for one in (1, 2, 3)},
         log,
         Leadership(5, 1, (1, 2, 3), isr),
         high_watermark=0,
@@ -84,7 +84,11 @@ def believes_an_answer_of_another_epoch(plant: Plant) -> bool:
     fetch = machine.next_fetch(0)
     assert fetch is not None
     machine.assign(TIP, log, 6, 0, is_clean=True)
-    return bool(machine.answered(fetch.number, FetchAnswer(NONE, 1, [PartitionAnswer(TIP, size=9)]), 0))
+    return bool(
+        machine.answered(
+            fetch.number, FollowerFetchResponse(NONE, 1, [PartitionFetchResponse(TIP, size=9)]), 0
+        )
+    )
 
 
 def appends_though_it_leads(plant: Plant) -> bool:
@@ -93,7 +97,9 @@ def appends_though_it_leads(plant: Plant) -> bool:
     machine.assign(TIP, log_of(10), 5, 0, is_clean=True)
     fetch = machine.next_fetch(0)
     assert fetch is not None
-    (append,) = machine.answered(fetch.number, FetchAnswer(NONE, 1, [PartitionAnswer(TIP, size=9)]), 0)
+    (append,) = machine.answered(
+        fetch.number, FollowerFetchResponse(NONE, 1, [PartitionFetchResponse(TIP, size=9)]), 0
+    )
     assert isinstance(append, Append)
     machine.remove(TIP)
     return machine.is_wanted(append.number)
@@ -111,7 +117,7 @@ def takes_what_its_leader_fetched_after_it_was_deposed(plant: Plant) -> bool:
         leader_epoch=5,
         may_lack=False,
     )
-    return found.taken > 0
+    return found.accepted > 0
 
 
 SCENARIOS: Final[dict[str, Callable[[Plant], bool]]] = {

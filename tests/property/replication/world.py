@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.types import TopicIdPartition
 from service.metadata.controller.partition_change import Election
 from service.replication.follower_events import AskOffsets, Fetch
-from service.replication.isr_proposals import Answer, Request
+from service.replication.isr_proposals import ProposalRequest, ProposalResponse
 from service.replication.leader import Accepted, LeaderSettings, LeaderState
 from tests.property.replication.broker import Broker, Sent
 from tests.property.replication.model import ModelController, Record, Violation, tip_of
@@ -265,7 +265,7 @@ class World:
             told = ErrorCode.network_exception
         broker.later(self._wait_ms(), partial(broker.offsets_told, leader_id, effect.number, told))
 
-    def send_proposals(self, broker: Broker, request: Request) -> None:
+    def send_proposals(self, broker: Broker, request: ProposalRequest) -> None:
         """The controller is always there; requests and answers may be lost, and late."""
         life = broker.life
         broker.later(300, partial(broker.proposals_answered, request.number, None))
@@ -276,17 +276,17 @@ class World:
                     self.now + self._wait_ms(), partial(self._decide, broker, life, broker.epoch, request)
                 )
 
-    def _decide(self, broker: Broker, life: int, epoch: int, request: Request) -> None:
+    def _decide(self, broker: Broker, life: int, epoch: int, request: ProposalRequest) -> None:
         controller = self.controller
         if controller.brokers[broker.id].epoch != epoch:
-            answer = Answer(ErrorCode.stale_broker_epoch, {})
+            answer = ProposalResponse(ErrorCode.stale_broker_epoch, {})
         else:
             outcomes = {}
             for tip, proposal in request.proposals:
                 outcomes[tip] = outcome = controller.alter(broker.id, epoch, tip, proposal)
                 if isinstance(outcome, Accepted):
                     self._is_in_sync(tip)
-            answer = Answer(ErrorCode.none, outcomes)
+            answer = ProposalResponse(ErrorCode.none, outcomes)
         if self._passes(0, broker.id):
             back = partial(broker.proposals_answered, request.number, answer)
             self.at(self.now + self._wait_ms(), partial(broker._if_alive, life, back))

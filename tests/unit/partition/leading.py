@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.purgatory import Operation, Purgatory
 from service.base.types import TopicIdPartition
 from service.partition.partition import Partition
-from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered
+from service.replication.leader import BrokerStatus, LeaderSettings, Leadership, LeaderState
 from service.replication.replica_fetch import ReplicaFetch
 from tests.unit.hot.logs import START_MS, batch, open_log
 
@@ -56,7 +56,7 @@ class Led:
         if records:
             self.log.append(batch(records), EPOCH - 1, START_MS)
             self.partition.follower_mark(high_watermark)
-        self.brokers = {one: Registered(BROKER_EPOCH + one, is_active=True) for one in replicas}
+        self.brokers = {one: BrokerStatus(BROKER_EPOCH + one, is_active=True) for one in replicas}
         self.shape = Leadership(EPOCH, 30, replicas, isr)
         self.min_isr = min_isr
         self.events: list[Event] = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from service.replication.leader import (
+    BrokerStatus,
     LeaderSettings,
     Leadership,
     LeaderState,
-    Registered,
     ReplicaSession,
 )
-from service.replication.replica_fetch import ReplicaFetch, Verdict
+from service.replication.replica_fetch import FetchVerdict, ReplicaFetch
 
 LAG_MS = 30_000
 SETTLE_MS = 2_000
@@ -54,7 +54,7 @@ class Cluster:
         min_isr: int = 2,
         high_watermark: int = 0,
     ) -> None:
-        self.brokers = {one: Registered(100 + one, is_active=True) for one in replicas}
+        self.brokers = {one: BrokerStatus(100 + one, is_active=True) for one in replicas}
         self.log = log or Log()
         self.now_ms = NOW_MS
         self.shape = Leadership(5, 50, replicas, isr)
@@ -87,7 +87,7 @@ class Cluster:
         *,
         session: ReplicaSession | None = None,
         broker_epoch: int | None = None,
-    ) -> tuple[Verdict, int]:
+    ) -> tuple[FetchVerdict, int]:
         return self.leader.fetched(
             self.asks(replica, offset, broker_epoch=broker_epoch), session, self.now_ms
         )

@@ -22,10 +22,10 @@ from service.hot.log_io import LogIo
 from service.partition.followed import FollowedLog
 from service.records.batch import iter_headers
 from service.records.scan import BatchScan
-from service.replication.fetcher import Fetcher, FetcherSettings, Leader
-from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered, ReplicaSession
+from service.replication.fetcher import Fetcher, FetcherSettings, LeaderEndpoint
+from service.replication.leader import BrokerStatus, LeaderSettings, Leadership, LeaderState, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
-from service.replication.throttle import Quota, Throttle
+from service.replication.throttle import Quota, ReplicationThrottle
 from service.wire.api import (
     ApiKey,
     RequestHeader,
@@ -58,7 +58,7 @@ class LeaderNode:
         self.logs = logs
         self.leader_epoch = epoch
         self.leaders: dict[TopicIdPartition, LeaderState] = {}
-        brokers = {one: Registered(100 + one, is_active=True) for one in (1, FOLLOWER)}
+        brokers = {one: BrokerStatus(100 + one, is_active=True) for one in (1, FOLLOWER)}
         for tip, log in logs.items():
             log.appender.note_leader_epoch(epoch)
             self.leaders[tip] = LeaderState(
@@ -219,7 +219,10 @@ class Pair:
         self.leader.leaders[tip].appended(START_MS)
 
     def fetcher(
-        self, leader: Leader | None = None, throttle: Throttle | None = None, io: LogIo | None = None
+        self,
+        leader: LeaderEndpoint | None = None,
+        throttle: ReplicationThrottle | None = None,
+        io: LogIo | None = None,
     ) -> Fetcher:
         """`io`: writes what is behind, as all is then."""
         fetcher = Fetcher(
@@ -703,7 +706,7 @@ async def test_what_is_throttled_comes_at_its_rate_and_nobody_asks_in_vain(tmp_p
     pair.write(200)
     size = len(content(pair.log, 0))
     pair.leader.max_bytes = size // 8
-    throttle = Throttle(FOLLOWER, Quota(11, 1))
+    throttle = ReplicationThrottle(FOLLOWER, Quota(11, 1))
     throttle.mark(pair.tip.topic, ["*"])
     throttle.limit(size // 2)
     loop = asyncio.get_running_loop()
@@ -719,7 +722,7 @@ async def test_what_is_throttled_comes_at_its_rate_and_nobody_asks_in_vain(tmp_p
 async def test_who_waits_for_the_quota_is_woken_by_a_throttle_that_goes(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.write(20)
-    throttle = Throttle(FOLLOWER, Quota(11, 1))
+    throttle = ReplicationThrottle(FOLLOWER, Quota(11, 1))
     throttle.mark(pair.tip.topic, ["*"])
     throttle.limit(1)
     throttle.quota.record(1_000_000, SystemClock().monotonic_ms())

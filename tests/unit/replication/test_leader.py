@@ -12,10 +12,10 @@ from service.replication.leader import (
     NOTHING,
     PROPOSES,
     Accepted,
+    BrokerStatus,
     IsrMember,
     LeaderSettings,
     Outcome,
-    Registered,
     ReplicaSession,
     Unknown,
 )
@@ -74,10 +74,10 @@ def test_who_may_join_and_is_caught_up_is_waited_for() -> None:
 
 def test_who_was_caught_up_long_ago_is_waited_for_no_more() -> None:
     cluster = Cluster((1, 2), min_isr=1)
-    cluster.brokers[3] = Registered(103, is_active=False)
+    cluster.brokers[3] = BrokerStatus(103, is_active=False)
     cluster.append(10)
     cluster.fetch(3, 10)
-    cluster.brokers[3] = Registered(104, is_active=True)
+    cluster.brokers[3] = BrokerStatus(104, is_active=True)
     cluster.append(5)
     cluster.fetch(2, 15)
     assert cluster.leader.high_watermark == 15, "the process that fetched is not the one that is registered"
@@ -225,8 +225,8 @@ def test_a_process_newer_than_the_image_knows_is_heard() -> None:
     verdict, happened = cluster.fetch(3, 10, broker_epoch=200)
     assert verdict.error is ErrorCode.none
     assert not happened & PROPOSES, "it joins when the image knows it"
-    cluster.brokers[3] = Registered(200, is_active=True)
-    assert cluster.leader.look(cluster.now_ms) & PROPOSES
+    cluster.brokers[3] = BrokerStatus(200, is_active=True)
+    assert cluster.leader.reevaluate(cluster.now_ms) & PROPOSES
 
 
 def test_the_low_watermark_is_that_of_all_who_live() -> None:
@@ -236,9 +236,9 @@ def test_the_low_watermark_is_that_of_all_who_live() -> None:
         asked = cluster.asks(replica, 20)._replace(start_offset=start)
         cluster.leader.fetched(asked, None, cluster.now_ms)
     assert cluster.leader.low_watermark() == 4
-    cluster.brokers[2] = Registered(102, is_active=False)
+    cluster.brokers[2] = BrokerStatus(102, is_active=False)
     assert cluster.leader.low_watermark() == 4, "it is shutting down"
-    cluster.brokers[2] = Registered(102, is_active=False, is_fenced=True)
+    cluster.brokers[2] = BrokerStatus(102, is_active=False, is_fenced=True)
     assert cluster.leader.low_watermark() == 6
 
 
@@ -255,8 +255,10 @@ def test_who_has_reached_the_high_watermark_and_the_epochs_start_joins() -> None
     assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 50)
 
 
-@pytest.mark.parametrize("known", [None, Registered(103, is_active=False), Registered(104, is_active=True)])
-def test_who_is_fenced_or_another_process_does_not_join(known: Registered | None) -> None:
+@pytest.mark.parametrize(
+    "known", [None, BrokerStatus(103, is_active=False), BrokerStatus(104, is_active=True)]
+)
+def test_who_is_fenced_or_another_process_does_not_join(known: BrokerStatus | None) -> None:
     cluster = Cluster((1, 2))
     if known is None:
         del cluster.brokers[3]
@@ -477,7 +479,7 @@ def test_replicas_that_are_added_and_removed() -> None:
     cluster = Cluster((1, 2), (1, 2))
     cluster.append(10)
     cluster.fetch(2, 10)
-    cluster.brokers[4] = Registered(104, is_active=True)
+    cluster.brokers[4] = BrokerStatus(104, is_active=True)
     cluster.image(1, 2, replicas=(1, 2, 4))
     assert [one.broker_id for one in cluster.leader.followers] == [2, 4]
     assert cluster.leader.followers[0].end_offset == 10

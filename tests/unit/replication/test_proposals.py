@@ -7,7 +7,13 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
-from service.replication.isr_proposals import Answer, Happened, IsrProposals, ProposalSettings, Request
+from service.replication.isr_proposals import (
+    IsrProposals,
+    ProposalRequest,
+    ProposalResponse,
+    ProposalResult,
+    ProposalSettings,
+)
 from service.replication.leader import MOVED, Accepted, LeaderState
 from tests.unit.replication.leaders import LAG_MS, NOW_MS, SETTLE_MS, Cluster
 
@@ -41,7 +47,7 @@ class Broker:
         self.now_ms = max(self.now_ms, cluster.now_ms + LAG_MS + 1)
         return cluster
 
-    def request(self) -> Request:
+    def request(self) -> ProposalRequest:
         request = self.machine.next_request(self.now_ms)
         assert request is not None
         return request
@@ -62,7 +68,7 @@ def test_what_comes_up_meanwhile_goes_with_the_next() -> None:
     broker.machine.propose(tip(1))
     assert broker.machine.next_request(broker.now_ms) is None
     outcomes = {tip(0): Accepted(5, 51)}
-    assert broker.machine.answered(request.number, Answer(NONE, outcomes), broker.now_ms) == []
+    assert broker.machine.answered(request.number, ProposalResponse(NONE, outcomes), broker.now_ms) == []
     assert [one for one, _ in broker.request().proposals] == [tip(1)]
 
 
@@ -70,8 +76,8 @@ def test_each_leader_is_told_what_became_of_its_own() -> None:
     broker = Broker(3)
     request = broker.request()
     outcomes = {tip(0): ErrorCode.ineligible_replica, tip(1): ErrorCode.invalid_update_version}
-    happened = broker.machine.answered(request.number, Answer(NONE, outcomes), broker.now_ms)
-    assert happened == [Happened(tip(0), MOVED)]
+    happened = broker.machine.answered(request.number, ProposalResponse(NONE, outcomes), broker.now_ms)
+    assert happened == [ProposalResult(tip(0), MOVED)]
     assert broker.clusters[tip(0)].leader.proposal is None
     assert broker.clusters[tip(1)].leader.proposal is not None
     assert broker.machine.next_request(broker.now_ms) is None
@@ -86,13 +92,13 @@ def test_what_may_have_been_done_is_asked_again_and_not_taken_back_at_once() -> 
     assert broker.machine.failed(lost.number, broker.now_ms, was_sent=True) == []
     assert broker.machine.next_request(broker.now_ms) is None
     broker.now_ms += 200
-    refusal = Answer(NONE, {tip(0): ErrorCode.ineligible_replica})
+    refusal = ProposalResponse(NONE, {tip(0): ErrorCode.ineligible_replica})
     assert broker.machine.answered(broker.request().number, refusal, broker.now_ms) == []
     assert broker.clusters[tip(0)].leader.proposal is not None
     broker.now_ms += SETTLE_MS
     assert broker.machine.answered(lost.number, refusal, broker.now_ms) == [], "the answer that was lost"
     happened = broker.machine.answered(broker.request().number, refusal, broker.now_ms)
-    assert happened == [Happened(tip(0), MOVED)]
+    assert happened == [ProposalResult(tip(0), MOVED)]
 
 
 def test_a_request_that_nobody_looked_at_is_made_again_and_leaves_no_doubt() -> None:
@@ -100,7 +106,9 @@ def test_a_request_that_nobody_looked_at_is_made_again_and_leaves_no_doubt() -> 
         broker = Broker(2)
         request = broker.request()
         if is_stale:
-            broker.machine.answered(request.number, Answer(ErrorCode.stale_broker_epoch, {}), broker.now_ms)
+            broker.machine.answered(
+                request.number, ProposalResponse(ErrorCode.stale_broker_epoch, {}), broker.now_ms
+            )
         else:
             broker.machine.failed(request.number, broker.now_ms, was_sent=False)
         assert broker.machine.next_request(broker.now_ms) is None
@@ -108,13 +116,15 @@ def test_a_request_that_nobody_looked_at_is_made_again_and_leaves_no_doubt() -> 
         broker.now_ms += 50
         request = broker.request()
         assert [one for one, _ in request.proposals] == [tip(0), tip(1)]
-        refusal = Answer(NONE, dict.fromkeys(broker.clusters, ErrorCode.ineligible_replica))
+        refusal = ProposalResponse(NONE, dict.fromkeys(broker.clusters, ErrorCode.ineligible_replica))
         assert len(broker.machine.answered(request.number, refusal, broker.now_ms)) == 2
 
 
 def test_a_controller_that_lost_its_office_may_have_decided() -> None:
     broker = Broker(1)
-    broker.machine.answered(broker.request().number, Answer(ErrorCode.not_controller, {}), broker.now_ms)
+    broker.machine.answered(
+        broker.request().number, ProposalResponse(ErrorCode.not_controller, {}), broker.now_ms
+    )
     assert broker.machine.next_deadline_ms() == broker.now_ms + 200
 
 
@@ -140,7 +150,7 @@ def test_a_request_has_a_thousand_proposals_at_most() -> None:
     broker = Broker(1_001)
     request = broker.request()
     assert len(request.proposals) == 1_000
-    broker.machine.answered(request.number, Answer(NONE, {}), broker.now_ms)
+    broker.machine.answered(request.number, ProposalResponse(NONE, {}), broker.now_ms)
     assert [one for one, _ in broker.request().proposals] == [tip(1_000)]
 
 

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from service.replication.follower import FollowerMachine, FollowerSettings
-from service.replication.follower_events import Append, Done, Fetch, FetchAnswer, PartitionAnswer
-from service.replication.throttle import UNLIMITED, Quota, Throttle
+from service.replication.follower_events import (
+    Append,
+    Done,
+    Fetch,
+    FollowerFetchResponse,
+    PartitionFetchResponse,
+)
+from service.replication.throttle import UNLIMITED, Quota, ReplicationThrottle
 from tests.unit.replication.leaders import NOW_MS, Log
 from tests.unit.replication.test_follower import BACKOFF_MS, NONE, tip
 
@@ -29,7 +35,7 @@ ME = 3
     ],
 )
 def test_replicas_of_this_broker_count_as_the_topic_says(replicas: Sequence[str], here: list[int]) -> None:
-    throttle = Throttle(ME, Quota(11, 1))
+    throttle = ReplicationThrottle(ME, Quota(11, 1))
     assert throttle.mark("t1", replicas) is bool(here)
     assert not throttle.mark("t1", replicas), "nothing new"
     found = [n for n in range(4) if throttle.covers(tip(1)._replace(partition=n))]
@@ -40,7 +46,7 @@ def test_replicas_of_this_broker_count_as_the_topic_says(replicas: Sequence[str]
 
 
 def test_a_bound_that_changes_holds_at_once() -> None:
-    throttle = Throttle(ME, Quota(11, 1))
+    throttle = ReplicationThrottle(ME, Quota(11, 1))
     quota = throttle.quota
     quota.record(5_000, 0)
     assert not quota.is_exceeded(0)
@@ -65,7 +71,7 @@ class Fetcher:
     """A machine with partitions of which the first `throttled` are."""
 
     def __init__(self, count: int = 2, throttled: int = 1) -> None:
-        self.throttle = Throttle(ME, Quota(11, 1))
+        self.throttle = ReplicationThrottle(ME, Quota(11, 1))
         self.throttle.limit(BOUND)
         for number in range(throttled):
             self.throttle.mark(tip(number).topic, ["*"])
@@ -80,9 +86,9 @@ class Fetcher:
         assert fetch is not None
         return fetch
 
-    def answer(self, fetch: Fetch, *told: PartitionAnswer, records: int = 10) -> None:
+    def answer(self, fetch: Fetch, *told: PartitionFetchResponse, records: int = 10) -> None:
         """All that has bytes is appended, `records` records each."""
-        effects = self.machine.answered(fetch.number, FetchAnswer(NONE, 77, told), self.now_ms)
+        effects = self.machine.answered(fetch.number, FollowerFetchResponse(NONE, 77, told), self.now_ms)
         for effect in effects:
             if isinstance(effect, Append):
                 number = int(effect.tip.topic[1:])
@@ -93,9 +99,11 @@ class Fetcher:
         """One fetch, by which so many bytes of a partition come; so many records are missing after it."""
         fetch, mark = self.fetch(), self.logs[number].log_end_offset + 10 + behind
         others = [
-            PartitionAnswer(one, high_watermark=99) for one, _ in fetch.partitions if one != tip(number)
+            PartitionFetchResponse(one, high_watermark=99)
+            for one, _ in fetch.partitions
+            if one != tip(number)
         ]
-        self.answer(fetch, PartitionAnswer(tip(number), high_watermark=mark, size=size), *others)
+        self.answer(fetch, PartitionFetchResponse(tip(number), high_watermark=mark, size=size), *others)
 
     def named(self, fetch: Fetch) -> list[int]:
         return [int(one.topic[1:]) for one, _ in fetch.partitions]
@@ -204,7 +212,7 @@ def test_a_session_that_begins_anew_leaves_out_who_waits() -> None:
     fetcher.now_ms += BACKOFF_MS
     fetch = fetcher.fetch()
     assert (fetch.session_epoch, fetcher.named(fetch)) == (0, [2])
-    fetcher.answer(fetch, PartitionAnswer(tip(2)))
+    fetcher.answer(fetch, PartitionFetchResponse(tip(2)))
     fetcher.now_ms = NOW_MS + 9_000
     fetch = fetcher.fetch()
     assert (fetch.session_epoch, sorted(fetcher.named(fetch))) == (1, [0, 1])

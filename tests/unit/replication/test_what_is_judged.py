@@ -15,7 +15,13 @@ from service.records.batch import iter_headers
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan
 from service.replication.acks import AckQueue
-from service.replication.append_check import Fit, end_of_run, first_of, fit, fit_run
+from service.replication.append_check import (
+    AppendablePrefix,
+    appendable_prefix,
+    appendable_prefix_of_run,
+    end_of_run,
+    first_of,
+)
 from service.replication.replica_fetch import (
     ReplicaFetch,
     judge_elsewhere,
@@ -102,8 +108,10 @@ class Header(NamedTuple):
     partition_leader_epoch: int
 
 
-def judged(*headers: tuple[int, int, int], start: int = 0, end: int = 10, may_lack: bool = False) -> Fit:
-    return fit(
+def judged(
+    *headers: tuple[int, int, int], start: int = 0, end: int = 10, may_lack: bool = False
+) -> AppendablePrefix:
+    return appendable_prefix(
         [Header(*one) for one in headers],
         start_offset=start,
         end_offset=end,
@@ -114,8 +122,8 @@ def judged(*headers: tuple[int, int, int], start: int = 0, end: int = 10, may_la
 
 
 def test_batches_that_follow_on_the_log_fit() -> None:
-    assert judged((10, 12, 3), (12, 13, 5)) == Fit(2, 13, 5)
-    assert judged() == Fit(0, 10, 3)
+    assert judged((10, 12, 3), (12, 13, 5)) == AppendablePrefix(2, 13, 5)
+    assert judged() == AppendablePrefix(0, 10, 3)
 
 
 @pytest.mark.parametrize(
@@ -123,38 +131,38 @@ def test_batches_that_follow_on_the_log_fit() -> None:
 )
 def test_what_is_in_front_of_a_batch_that_does_not_fit_is_taken(bad: tuple[int, int, int]) -> None:
     found = judged((10, 12, 3), bad, (15, 16, 5))
-    assert (found.taken, found.end_offset, found.latest_epoch) == (1, 12, 3)
+    assert (found.accepted, found.end_offset, found.latest_epoch) == (1, 12, 3)
     assert found.why
 
 
 def test_batches_of_a_later_epoch_than_the_fetchs_are_not_taken() -> None:
     found = judged((10, 12, 5), (12, 14, 6), (14, 15, 5))
-    assert (found.taken, found.end_offset) == (1, 12)
+    assert (found.accepted, found.end_offset) == (1, 12)
     assert found.why == "epoch 6 at 12, fetched in 5"
 
 
 def test_a_compacted_log_may_lack_offsets() -> None:
-    assert judged((13, 15, 3), (20, 21, 4), may_lack=True) == Fit(2, 21, 4)
-    assert judged((9, 15, 3), may_lack=True).taken == 0
+    assert judged((13, 15, 3), (20, 21, 4), may_lack=True) == AppendablePrefix(2, 21, 4)
+    assert judged((9, 15, 3), may_lack=True).accepted == 0
 
 
 def test_an_empty_log_begins_with_the_batch_in_which_the_leaders_start_lies() -> None:
-    assert judged((8, 12, 3), (12, 13, 3), start=10) == Fit(2, 13, 3, begins_at=8)
-    assert judged((8, 12, 3), start=9).taken == 0
-    assert judged((-2, 12, 3), start=10).taken == 0
+    assert judged((8, 12, 3), (12, 13, 3), start=10) == AppendablePrefix(2, 13, 3, begins_at=8)
+    assert judged((8, 12, 3), start=9).accepted == 0
+    assert judged((-2, 12, 3), start=10).accepted == 0
 
 
 def test_a_log_of_which_the_leader_has_deleted_all_begins_with_the_batch_in_which_its_start_lies() -> None:
     """So it is after a cut at the leader's start, where the epoch before ends for it."""
-    assert judged((8, 13, 3), start=12) == Fit(1, 13, 3, begins_at=8)
-    assert judged((8, 12, 3), start=12).taken == 0
-    assert judged((8, 13, 3), start=14).taken == 0, "it does not lie there"
+    assert judged((8, 13, 3), start=12) == AppendablePrefix(1, 13, 3, begins_at=8)
+    assert judged((8, 12, 3), start=12).accepted == 0
+    assert judged((8, 13, 3), start=14).accepted == 0, "it does not lie there"
 
 
 def test_the_first_batch_of_all_may_be_the_one_in_which_the_leaders_start_lies() -> None:
-    assert judged((0, 12, 3), start=10) == Fit(1, 12, 3, begins_at=0)
-    assert judged((0, 11, 3), start=10) == Fit(1, 11, 3, begins_at=0)
-    assert judged((0, 10, 3), start=10).taken == 0, "the start lies behind it"
+    assert judged((0, 12, 3), start=10) == AppendablePrefix(1, 12, 3, begins_at=0)
+    assert judged((0, 11, 3), start=10) == AppendablePrefix(1, 11, 3, begins_at=0)
+    assert judged((0, 10, 3), start=10).accepted == 0, "the start lies behind it"
     assert judged((9, 12, 3), start=10).begins_at == 9
     assert judged((10, 12, 3), start=10).begins_at == -1, "it follows on the log as it is"
 
@@ -190,7 +198,7 @@ def test_batches_in_columns_are_judged_as_one_by_one() -> None:
             batches.append((offset, offset + size, epoch))
             offset += size
         latest_epoch, may_lack = random.choice((3, -1)), random.random() < 0.2
-        found = fit_run(
+        found = appendable_prefix_of_run(
             columns(*batches),
             start_offset=0,
             end_offset=10,
@@ -198,7 +206,7 @@ def test_batches_in_columns_are_judged_as_one_by_one() -> None:
             leader_epoch=5,
             may_lack=may_lack,
         )
-        expected = fit(
+        expected = appendable_prefix(
             [Header(*one) for one in batches],
             start_offset=0,
             end_offset=10,
@@ -207,8 +215,8 @@ def test_batches_in_columns_are_judged_as_one_by_one() -> None:
             may_lack=may_lack,
         )
         assert found == expected, f"seed {seed}: {batches}, latest epoch {latest_epoch}"
-        wholly += found.taken == len(batches) > 0
-        partly += 0 < found.taken < len(batches)
+        wholly += found.accepted == len(batches) > 0
+        partly += 0 < found.accepted < len(batches)
     assert wholly > 200
     assert partly > 200
 
@@ -248,8 +256,10 @@ def test_a_run_is_of_so_many_batches_like_the_first_within_half_a_mebibyte(
 
 def test_headers_of_real_batches_are_judged() -> None:
     headers = list(iter_headers(raw((10, 2, 3), (12, 3, 5), (15, 1, 6))))
-    found = fit(headers, start_offset=0, end_offset=10, latest_epoch=3, leader_epoch=5, may_lack=False)
-    assert (found.taken, found.end_offset, found.latest_epoch) == (2, 15, 5)
+    found = appendable_prefix(
+        headers, start_offset=0, end_offset=10, latest_epoch=3, leader_epoch=5, may_lack=False
+    )
+    assert (found.accepted, found.end_offset, found.latest_epoch) == (2, 15, 5)
 
 
 # -- acks

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.records import RemoveTopicRecord
 from service.network.exchange import Promise, RequestContext
-from service.replication.leader import Leadership, Registered
+from service.replication.leader import BrokerStatus, Leadership
 from service.wire.api import ApiKey
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produce_message, produced
 from tests.support.one_of_three import HIDDEN, ME, OTHER, OUTSIDE, TOPIC, OneOfThree, changed, one_of_three
@@ -197,7 +197,7 @@ def test_what_was_committed_by_too_few_is_said_so(tmp_path: Path) -> None:
         one = Followed(node, isr=(ME, OTHER))
         await produced(node, 0, acks=1, producer_id=5, producer_epoch=0, base_sequence=0)
         one.has(1, OTHER)
-        one.brokers[OTHER] = Registered(10 * OTHER, is_active=False)
+        one.brokers[OTHER] = BrokerStatus(10 * OTHER, is_active=False)
         one.partition.happened(one.leading.image(Leadership(EPOCH, 10, ALL_THREE, (ME,)), 0))
         # As if it had been in sync when the first check was made.
         one.partition.check_replicas = lambda records=None: None  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.metadata.records import RemoveTopicRecord
-from service.replication.leader import Registered
+from service.replication.leader import BrokerStatus
 from service.wire.api import ApiKey, request_module
 from tests.support.followers import EPOCH, SPREAD, Followed, produced
 from tests.support.one_of_three import HIDDEN, OTHER, TOPIC, OneOfThree, one_of_three
@@ -92,7 +92,7 @@ def test_time_runs_out_for_those_that_lag_alone(tmp_path: Path) -> None:
 def test_who_is_not_alive_is_not_waited_for(tmp_path: Path) -> None:
     async def scenario(node: OneOfThree) -> None:
         one = await filled(node)
-        one.brokers[HIDDEN] = Registered(30, is_active=False, is_fenced=True)
+        one.brokers[HIDDEN] = BrokerStatus(30, is_active=False, is_fenced=True)
         task = await begun(deleted(node, 2))
         await one.fetch(OTHER, 5, start=2)
         assert await task == [(NONE, 2)]
@@ -105,7 +105,7 @@ def test_who_is_shutting_down_is_waited_for(tmp_path: Path) -> None:
 
     async def scenario(node: OneOfThree) -> None:
         one = await filled(node)
-        one.brokers[HIDDEN] = Registered(30, is_active=False)
+        one.brokers[HIDDEN] = BrokerStatus(30, is_active=False)
         task = await begun(deleted(node, 2))
         await one.fetch(OTHER, 5, start=2)
         await asyncio.sleep(0.05)
@@ -123,7 +123,7 @@ def test_who_is_fenced_meanwhile_is_waited_for_no_longer(tmp_path: Path) -> None
         one = await filled(node)
         await one.fetch(OTHER, 5, start=2)
         task = await begun(deleted(node, 2))
-        one.brokers[HIDDEN] = Registered(30, is_active=False, is_fenced=True)
+        one.brokers[HIDDEN] = BrokerStatus(30, is_active=False, is_fenced=True)
         one.partition.look()
         assert await asyncio.wait_for(task, 5) == [(NONE, 2)]
 

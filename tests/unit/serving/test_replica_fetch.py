@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import iter_headers
-from service.replication.leader import Leadership, Registered
+from service.replication.leader import BrokerStatus, Leadership
 from service.wire.api import ApiKey, request_module
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produced
 from tests.support.one_of_three import HIDDEN, ME, OTHER, TOPIC, OneOfThree, changed, one_of_three
@@ -372,8 +372,8 @@ def test_who_is_registered_anew_joins_by_the_session_that_it_had(tmp_path: Path)
         session = Session(followed)
         await session.fetch({0: 0, 1: 0, 2: 0})
         for one in followed:
-            one.brokers[OTHER] = Registered(25, is_active=True)
-            one.partition.happened(one.leading.look(node.broker.clock.monotonic_ms()))
+            one.brokers[OTHER] = BrokerStatus(25, is_active=True)
+            one.partition.happened(one.leading.reevaluate(node.broker.clock.monotonic_ms()))
             assert one.leading.proposal is None, "the process that is registered has not fetched"
         assert await session.fetch({}, broker_epoch=25) == {}
         for one in followed:
