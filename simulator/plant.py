@@ -20,7 +20,7 @@ from service.base import files
 from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
 from service.base.timeline import Journal
-from service.coordinator.context import Context
+from service.coordinator.context import ShardContext
 from service.coordinator.records import StoredBatch
 from service.groups import records as group_records
 from service.hot import checkpoints as hot_checkpoints
@@ -456,7 +456,7 @@ def acknowledged_before_the_mark() -> None:
 
         return hasty
 
-    _swap(Context, "_advance", make)
+    _swap(ShardContext, "_advance", make)
 
 
 def groups_not_replayed() -> None:

@@ -1,5 +1,5 @@
-"""The runtime of log-backed coordinators: decide, append, replay, wait for the high watermark, answer.
+"""Runtime of log-backed coordinators: decide, append, replay, await the high watermark, respond.
 
-Owns how a shard's decisions become records of one partition's log and its state is made of that log again.
-It must not know what the records mean, nor of metadata and partitions: `ports` says what it needs of them.
+Turns a shard's decisions into records of one partition's log, and rebuilds its state from that log. It knows
+neither what the records mean, nor metadata or partitions: `ports` declares what it needs of them.
 """

@@ -1,4 +1,4 @@
-"""The batch that decisions write into until it is flushed. [P]"""
+"""Open batch that collects the records of decisions until it is flushed. [P]"""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from service.base.types import NO_EPOCH, NO_PRODUCER_ID, Buffer
-from service.coordinator.shard import Producer, Record
+from service.coordinator.shard import CoordinatorRecord, Producer
 from service.records.batch import HEADER_SIZE, Codec
 from service.records.builder import BatchBuilder
 
 RECORD_OVERHEAD: Final = 36
-"""What a record is at most beside its key and value: every varint at its longest."""
+"""Most bytes of a record besides its key and value: every varint at its longest."""
 
 
-def size_of(records: Iterable[Record]) -> int:
-    """Bytes that the records take in a batch, at most, before compression."""
+def size_of(records: Iterable[CoordinatorRecord]) -> int:
+    """Return the most bytes that the records take in a batch, before compression."""
     size = 0
     for key, value in records:
         size += RECORD_OVERHEAD + len(key) + (0 if value is None else len(value))
     return size
 
 
-class Block(Protocol):
-    """Records of one decision that are written as bytes, and replayed as one, without a `Record` for each."""
+class RecordBlock(Protocol):
+    """Records of one decision that are encoded once and replayed at once, without a `CoordinatorRecord` for
+    each."""
 
     @property
     def count(self) -> int:
-        """Records; one or more."""
+        """Number of records, at least one."""
 
     @property
     def size(self) -> int:
-        """As `size_of` the records."""
+        """`size_of` the records."""
 
     def encode(self, offset: int, delta: int, timestamp_delta: int) -> Buffer:
-        """The records as they stand in a batch, the first at `offset`. Called once, before `replay`."""
+        """Return the records as they stand in a batch, the first at `offset`. Called once, before
+        `replay`."""
 
     def replay(self, offset: int, is_committed: bool) -> None:
-        """As the shard's `replay` of each record, the first at `offset`, at which the journal is.
+        """Do what the shard's `replay` of each record would, the first at `offset`, where the journal is.
 
-        `is_committed`: all of them are, and the journal is at the last.
+        `is_committed`: all of them are committed, and the journal is at the last.
         """
 
 
@@ -51,7 +53,8 @@ class _Encoded(NamedTuple):
 class OpenBatch:
     """Records of one or more decisions, at the offsets that they will have.
 
-    No decision is cut: what does not fit goes into the next batch, so that a crash leaves all of it or none.
+    A decision is not split: if it does not fit, it goes into the next batch, so a crash leaves all of it or
+    none.
     """
 
     __slots__ = ("_count", "_first_ms", "_parts", "_size", "base_offset", "since_ms")
@@ -59,7 +62,7 @@ class OpenBatch:
     def __init__(self, base_offset: int, now_ms: int) -> None:
         self.base_offset = base_offset
         self.since_ms = now_ms
-        self._parts: list[tuple[int, tuple[Record, ...], _Encoded | None]] = []
+        self._parts: list[tuple[int, tuple[CoordinatorRecord, ...], _Encoded | None]] = []
         self._first_ms = -1
         """time of the first record"""
         self._count = 0
@@ -74,11 +77,11 @@ class OpenBatch:
         return self._count
 
     def has_room(self, size: int, max_bytes: int) -> bool:
-        """Whether the batch stays within `max_bytes` with records that take `size` (`size_of`)."""
+        """Return whether the batch stays within `max_bytes` with records of `size` (`size_of`)."""
         return self._size + size <= max_bytes
 
-    def add(self, records: tuple[Record, ...], size: int, now_ms: int) -> None:
-        """They were replayed at `next_offset` and after."""
+    def add(self, records: tuple[CoordinatorRecord, ...], size: int, now_ms: int) -> None:
+        """Add records, which the shard has replayed from `next_offset` on."""
         if not self._parts:
             self._first_ms = now_ms
         self._parts.append((now_ms, records, None))
@@ -86,11 +89,12 @@ class OpenBatch:
         self._size += size
 
     def takes_encoded(self, now_ms: int) -> bool:
-        """Whether a block may be added at this time, which is not before the batch's."""
+        """Return whether a block may be added at this time: not before the time of the batch's first
+        record."""
         return not self._parts or now_ms >= self._first_ms
 
-    def add_block(self, block: Block, now_ms: int) -> None:
-        """It will be replayed at `next_offset` and after; there is room for it."""
+    def add_block(self, block: RecordBlock, now_ms: int) -> None:
+        """Add a block that fits; it is replayed later, from `next_offset` on."""
         if not self._parts:
             self._first_ms = now_ms
         encoded = _Encoded(block.count, block.encode(self.next_offset, self._count, now_ms - self._first_ms))
@@ -99,7 +103,7 @@ class OpenBatch:
         self._size += block.size
 
     def build(self, codec: Codec, producer: Producer | None = None) -> bytearray:
-        """The batch as it is appended; `producer`: whose transaction all of it belongs to."""
+        """Return the encoded batch. `producer`: the transactional producer of all its records."""
         of = producer or Producer(NO_PRODUCER_ID, NO_EPOCH)
         builder = BatchBuilder(
             self.base_offset,
@@ -116,9 +120,11 @@ class OpenBatch:
         return builder.build()
 
 
-def portions(records: tuple[Record, ...], max_bytes: int) -> list[tuple[Record, ...]]:
-    """Records that may be cut anywhere, in as few pieces as fit into batches."""
-    found: list[tuple[Record, ...]] = []
+def split_records(
+    records: tuple[CoordinatorRecord, ...], max_bytes: int
+) -> list[tuple[CoordinatorRecord, ...]]:
+    """Split records that may be cut anywhere into as few pieces as fit into batches."""
+    found: list[tuple[CoordinatorRecord, ...]] = []
     start, size = 0, HEADER_SIZE
     for number, record in enumerate(records):
         more = size_of((record,))

@@ -1,10 +1,10 @@
-"""One shard at work: its open batch, what waits for the high watermark, its timers and its long work.
+"""One active shard: its open batch, the decisions that wait for the high watermark, its timers and long work.
 
-Owned by the event loop. Decisions are made at once, when they are asked for. What follows from them later (a
-flush, a mark that moved, timers that are due, outcomes for the shard) is done in `_turn`, which the loop
-calls by itself: so nobody is re-entered, neither a handler, nor an append that moves the mark, nor the shard.
+Owned by the event loop. Requests are decided when they arrive. Later steps (flushes, high watermarks, due
+timers, outcomes for the shard) run in `_turn`, which the loop calls by itself: so neither a handler, nor an
+append that moves the high watermark, nor the shard is re-entered.
 
-Offsets, from what is settled to what is not:
+Offsets, from settled to open:
 
     committed <= next_offset (of the log) <= next_offset of the open batch
 """
@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -25,23 +25,23 @@ from service.base.purgatory import Operation
 from service.base.slices import Slice
 from service.base.timers import Timers
 from service.base.turn_queues import turn_queues
-from service.coordinator.batching import Block, OpenBatch, portions, size_of
-from service.coordinator.errors import of_client
+from service.coordinator.batching import OpenBatch, RecordBlock, size_of, split_records
+from service.coordinator.errors import client_error
 from service.coordinator.metrics import RuntimeMetrics
-from service.coordinator.ports import PartitionLog
+from service.coordinator.ports import PartitionLog, ResponseSink
 from service.coordinator.shard import (
     LATER,
+    BackgroundWork,
     Cancel,
+    CoordinatorRecord,
+    CoordinatorResult,
     Decide,
-    Decision,
+    DeferredReply,
     Effect,
     Outcome,
     Producer,
-    Record,
-    Reply,
     Schedule,
     Shard,
-    Work,
 )
 from service.records.batch import HEADER_SIZE, Codec
 
@@ -49,19 +49,19 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 
 AT_END_OF_TURN: Final = -1
-"""A linger time: what is decided in one turn of the loop becomes one batch."""
+"""Linger time with which the decisions of one turn of the loop become one batch."""
 AGAIN_MS: Final = 500
-"""After a timer's write has failed."""
+"""Delay after which a timer fires again when its write has failed."""
 _EFFECT_US: Final = 10
-"""To find what a group needs after a load, and to set its timer."""
+"""Cost of finding a group's timers after a load, and of setting one."""
 _AT_ONCE: Final = 32
-"""Timers and outcomes that are dealt with in one turn."""
+"""Timers and outcomes handled in one turn."""
 _SETTLED_AT_ONCE: Final = 128
-"""Decisions whose askers are told in one turn: some send their answer there and then."""
+"""Decisions answered in one turn: some sinks send their response at once."""
 
 
 class RuntimeSettings(NamedTuple):
-    """Of one coordinator, as they are now."""
+    """Present settings of one coordinator."""
 
     linger_ms: int = AT_END_OF_TURN
     commit_timeout_ms: int = 5000
@@ -70,30 +70,20 @@ class RuntimeSettings(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A decision whose outcome is not known yet."""
+    """A decision that is neither committed nor failed yet."""
 
-    decision: Decision[Any]
+    decision: CoordinatorResult[Any]
     ticket: int | None
-    """who asked"""
+    """that of the request"""
     timer: Hashable | None
-    """what asked, if it was a timer"""
+    """that of the timer, if one caused the decision"""
     end_offset: int
     since_ms: int
     """monotonic"""
 
 
-class Asked(Protocol):
-    """Who waits for an answer: a future, or what is told as one. Must not ask anything when it is told."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: Any, /) -> None: ...
-
-    def set_exception(self, exception: RequestError, /) -> None: ...
-
-
 class _Timer(Operation):
-    """One of a shard's timers. It may go off before `due_ms`, when that was put off since it was set."""
+    """One of a shard's timers. It may fire before `due_ms`, if that was postponed since it was set."""
 
     __slots__ = ("_due", "_name", "due_ms")
 
@@ -110,21 +100,21 @@ class _Timer(Operation):
         self._due(self._name, self)
 
 
-class Surroundings(NamedTuple):
-    """What all shards of a coordinator on this node share."""
+class ShardEnvironment(NamedTuple):
+    """Dependencies that all shards of a coordinator on this node share."""
 
     now_ms: Callable[[], int]
-    """the wall clock"""
+    """wall clock"""
     monotonic_ms: Callable[[], int]
     timers: Timers
     settings: Callable[[], RuntimeSettings]
     metrics: RuntimeMetrics
-    work: Callable[[Context[Any], Hashable, Work], None]
-    """does long work in slices, then calls `worked`"""
+    work: Callable[[ShardContext[Any], Hashable, BackgroundWork], None]
+    """runs long work in slices, then calls `worked`"""
 
 
-class Context(Generic[S]):
-    """An active shard; `reload` is called when the log is not what it should be."""
+class ShardContext(Generic[S]):
+    """An active shard; it calls `reload` when the log's offsets differ from the shard's."""
 
     def __init__(
         self,
@@ -132,214 +122,223 @@ class Context(Generic[S]):
         shard: S,
         log: PartitionLog,
         leader_epoch: int,
-        around: Surroundings,
+        env: ShardEnvironment,
         reload: Callable[[], None],
     ) -> None:
         self.name = name
         self.shard = shard
         self._log = log
         self._leader_epoch = leader_epoch
-        self._around = around
+        self._env = env
         self._reload = reload
         self._loop = asyncio.get_running_loop()
         self._next_offset = log.end_offset
         self._open: OpenBatch | None = None
         self._mark = log.high_watermark
         self._pending: deque[_Pending] = deque()
-        self._unseen: deque[tuple[int, Block]] = deque()
-        """blocks that are not replayed yet, and the offsets of their first records; see `write_block`"""
-        self._asked: dict[int, Asked] = {}
+        self._unreplayed: deque[tuple[int, RecordBlock]] = deque()
+        """blocks not yet replayed, with the offsets of their first records; see `write_block`"""
+        self._sinks: dict[int, ResponseSink] = {}
         self._last_ticket = 0
         self._inbox: deque[tuple[Callable[[], Outcome], Hashable | None]] = deque()
-        """what is to be decided in a later turn, each with the timer that it is of"""
+        """decisions for a later turn, each with its timer"""
         self._timers: dict[Hashable, _Timer] = {}
-        self._works: dict[Hashable, Work] = {}
-        self._patience: _Timer | None = None
+        self._works: dict[Hashable, BackgroundWork] = {}
+        self._commit_timer: _Timer | None = None
         self._flush_at: asyncio.TimerHandle | None = None
         self._is_due = False
         self._wants_turn = False
         self._is_turning = False
-        self._was_refused = False
+        self._has_failed = False
         self.is_closed = False
 
     async def begin(self) -> None:
-        """The shard holds all of the log: it is asked once this has returned. May be cancelled."""
-        self._log.listen(self._marked)
-        self._wants_turn = True  # none before all timers are there
+        """Start a loaded shard; it takes requests once this has returned. May be cancelled."""
+        self._log.listen(self._mark_moved)
+        self._wants_turn = True  # no turn before all timers are set
         piece = Slice()
-        for effect in self.shard.loaded(self._around.now_ms()):
+        for effect in self.shard.loaded(self._env.now_ms()):
             if piece.charge(_EFFECT_US):
                 await piece.next_turn()
             self._carry_out((effect,))
         self._wants_turn = False
-        self._marked(self._log.high_watermark)
+        self._mark_moved(self._log.high_watermark)
 
-    # -- what comes from outside
+    # -- requests
 
     @property
     def max_batch_bytes(self) -> int:
-        """No batch of the log may be larger."""
+        """Size limit of a batch of the log."""
         return self._log.max_batch_bytes
 
-    def ask(self, decide: Decide[S, Any], asked: Asked) -> None:
-        """Decide; `asked` gets the answer, or a `RequestError`."""
+    def submit(self, decide: Decide[S, Any], sink: ResponseSink) -> None:
+        """Decide; `sink` gets the response, or a `RequestError`."""
         self._last_ticket += 1
         ticket = self._last_ticket
-        self._asked[ticket] = asked
-        self._decide(lambda: decide(self.shard, ticket, self._around.now_ms()), ticket, None)
+        self._sinks[ticket] = sink
+        self._decide(lambda: decide(self.shard, ticket, self._env.now_ms()), ticket, None)
 
     def now_ms(self) -> int:
-        """The time of what is decided now."""
-        return self._around.now_ms()
+        """Return the wall-clock time of a decision made now."""
+        return self._env.now_ms()
 
     def write_block(
-        self, block: Block, response: object, effects: tuple[Effect, ...], asked: Asked, now_ms: int
+        self,
+        block: RecordBlock,
+        response: object,
+        effects: tuple[Effect, ...],
+        sink: ResponseSink,
+        now_ms: int,
     ) -> bool:
-        """What is decided already, as a decision that is asked for now would be; `asked` gets `response`.
+        """Append a block of records as a decision made now; `sink` gets `response`.
 
-        The block is replayed when it is committed, and so without a way back; or as soon as anybody decides
-        something who might look at it. False: it does not go into this batch, and nothing was done.
+        The block is replayed when it is committed, without undo; or before the next decision that may read
+        its state. Returns False, with nothing done, if the block does not fit into this batch.
         """
-        batch, around = self._open, self._around
-        since_ms = around.monotonic_ms()
+        batch, env = self._open, self._env
+        since_ms = env.monotonic_ms()
         if batch is None:
             batch = OpenBatch(self._next_offset, since_ms)
         if not batch.has_room(block.size, self._log.max_batch_bytes) or not batch.takes_encoded(now_ms):
             return False
         offset = batch.next_offset
         batch.add_block(block, now_ms)
-        self._unseen.append((offset, block))
+        self._unreplayed.append((offset, block))
         self._open = batch
         if effects:
             self._carry_out(effects)
         self._last_ticket += 1
-        self._asked[self._last_ticket] = asked
-        decision = Decision(response)
+        self._sinks[self._last_ticket] = sink
+        decision = CoordinatorResult(response)
         self._pending.append(_Pending(decision, self._last_ticket, None, batch.next_offset, since_ms))
-        around.metrics.waiting += 1
+        env.metrics.waiting += 1
         self._flush_soon()
         return True
 
     def later(self, decide: Callable[[], Outcome]) -> None:
-        """Decide in one of the next turns; nobody waits for it."""
+        """Decide in one of the next turns, without a response."""
         self._inbox.append((decide, None))
         self._wake()
 
-    def worked(self, name: Hashable, work: Work, result: object) -> None:
-        """Long work is done; what was replaced meanwhile is forgotten.
+    def worked(self, name: Hashable, work: BackgroundWork, result: object) -> None:
+        """Pass the result of long work to the shard, unless the work was replaced meanwhile.
 
-        Where the shard cannot decide on the result, its timer of that name goes off after `AGAIN_MS`.
+        If the shard fails to decide on the result, its timer of that name fires after `AGAIN_MS`.
         """
         if self.is_wanted(name, work):
             del self._works[name]
-            self._decide(lambda: self.shard.worked(name, result, self._around.now_ms()), None, name)
+            self._decide(lambda: self.shard.worked(name, result, self._env.now_ms()), None, name)
 
-    def work_failed(self, name: Hashable, work: Work) -> None:
+    def work_failed(self, name: Hashable, work: BackgroundWork) -> None:
         """Set the shard's timer of that name to `AGAIN_MS`: the steps of its long work raised an error."""
         if self.is_wanted(name, work):
             del self._works[name]
             if name not in self._timers:
                 self._schedule(name, AGAIN_MS)
 
-    def is_wanted(self, name: Hashable, work: Work) -> bool:
-        """Whether anybody still waits for this work."""
+    def is_wanted(self, name: Hashable, work: BackgroundWork) -> bool:
+        """Return whether this work has been neither replaced nor dropped."""
         return not self.is_closed and self._works.get(name) is work
 
     def close(self) -> None:
-        """The partition is led elsewhere, or its log has to be read anew: whoever waits is told so."""
+        """Drop the shard: another node leads it, or its log is loaded again. Waiting requests fail."""
         self.is_closed = True
         self._log.listen(None)
-        for timer in (*self._timers.values(), *((self._patience,) if self._patience else ())):
-            self._around.timers.purgatory.forget(timer)
+        for timer in (*self._timers.values(), *((self._commit_timer,) if self._commit_timer else ())):
+            self._env.timers.purgatory.forget(timer)
         self._timers.clear()
         self._works.clear()
         self._inbox.clear()
         if self._flush_at is not None:
             self._flush_at.cancel()
-        self._around.metrics.waiting -= len(self._pending)
+        self._env.metrics.waiting -= len(self._pending)
         self._pending.clear()
-        self._unseen.clear()
+        self._unreplayed.clear()
         self._open = None
-        for ticket in tuple(self._asked):
-            self._answer(ticket, RequestError(ErrorCode.not_coordinator, f"{self.name} is not led here"))
+        for ticket in tuple(self._sinks):
+            self._respond(
+                ticket, RequestError(ErrorCode.not_coordinator, f"this node does not lead {self.name}")
+            )
         self.shard.unloaded()
 
-    # -- deciding
+    # -- decisions
 
     def _decide(
-        self, decide: Callable[[], Decision[Any]], ticket: int | None, timer: Hashable | None
+        self, decide: Callable[[], CoordinatorResult[Any]], ticket: int | None, timer: Hashable | None
     ) -> None:
         try:
-            if self._unseen:
-                self._see()
+            if self._unreplayed:
+                self._replay_pending()
             decision = decide()
         except InvariantError:
             raise
         except RequestError as e:
-            self._refused(Decision(None), ticket, timer, e)
+            self._fail(CoordinatorResult(None), ticket, timer, e)
         except Exception as e:
-            _log.exception("a decision of %s failed; nothing is changed", self.name)
-            self._refused(Decision(None), ticket, timer, of_client(e))
+            _log.exception("a decision of %s failed, nothing is changed", self.name)
+            self._fail(CoordinatorResult(None), ticket, timer, client_error(e))
         else:
-            self._take(decision, ticket, timer)
+            self._append_records(decision, ticket, timer)
 
-    def _see(self) -> None:
-        """Replay the blocks that are not yet: whoever decides looks at the newest state."""
-        while self._unseen:
-            offset, block = self._unseen.popleft()
+    def _replay_pending(self) -> None:
+        """Replay all blocks not yet replayed: a decision reads the newest state."""
+        while self._unreplayed:
+            offset, block = self._unreplayed.popleft()
             self.shard.journal.at(offset)
             block.replay(offset, is_committed=False)
 
-    def _see_committed(self, committed: int) -> None:
-        """Replay those blocks that are committed, be it a part of the last one."""
-        unseen, at = self._unseen, self.shard.journal.at
-        while unseen and unseen[0][0] < committed:
-            offset, block = unseen.popleft()
+    def _replay_committed(self, committed: int) -> None:
+        """Replay committed blocks, also one that is committed in part."""
+        unreplayed, at = self._unreplayed, self.shard.journal.at
+        while unreplayed and unreplayed[0][0] < committed:
+            offset, block = unreplayed.popleft()
             last = offset + block.count - 1
             at(last if last < committed else offset)
             block.replay(offset, is_committed=last < committed)
 
-    def _take(self, decision: Decision[Any], ticket: int | None, timer: Hashable | None) -> None:
-        """Write what was decided; what comes of it is told when it is committed."""
+    def _append_records(
+        self, decision: CoordinatorResult[Any], ticket: int | None, timer: Hashable | None
+    ) -> None:
+        """Append the decision's records; its outcome is reported when they are committed."""
         try:
             if decision.records:
                 self._write(decision)
         except RequestError as e:
-            self._refused(decision, ticket, timer, e)
+            self._fail(decision, ticket, timer, e)
             return
         if self.is_closed:
             return
         self._carry_out(decision.effects)
         end_offset = self._open.next_offset if self._open is not None else self._next_offset
-        pending = _Pending(decision, ticket, timer, end_offset, self._around.monotonic_ms())
+        pending = _Pending(decision, ticket, timer, end_offset, self._env.monotonic_ms())
         if end_offset <= self.shard.journal.committed_offset:
             self._settle(pending)
             return
         self._pending.append(pending)
-        self._around.metrics.waiting += 1
+        self._env.metrics.waiting += 1
         self._flush_soon()
 
-    def _write(self, decision: Decision[Any]) -> None:
-        """Replay the records, each at the offset that it will have. `RequestError`: nothing is changed."""
+    def _write(self, decision: CoordinatorResult[Any]) -> None:
+        """Replay the records, each at its future offset. `RequestError`: nothing is changed."""
         records, producer = decision.records, decision.producer
         if producer is not None:
             self._flush()
             self._add(records, producer)
             self._flush(producer)
         elif decision.divisible:
-            for portion in portions(records, self._log.max_batch_bytes):
+            for portion in split_records(records, self._log.max_batch_bytes):
                 self._add(portion)
         else:
             self._add(records)
 
-    def _add(self, records: tuple[Record, ...], producer: Producer | None = None) -> None:
+    def _add(self, records: tuple[CoordinatorRecord, ...], producer: Producer | None = None) -> None:
         most = self._log.max_batch_bytes
-        now_ms, size = self._around.now_ms(), size_of(records)
+        now_ms, size = self._env.now_ms(), size_of(records)
         if self._open is not None and not self._open.has_room(size, most):
             self._flush()
-        batch = self._open or OpenBatch(self._next_offset, self._around.monotonic_ms())
+        batch = self._open or OpenBatch(self._next_offset, self._env.monotonic_ms())
         if not batch.has_room(size, most):
-            raise of_client(
+            raise client_error(
                 RequestError(
                     ErrorCode.record_list_too_large,
                     f"{len(records)} records of {self.name} exceed {most - HEADER_SIZE} bytes",
@@ -357,33 +356,33 @@ class Context(Generic[S]):
             raise
         except Exception as e:
             self.shard.journal.revert_to(batch.next_offset)
-            _log.exception("%s cannot replay what it decided; nothing is changed", self.name)
-            raise of_client(e) from e
+            _log.exception("%s failed to replay its decision, nothing is changed", self.name)
+            raise client_error(e) from e
         batch.add(records, size, now_ms)
         self._open = batch
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
-        """What does not wait for the records; replies do."""
+        """Carry out effects that do not wait for the commit; replies do."""
         for effect in effects:
             if isinstance(effect, Schedule):
-                self._schedule(effect.name, effect.due_ms - self._around.now_ms())
+                self._schedule(effect.name, effect.due_ms - self._env.now_ms())
             elif isinstance(effect, Cancel):
                 timer = self._timers.pop(effect.name, None)
                 if timer is not None:
-                    self._around.timers.purgatory.forget(timer)
-            elif isinstance(effect, Work):
+                    self._env.timers.purgatory.forget(timer)
+            elif isinstance(effect, BackgroundWork):
                 self._works[effect.name] = effect
-                self._around.work(self, effect.name, effect)
+                self._env.work(self, effect.name, effect)
 
-    # -- writing
+    # -- appends
 
     def _flush_soon(self) -> None:
         if self._open is None:
             self._wake()
             return
-        linger_ms = self._around.settings().linger_ms
+        linger_ms = self._env.settings().linger_ms
         if linger_ms == 0:
-            self._flush_or_tell()
+            self._try_flush()
         elif linger_ms < 0:
             self._is_due = True
             self._wake()
@@ -395,59 +394,58 @@ class Context(Generic[S]):
         self._is_due = True
         self._turn()
 
-    def _flush_or_tell(self) -> None:
-        """Those whose decisions are in the batch are told if it fails; nobody else needs to be."""
+    def _try_flush(self) -> None:
+        """Flush; if that fails, `_flush` has answered the decisions of the batch."""
         with suppress(RequestError):
             self._flush()
 
     def _flush(self, producer: Producer | None = None) -> None:
-        """Append the open batch. `RequestError` where that fails: all of it is as if it had never been, and
-        whoever waits for it has been told."""
+        """Append the open batch. `RequestError`: it is reverted, and its decisions are answered."""
         batch, self._open = self._open, None
         self._is_due = False
         if batch is None:
             return
-        metrics, began_ms = self._around.metrics, self._around.monotonic_ms()
+        metrics, began_ms = self._env.metrics, self._env.monotonic_ms()
         try:
-            data = batch.build(self._around.settings().codec, producer)
+            data = batch.build(self._env.settings().codec, producer)
             base_offset = self._log.append(data, self._leader_epoch)
         except InvariantError:
             raise
         except Exception as e:
-            error = of_client(e)
+            error = client_error(e)
             metrics.failed_batches += 1
-            self._complain(e)
-            while self._unseen and self._unseen[-1][0] >= batch.base_offset:
-                self._unseen.pop()
+            self._log_failure(e)
+            while self._unreplayed and self._unreplayed[-1][0] >= batch.base_offset:
+                self._unreplayed.pop()
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
             raise error from e
         if base_offset != batch.base_offset:
             _log.error(
-                "records of %s are at offset %d, not at %d: it is read anew",
+                "records of %s were appended at offset %d instead of %d, reloading the shard",
                 self.name, base_offset, batch.base_offset,
             )  # fmt: skip
             self._reload()
-            raise RequestError(ErrorCode.not_coordinator, f"{self.name} is being read anew")
-        self._was_refused = False
+            raise RequestError(ErrorCode.not_coordinator, f"{self.name} is reloading")
+        self._has_failed = False
         self._next_offset = batch.next_offset
         metrics.batches += 1
         metrics.records += len(batch)
         metrics.linger.observe((began_ms - batch.since_ms) / 1000)
-        metrics.flush.observe((self._around.monotonic_ms() - began_ms) / 1000)
+        metrics.flush.observe((self._env.monotonic_ms() - began_ms) / 1000)
         self._wake()
 
-    def _complain(self, error: Exception) -> None:
-        """Once, until a write works again: clients try again and again."""
-        if not self._was_refused:
+    def _log_failure(self, error: Exception) -> None:
+        """Log a failed write once, until a write succeeds: clients retry."""
+        if not self._has_failed:
             is_bug = not isinstance(error, RequestError | StorageError)
-            _log.error("%s cannot be written: %s", self.name, error, exc_info=error if is_bug else None)
-        self._was_refused = True
+            _log.error("appends to %s fail: %s", self.name, error, exc_info=error if is_bug else None)
+        self._has_failed = True
 
-    # -- what comes of it
+    # -- outcomes
 
-    def _marked(self, high_watermark: int) -> None:
-        """The mark moved, perhaps within our own append."""
+    def _mark_moved(self, high_watermark: int) -> None:
+        """Note a new high watermark, perhaps within an own append."""
         self._mark = max(self._mark, high_watermark)
         self._wake()
 
@@ -459,9 +457,9 @@ class Context(Generic[S]):
     def _turn(self) -> None:
         self._wants_turn = False
         if self._is_due and not self.is_closed:
-            self._is_turning = True  # what it would wake us for is done below
+            self._is_turning = True  # this turn does below what a wake-up would ask for
             try:
-                self._flush_or_tell()
+                self._try_flush()
             finally:
                 self._is_turning = False
         if self.is_closed:
@@ -478,13 +476,13 @@ class Context(Generic[S]):
             self._wake()
 
     def _advance(self) -> None:
-        """Settle what the mark has passed."""
+        """Answer the decisions that the high watermark has passed."""
         committed = min(self._mark, self._next_offset)
         self.shard.journal.commit(committed)
-        if self._unseen:
-            self._see_committed(committed)
-        pending, metrics = self._pending, self._around.metrics
-        now_ms = self._around.monotonic_ms()
+        if self._unreplayed:
+            self._replay_committed(committed)
+        pending, metrics = self._pending, self._env.metrics
+        now_ms = self._env.monotonic_ms()
         count = _SETTLED_AT_ONCE
         while count and pending and pending[0].end_offset <= committed:
             count -= 1
@@ -492,71 +490,75 @@ class Context(Generic[S]):
             metrics.waiting -= 1
             metrics.purgatory.observe((now_ms - one.since_ms) / 1000)
             self._settle(one)
-        if pending and committed < pending[0].end_offset <= self._next_offset and self._patience is None:
-            self._be_patient(pending[0])
+        if pending and committed < pending[0].end_offset <= self._next_offset and self._commit_timer is None:
+            self._arm_commit_timeout(pending[0])
 
     def _settle(self, pending: _Pending) -> None:
-        """It is committed: tell everybody."""
+        """Answer a committed decision."""
         decision = pending.decision
         if pending.ticket is not None and decision.response is not LATER:
-            self._answer(pending.ticket, decision.response)
+            self._respond(pending.ticket, decision.response)
         for effect in decision.effects:
-            if isinstance(effect, Reply):
-                self._answer(effect.ticket, effect.response)
+            if isinstance(effect, DeferredReply):
+                self._respond(effect.ticket, effect.response)
         if decision.event is not None:
-            self._tell(decision.event, None)
+            self._notify_written(decision.event, None)
 
     def _fail_from(self, offset: int, error: RequestError) -> None:
-        """What waits for records at `offset` and later will never be committed."""
+        """Fail the decisions with records at `offset` or later, which will never be committed."""
         failed = []
         while self._pending and self._pending[-1].end_offset > offset:
             failed.append(self._pending.pop())
-        self._around.metrics.waiting -= len(failed)
+        self._env.metrics.waiting -= len(failed)
         for one in reversed(failed):
-            self._refused(one.decision, one.ticket, one.timer, error)
+            self._fail(one.decision, one.ticket, one.timer, error)
 
-    def _refused(
-        self, decision: Decision[Any], ticket: int | None, timer: Hashable | None, error: RequestError
+    def _fail(
+        self,
+        decision: CoordinatorResult[Any],
+        ticket: int | None,
+        timer: Hashable | None,
+        error: RequestError,
     ) -> None:
         if ticket is not None:
-            self._answer(ticket, error)
+            self._respond(ticket, error)
         for effect in decision.effects:
-            if isinstance(effect, Reply):
-                self._answer(effect.ticket, error)
+            if isinstance(effect, DeferredReply):
+                self._respond(effect.ticket, error)
         if decision.event is not None:
-            self._tell(decision.event, error.code)
+            self._notify_written(decision.event, error.code)
         if timer is not None and timer not in self._timers and not self.is_closed:
             self._schedule(timer, AGAIN_MS)
 
-    def _answer(self, ticket: int, response: object) -> None:
-        """Once; whoever has gone away, or has an answer, needs none."""
-        asked = self._asked.pop(ticket, None)
-        if asked is None or asked.done():
+    def _respond(self, ticket: int, response: object) -> None:
+        """Send the response of a ticket, once; does nothing if its caller is gone or has one."""
+        sink = self._sinks.pop(ticket, None)
+        if sink is None or sink.done():
             return
         if isinstance(response, RequestError):
-            asked.set_exception(response)
+            sink.set_exception(response)
         else:
-            asked.set_result(response)
+            sink.set_result(response)
 
-    def _tell(self, event: Hashable, error: ErrorCode | None) -> None:
-        self.later(lambda: self.shard.written(event, error, self._around.now_ms()))
+    def _notify_written(self, event: Hashable, error: ErrorCode | None) -> None:
+        self.later(lambda: self.shard.written(event, error, self._env.now_ms()))
 
     # -- time
 
-    def _be_patient(self, oldest: _Pending) -> None:
-        """So long and no longer is the mark waited for."""
-        due_ms = oldest.since_ms + self._around.settings().commit_timeout_ms
-        patience = _Timer(self._ran_out, None, due_ms)
-        self._patience = patience
-        left_ms = due_ms - self._around.monotonic_ms()
-        self._around.timers.watch(patience, (), max(left_ms, 0) / 1000)
+    def _arm_commit_timeout(self, oldest: _Pending) -> None:
+        """Set the timer that limits the wait for the high watermark."""
+        due_ms = oldest.since_ms + self._env.settings().commit_timeout_ms
+        timer = _Timer(self._commit_timed_out, None, due_ms)
+        self._commit_timer = timer
+        left_ms = due_ms - self._env.monotonic_ms()
+        self._env.timers.watch(timer, (), max(left_ms, 0) / 1000)
 
-    def _ran_out(self, name: Hashable, timer: _Timer) -> None:
-        """What has waited for too long fails; its records stay, and may be committed yet."""
-        self._patience = None
+    def _commit_timed_out(self, name: Hashable, timer: _Timer) -> None:
+        """Fail decisions that waited too long; their records stay, and may still be committed."""
+        self._commit_timer = None
         self._advance()
-        now_ms, timeout_ms = self._around.monotonic_ms(), self._around.settings().commit_timeout_ms
-        error = of_client(RequestError(ErrorCode.request_timed_out, f"{self.name} was not committed in time"))
+        now_ms, timeout_ms = self._env.monotonic_ms(), self._env.settings().commit_timeout_ms
+        error = client_error(RequestError(ErrorCode.request_timed_out, f"{self.name}: commit timed out"))
         committed = self.shard.journal.committed_offset
         while (
             self._pending
@@ -564,34 +566,34 @@ class Context(Generic[S]):
             and now_ms - self._pending[0].since_ms >= timeout_ms
         ):
             one = self._pending.popleft()
-            self._around.metrics.waiting -= 1
-            self._around.metrics.timeouts += 1
-            self._refused(one.decision, one.ticket, one.timer, error)
+            self._env.metrics.waiting -= 1
+            self._env.metrics.timeouts += 1
+            self._fail(one.decision, one.ticket, one.timer, error)
         self._wake()
 
     def _schedule(self, name: Hashable, after_ms: int) -> None:
-        """Sessions are put off again and again: that moves no timer, which looks again when it goes off."""
-        due_ms = self._around.monotonic_ms() + max(after_ms, 0)
+        """Set a timer. Postponing one, as sessions often do, only changes its `due_ms`."""
+        due_ms = self._env.monotonic_ms() + max(after_ms, 0)
         before = self._timers.get(name)
         if before is not None:
             if before.is_waiting and before.due_ms <= due_ms:
                 before.due_ms = due_ms
                 return
-            self._around.timers.purgatory.forget(before)
+            self._env.timers.purgatory.forget(before)
         timer = self._timers[name] = _Timer(self._due, name, due_ms)
-        self._around.timers.watch(timer, (), max(after_ms, 0) / 1000)
+        self._env.timers.watch(timer, (), max(after_ms, 0) / 1000)
 
     def _due(self, name: Hashable, timer: _Timer) -> None:
-        left_ms = timer.due_ms - self._around.monotonic_ms()
+        left_ms = timer.due_ms - self._env.monotonic_ms()
         if left_ms > 0:
-            self._around.timers.watch(timer, (), left_ms / 1000)
+            self._env.timers.watch(timer, (), left_ms / 1000)
             return
         self._inbox.append((lambda: self._expired(name, timer), name))
         self._wake()
 
     def _expired(self, name: Hashable, timer: _Timer) -> Outcome:
-        """Unless it was replaced or cancelled while it waited for its turn."""
+        """Handle a due timer, unless it was replaced or cancelled while it waited for its turn."""
         if self._timers.get(name) is not timer:
-            return Decision(None)
+            return CoordinatorResult(None)
         del self._timers[name]
-        return self.shard.expired(name, self._around.now_ms())
+        return self.shard.expired(name, self._env.now_ms())

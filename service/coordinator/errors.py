@@ -1,4 +1,4 @@
-"""What a failed write is to a client of the coordinator (Kafka `GroupCoordinatorService`). [P]"""
+"""Errors of the log as a coordinator's clients get them (Kafka `GroupCoordinatorService`). [P]"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 
-OF_CLIENTS: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
+CLIENT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
     {
         ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
         ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
@@ -23,14 +23,14 @@ OF_CLIENTS: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
         ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
     }
 )
-"""Errors of the log that clients of a coordinator would not understand, and what they are told instead."""
+"""Replacements for errors of the log that clients of a coordinator would not understand."""
 
 
-def of_client(error: Exception) -> RequestError:
-    """What whoever asked is told; a bug is UNKNOWN_SERVER_ERROR."""
+def client_error(error: Exception) -> RequestError:
+    """Return the error to send to a client; a bug becomes UNKNOWN_SERVER_ERROR."""
     if isinstance(error, StorageError):
         return RequestError(ErrorCode.not_coordinator, str(error))
     if not isinstance(error, RequestError):
         return RequestError(ErrorCode.unknown_server_error)
-    code = OF_CLIENTS.get(error.code)
+    code = CLIENT_ERRORS.get(error.code)
     return error if code is None else RequestError(code, error.message or error.code.name)

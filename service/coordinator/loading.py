@@ -1,4 +1,4 @@
-"""A shard's state out of its log: read on a thread, replayed on the loop in slices."""
+"""Load of a shard from its log, which a thread reads and the event loop replays in slices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from service.coordinator.shard import Shard
 _RECORD_US: Final = 4
 _MARKER_US: Final = 20
 _SIZE_SHIFT: Final = 5
-"""32 bytes of a value are a microsecond: an assignment of thousands of partitions is one record."""
+"""32 bytes of a value cost a microsecond: an assignment of thousands of partitions is one record."""
 _SLICE_S: Final = SLICE_US / 1e6
-"""A slice ends by the clock, too, for what records cost is not known before they are replayed. Where the
-clock stands still, as in a simulation, the estimates above end it.
+"""Time limit of a slice: the cost of a record is not known before its replay. In a simulation, where the
+clock does not advance, only the estimates above end a slice.
 """
 
 
@@ -31,31 +31,31 @@ async def load(
     metrics: RuntimeMetrics,
     now: Callable[[], float],
 ) -> bool:
-    """Replay all of `log`, up to its end; False where the shard was no longer wanted before that. `now` is
-    the loop's clock, in seconds.
+    """Replay all of `log`, up to its end; returns False if the shard was no longer wanted before that. `now`
+    is the loop's clock, in seconds.
 
-    Raises `CorruptionError`, which says where, `StorageError` and `RequestError`.
+    Raises `CorruptionError` with the position, `StorageError` and `RequestError`.
     """
-    pace = _Pace(shard, is_wanted, now)
+    replayer = _Replayer(shard, is_wanted, now)
     offset = log.start_offset
     journal = shard.journal
     while offset < log.end_offset:
         end_offset = log.end_offset
-        # What is committed already needs no undo; the mark may move while the log is read.
+        # Committed records need no undo log; the high watermark may move while the log is read.
         journal.commit(min(log.high_watermark, end_offset))
         batches = await log.read(offset, buffer_bytes)
         if not is_wanted():
             return False
-        pace.begin()
+        replayer.begin()
         for batch in batches:
             if batch.marker is not None:
-                if pace.is_over(_MARKER_US):
-                    await pace.next_turn()
+                if replayer.is_over(_MARKER_US):
+                    await replayer.next_turn()
                     if not is_wanted():
                         return False
                 journal.at(batch.base_offset)
                 shard.replay_marker(batch.producer_id, batch.producer_epoch, batch.marker)
-            elif not await pace.replay(batch, offset):
+            elif not await replayer.replay(batch, offset):
                 return False
             metrics.loaded_records += len(batch.rows) >> 3
             offset = batch.last_offset + 1
@@ -65,8 +65,8 @@ async def load(
     return True
 
 
-class _Pace:
-    """Replays what is read, in slices."""
+class _Replayer:
+    """Replays the batches of a log in slices."""
 
     def __init__(self, shard: Shard, is_wanted: Callable[[], bool], now: Callable[[], float]) -> None:
         self._shard = shard
@@ -76,7 +76,7 @@ class _Pace:
         self._until_s = now() + _SLICE_S
 
     async def replay(self, batch: StoredBatch, from_offset: int) -> bool:
-        """Replay the batch from `from_offset` on; False where nobody wants it any more."""
+        """Replay the batch from `from_offset` on; returns False if the shard is no longer wanted."""
         replay, at = self._shard.replay, self._shard.journal.at
         producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
         for offset, key, value in batch.records(from_offset):
@@ -92,11 +92,11 @@ class _Pace:
         return True
 
     def is_over(self, work_us: int) -> bool:
-        """Whether a record that takes so long is for the next turn."""
+        """Return whether a record that costs `work_us` belongs to the next turn."""
         return self._piece.charge(work_us) or self._now() > self._until_s
 
     def begin(self) -> None:
-        """In a turn that has just begun."""
+        """Begin a slice in a new turn."""
         self._until_s = self._now() + _SLICE_S
 
     async def next_turn(self) -> None:

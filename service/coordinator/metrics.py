@@ -1,4 +1,4 @@
-"""What a coordinator's runtime counts: plain integers and histograms, read by whoever scrapes. [P]"""
+"""Counters of a coordinator's runtime: plain integers and histograms that scrapers read. [P]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from service.base.metrics import Histogram
 
 @dataclass(slots=True, eq=False)
 class RuntimeMetrics:
-    """All partitions of one coordinator on this node together. Owned by the event loop; times in seconds."""
+    """Counters of all partitions of one coordinator on this node. Owned by the event loop; times in
+    seconds."""
 
     batches: int = 0
     """flushed"""
@@ -19,7 +20,7 @@ class RuntimeMetrics:
     timeouts: int = 0
     """writes that were not committed in time"""
     waiting: int = 0
-    """decisions that wait for the high watermark now"""
+    """decisions that now wait for the high watermark"""
     linger: Histogram = field(default_factory=Histogram)
     """from a batch's first decision to its flush"""
     flush: Histogram = field(default_factory=Histogram)

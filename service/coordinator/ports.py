@@ -1,19 +1,20 @@
-"""What a coordinator needs of the rooms beside it: its log, and the topics that there are. [P]
+"""Interfaces that a coordinator needs from its callers: its log, the topics, where responses go. [P]
 
-`serving/group_coordinators.py` passes the objects in.
+`serving/group_coordinators.py` passes the implementations in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+from service.base.errors import RequestError
 from service.coordinator.records import StoredBatch
 
 
-class Topic(NamedTuple):
-    """A topic as the committed metadata has it."""
+class CoordinatorTopic(NamedTuple):
+    """A topic in the committed metadata."""
 
     topic_id: UUID
     name: str
@@ -21,21 +22,23 @@ class Topic(NamedTuple):
 
 
 class TopicsView(Protocol):
-    """The topics of the committed metadata."""
+    """Topics of the committed metadata."""
 
-    def by_name(self, topic: str) -> Topic | None: ...
+    def by_name(self, topic: str) -> CoordinatorTopic | None: ...
 
-    def by_id(self, topic_id: UUID) -> Topic | None: ...
+    def by_id(self, topic_id: UUID) -> CoordinatorTopic | None: ...
 
     def names(self) -> Iterable[str]: ...
 
 
 MarkListener = Callable[[int], None]
-"""Told each new high watermark, perhaps from within an append: it takes note, and acts in a later turn."""
+"""Called with each new high watermark, perhaps within an append: it records the value and acts in a later
+turn.
+"""
 
 
 class PartitionLog(Protocol):
-    """One partition of a coordinator's topic that this node leads."""
+    """Partition of a coordinator's topic that this node leads."""
 
     @property
     def start_offset(self) -> int: ...
@@ -48,28 +51,38 @@ class PartitionLog(Protocol):
 
     @property
     def max_batch_bytes(self) -> int:
-        """No batch may be larger: the topic's ``max.message.bytes``."""
+        """Size limit of a batch: the topic's ``max.message.bytes``."""
 
     def append(self, batch: bytearray, leader_epoch: int) -> int:
-        """Append one batch; returns its base offset. It is committed when the high watermark passes it.
+        """Append one batch and return its base offset. It is committed when the high watermark passes it.
 
-        `RequestError` NOT_LEADER_OR_FOLLOWER in another epoch, NOT_ENOUGH_REPLICAS and the like,
-        `StorageError` where the disk refuses: nothing is appended then.
+        Raises, with nothing appended, `RequestError` (NOT_LEADER_OR_FOLLOWER in another epoch,
+        NOT_ENOUGH_REPLICAS and others) and `StorageError` if the disk fails.
         """
 
     def read(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:
-        """Whole batches from the one that holds `offset` on, the first however large it is.
+        """Return whole batches from the one that holds `offset` on; the first may exceed `max_bytes`.
 
-        Up to the log's end, not to the high watermark; none there. Raises `CorruptionError`, `StorageError`
-        and `RequestError`.
+        Reads up to the log's end, not the high watermark; none at the end. Raises `CorruptionError`,
+        `StorageError` and `RequestError`.
         """
 
     def listen(self, listener: MarkListener | None) -> None:
-        """Tell `listener` of the high watermark from now on, and whoever was told before no more."""
+        """Call `listener` with each high watermark from now on, instead of the previous listener."""
 
 
 class PartitionLogs(Protocol):
-    """The partitions of one coordinator's topic on this node."""
+    """Partitions of one coordinator's topic on this node."""
 
     def find(self, partition: int) -> PartitionLog:
-        """Raises `RequestError` and `StorageError` where it cannot be used."""
+        """Return the partition's log. Raises `RequestError` and `StorageError` if it cannot be used."""
+
+
+class ResponseSink(Protocol):
+    """Receives the response, as a Future does. Must not submit a request from its callback."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: RequestError, /) -> None: ...

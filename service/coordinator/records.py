@@ -1,7 +1,7 @@
-"""What a block of a coordinator's log holds, ready to be replayed. [P]
+"""Decoded batches of a coordinator's log, ready to be replayed. [P]
 
-The work is done where the block was read, on a thread: checksums, decompression, where each field lies. What
-is left to the loop is to replay.
+The thread that reads a block also verifies checksums, decompresses and finds the fields. The event loop only
+replays.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ _COMMIT: Final = 1
 
 
 class StoredBatch(NamedTuple):
-    """One batch of the log. ``marker``: whether the transaction of ``producer_id`` was committed or aborted
-    here; None in a batch of records. The producer is none where the batch is not part of a transaction.
-    """
+    """One batch of the log. ``marker``: the control batch commits (True) or aborts the transaction of
+    ``producer_id``; None in a batch of records. There is no producer outside of transactions."""
 
     base_offset: int
     last_offset: int
@@ -36,7 +35,8 @@ class StoredBatch(NamedTuple):
     rows: array[int]
 
     def records(self, from_offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Offset, key and value of each from `from_offset` on; `CorruptionError` for one without a key."""
+        """Yield offset, key and value of each record from `from_offset` on; `CorruptionError` for one without
+        a key."""
         payload, rows, base = self.payload, self.rows, self.base_offset
         for at in range(0, len(rows), RECORD_FIELDS):
             _, delta, key_at, key_size, value_at, value_size, _, _ = rows[at : at + RECORD_FIELDS]
@@ -49,10 +49,9 @@ class StoredBatch(NamedTuple):
             yield offset, bytes(payload[key_at : key_at + key_size]), value
 
 
-def batches_of(data: Buffer) -> list[StoredBatch]:
-    """The batches that fill `data`. `CorruptionError` for a torn one, a wrong checksum, records that do not
-    parse.
-    """
+def decode_batches(data: Buffer) -> list[StoredBatch]:
+    """Decode the batches that fill `data`. `CorruptionError` for a torn batch, a wrong checksum, or records
+    that do not parse."""
     found = []
     for header in iter_headers(data):
         if not verify_crc(data, header):
@@ -69,8 +68,8 @@ def batches_of(data: Buffer) -> list[StoredBatch]:
 
 
 def _marker(payload: memoryview, rows: array[int]) -> bool | None:
-    """Whether a transaction was committed or aborted; None for what is said to followers alone, and where
-    compaction left nothing."""
+    """Return whether a control batch commits or aborts a transaction; None if it is of another kind, or empty
+    after compaction."""
     if not rows or rows[3] < _CONTROL_KEY.size:
         return None
     _, kind = _CONTROL_KEY.unpack_from(payload, rows[2])

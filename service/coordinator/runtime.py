@@ -1,8 +1,8 @@
-"""The shards of one coordinator on this node: elected, loaded, asked, resigned (Kafka `CoordinatorRuntime`).
+"""Shards of one coordinator on this node: election, load, requests, resignation (Kafka `CoordinatorRuntime`).
 
-Owned by the event loop. A partition's shard is here from its election on and until its partition is led
-elsewhere. What is told of leadership comes from the committed metadata; what is acknowledged, from the high
-watermark; nothing here assumes that there is one node.
+Owned by the event loop. A partition has a shard from its election until another node leads it. Leadership
+comes from the committed metadata, acknowledgement from the high watermark; nothing here assumes a single
+node.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, InvariantError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.timers import Timers
-from service.coordinator.context import Context, RuntimeSettings, Surroundings
+from service.coordinator.context import RuntimeSettings, ShardContext, ShardEnvironment
 from service.coordinator.loading import load
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import PartitionLogs
-from service.coordinator.shard import Decide, Look, Shard, Work
+from service.coordinator.shard import BackgroundWork, Decide, Query, Shard
 
 _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
 
 _LOADS_AT_ONCE: Final = 1
-"""Each holds a block of its log in memory, and takes the interpreter: two would not be done sooner."""
+"""Each load holds a block of its log in memory and the GIL: two would not be done sooner."""
 _RESULT_US: Final = 1000
-"""To decide about what long work has found, and to replay that."""
+"""Cost of deciding on the result of long work, and of replaying that."""
 
 
-class State(Enum):
-    """Of a partition's shard."""
+class CoordinatorState(Enum):
+    """State of a partition's shard."""
 
     INITIAL = "initial"
     LOADING = "loading"
@@ -47,29 +47,31 @@ class State(Enum):
     CLOSED = "closed"
 
 
-MOVES: Final[Mapping[State, frozenset[State]]] = {
-    State.INITIAL: frozenset({State.LOADING, State.CLOSED}),
-    State.LOADING: frozenset({State.ACTIVE, State.FAILED, State.CLOSED}),
-    State.ACTIVE: frozenset({State.LOADING, State.CLOSED}),
-    State.FAILED: frozenset({State.LOADING, State.CLOSED}),
-    State.CLOSED: frozenset(),
+MOVES: Final[Mapping[CoordinatorState, frozenset[CoordinatorState]]] = {
+    CoordinatorState.INITIAL: frozenset({CoordinatorState.LOADING, CoordinatorState.CLOSED}),
+    CoordinatorState.LOADING: frozenset(
+        {CoordinatorState.ACTIVE, CoordinatorState.FAILED, CoordinatorState.CLOSED}
+    ),
+    CoordinatorState.ACTIVE: frozenset({CoordinatorState.LOADING, CoordinatorState.CLOSED}),
+    CoordinatorState.FAILED: frozenset({CoordinatorState.LOADING, CoordinatorState.CLOSED}),
+    CoordinatorState.CLOSED: frozenset(),
 }
 
 
 class _Led(Generic[S]):
-    """A partition that this node leads in `leader_epoch`."""
+    """Partition that this node leads in `leader_epoch`."""
 
     def __init__(self, partition: int, leader_epoch: int) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
-        self.state = State.INITIAL
-        self.context: Context[S] | None = None
+        self.state = CoordinatorState.INITIAL
+        self.context: ShardContext[S] | None = None
         self.loading: asyncio.Task[None] | None = None
         self.changed: dict[str, None] = {}
-        """topics that changed while it was loading"""
+        """topics that changed during the load"""
         self.deleted: list[UUID] = []
 
-    def move(self, state: State) -> None:
+    def move(self, state: CoordinatorState) -> None:
         if state not in MOVES[self.state]:
             raise InvariantError(f"partition {self.partition} of a coordinator: {self.state} to {state}")
         self.state = state
@@ -89,7 +91,7 @@ class Runtime(Generic[S]):
         metrics: RuntimeMetrics | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`prepare` is waited for before a shard is made: it may load the code of one."""
+        """`prepare` is awaited before a shard is made: it may import the shard's code."""
         self.topic = topic
         self.metrics = metrics or RuntimeMetrics()
         self._make_shard = make_shard
@@ -97,84 +99,85 @@ class Runtime(Generic[S]):
         self._logs = logs
         self._clock = clock
         self._settings = settings
-        self._around = Surroundings(
+        self._env = ShardEnvironment(
             clock.now_ms, clock.monotonic_ms, timers, settings, self.metrics, self._enqueue
         )
         self._loop = asyncio.get_running_loop()
         self._led: dict[int, _Led[S]] = {}
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
-        self._work: deque[tuple[Context[Any], Hashable, Work]] = deque()
+        self._work: deque[tuple[ShardContext[Any], Hashable, BackgroundWork]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # -- requests
 
     def write(self, partition: int, decide: Decide[S, R]) -> asyncio.Future[R]:
-        """What comes of ``decide(shard, ticket, now_ms)``, once that is committed.
+        """Decide, and return a future of the response, which is set when the decision is committed.
 
-        The future raises `RequestError`: what `decide` raised, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-        or what became of the write in the words of `errors`.
+        The future raises `RequestError`: that of `decide`, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or
+        the write's error as `errors` translates it.
         """
-        asked: asyncio.Future[R] = self._loop.create_future()
+        future: asyncio.Future[R] = self._loop.create_future()
         try:
             context = self._active(partition)
         except RequestError as e:
-            asked.set_exception(e)
+            future.set_exception(e)
         else:
-            context.ask(decide, asked)
-        return asked
+            context.submit(decide, future)
+        return future
 
-    def active(self, partition: int) -> Context[S] | None:
-        """Where blocks are written (`Context.write_block`), for now; None where `write` would have to say why
-        it cannot.
-        """
+    def active(self, partition: int) -> ShardContext[S] | None:
+        """Return the context that takes blocks now (`ShardContext.write_block`); None if the caller has to
+        use `write`, which raises the reason."""
         led = self._led.get(partition)
         return None if led is None else led.context
 
-    def read(self, partition: int, look: Look[S, R]) -> R:
-        """What `look` finds in the committed state. `RequestError` as in `write`, and what `look` raises."""
-        return look(self._active(partition).shard, self._clock.now_ms())
+    def read(self, partition: int, query: Query[S, R]) -> R:
+        """Return what `query` reads of the committed state. Raises `RequestError` as `write` does, and what
+        `query` raises."""
+        return query(self._active(partition).shard, self._clock.now_ms())
 
     def partitions(self) -> tuple[int, ...]:
-        """Those that are led here, whatever their state."""
+        """Return the partitions that this node leads, in any state."""
         return tuple(self._led)
 
     @property
     def is_loading(self) -> bool:
-        """Whether any shard's log is being read."""
+        """Some shard's log is being read."""
         return any(led.loading is not None for led in self._led.values())
 
-    def states(self) -> dict[State, int]:
-        """How many partitions are in each state."""
-        counts = dict.fromkeys(State, 0)
+    def states(self) -> dict[CoordinatorState, int]:
+        """Return the number of partitions in each state."""
+        counts = dict.fromkeys(CoordinatorState, 0)
         for led in self._led.values():
             counts[led.state] += 1
         return counts
 
     def shards(self) -> tuple[S, ...]:
-        """Those that are active."""
+        """Return the active shards."""
         return tuple(led.context.shard for led in self._led.values() if led.context is not None)
 
-    def _active(self, partition: int) -> Context[S]:
+    def _active(self, partition: int) -> ShardContext[S]:
         led = self._led.get(partition)
         if led is not None:
             if led.context is not None:
                 return led.context
-            if led.state in (State.INITIAL, State.LOADING):
+            if led.state in (CoordinatorState.INITIAL, CoordinatorState.LOADING):
                 raise RequestError(
-                    ErrorCode.coordinator_load_in_progress, f"{self.topic}-{partition} is being read"
+                    ErrorCode.coordinator_load_in_progress, f"{self.topic}-{partition} is loading"
                 )
-        raise RequestError(ErrorCode.not_coordinator, f"{self.topic}-{partition} is not led here")
+        raise RequestError(ErrorCode.not_coordinator, f"this node does not lead {self.topic}-{partition}")
 
     # -- leadership
 
     def elected(self, partition: int, leader_epoch: int) -> None:
-        """This node leads it. An epoch that is not newer changes nothing, but after a failed load."""
+        """Load the partition, which this node leads now. An epoch that is not newer changes nothing, except
+        after a failed load."""
         led = self._led.get(partition)
         if self._is_closed or (
             led is not None
             and leader_epoch <= led.leader_epoch
-            and not (led.state is State.FAILED and leader_epoch == led.leader_epoch)
+            and not (led.state is CoordinatorState.FAILED and leader_epoch == led.leader_epoch)
         ):
             return
         if led is not None:
@@ -183,7 +186,8 @@ class Runtime(Generic[S]):
         self._load(led)
 
     def resigned(self, partition: int, leader_epoch: int | None = None) -> None:
-        """Another node leads the partition, in `leader_epoch`; or nobody does, and it is gone from here."""
+        """Drop the partition: another node leads it, in `leader_epoch`; or it has no leader, or no replica
+        here."""
         led = self._led.get(partition)
         if led is None or (leader_epoch is not None and leader_epoch < led.leader_epoch):
             return
@@ -191,16 +195,16 @@ class Runtime(Generic[S]):
         self._close(led)
 
     def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...]) -> None:
-        """Topics of these names were made, grew or went; `deleted`: ids that are gone for good."""
+        """Pass topic changes to all shards: created, grown or deleted topics by name, and `deleted` ids."""
         for led in self._led.values():
             if led.context is not None:
-                _tell_topics(led.context, self._clock, names, deleted)
+                _schedule_topics_changed(led.context, self._clock, names, deleted)
             else:
                 led.changed.update(dict.fromkeys(names))
                 led.deleted += deleted
 
     async def close(self) -> None:
-        """No shard is here any more."""
+        """Drop all shards, and wait for their tasks."""
         self._is_closed = True
         tasks = [led.loading for led in self._led.values() if led.loading is not None]
         for partition in tuple(self._led):
@@ -211,7 +215,7 @@ class Runtime(Generic[S]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _close(self, led: _Led[S]) -> None:
-        led.move(State.CLOSED)
+        led.move(CoordinatorState.CLOSED)
         if led.loading is not None:
             led.loading.cancel()
         if led.context is not None:
@@ -221,7 +225,7 @@ class Runtime(Generic[S]):
     # -- loading
 
     def _load(self, led: _Led[S]) -> None:
-        led.move(State.LOADING)
+        led.move(CoordinatorState.LOADING)
         led.loading = self._loop.create_task(
             self._load_in_turn(led), name=f"load-{self.topic}-{led.partition}"
         )
@@ -239,37 +243,39 @@ class Runtime(Generic[S]):
                     shard,
                     log,
                     self._settings().load_buffer_bytes,
-                    lambda: led.state is State.LOADING,
+                    lambda: led.state is CoordinatorState.LOADING,
                     self.metrics,
                     self._loop.time,
                 ):
                     return
-                context = Context(name, shard, log, led.leader_epoch, self._around, lambda: self._reload(led))
+                context = ShardContext(
+                    name, shard, log, led.leader_epoch, self._env, lambda: self._reload(led)
+                )
                 try:
                     await context.begin()
                 except BaseException:
                     context.close()
                     raise
         except (CorruptionError, StorageError, RequestError) as e:
-            _log.error("%s cannot be read, its groups have no coordinator: %s", name, e)
+            _log.error("loading %s failed, its groups have no coordinator: %s", name, e)
             led.loading = None
-            led.move(State.FAILED)
+            led.move(CoordinatorState.FAILED)
             return
         except Exception:
-            _log.exception("%s cannot be read, its groups have no coordinator", name)
+            _log.exception("loading %s failed, its groups have no coordinator", name)
             led.loading = None
-            led.move(State.FAILED)
+            led.move(CoordinatorState.FAILED)
             return
         self.metrics.load.observe((self._clock.monotonic_ms() - began_ms) / 1000)
         led.loading = None
-        led.move(State.ACTIVE)
+        led.move(CoordinatorState.ACTIVE)
         led.context = context
         if led.changed or led.deleted:
-            _tell_topics(context, self._clock, tuple(led.changed), tuple(led.deleted))
+            _schedule_topics_changed(context, self._clock, tuple(led.changed), tuple(led.deleted))
             led.changed, led.deleted = {}, []
 
     def _reload(self, led: _Led[S]) -> None:
-        """The log is not what the shard thought."""
+        """Load the shard again: the log's offsets differ from the shard's."""
         context, led.context = led.context, None
         if context is not None:
             context.close()
@@ -277,24 +283,24 @@ class Runtime(Generic[S]):
 
     # -- long work
 
-    def _enqueue(self, context: Context[Any], name: Hashable, work: Work) -> None:
-        """One after the other, whosever they are: together they take a slice of a turn."""
+    def _enqueue(self, context: ShardContext[Any], name: Hashable, work: BackgroundWork) -> None:
+        """Queue long work. All shards share one worker, so that together they take one slice of a turn."""
         self._work.append((context, name, work))
         if self._worker is None or self._worker.done():
-            self._worker = self._loop.create_task(self._do_work(), name=f"work-{self.topic}")
+            self._worker = self._loop.create_task(self._run_work(), name=f"work-{self.topic}")
 
-    async def _do_work(self) -> None:
+    async def _run_work(self) -> None:
         piece = Slice()
         while self._work:
             context, name, work = self._work.popleft()
             if not context.is_wanted(name, work):
                 continue
             try:
-                result = await _stepped(context, name, work, piece)
+                result = await _run_steps(context, name, work, piece)
             except InvariantError:
                 raise
             except Exception:
-                _log.exception("long work of %s failed; it is begun again later", context.name)
+                _log.exception("background work of %s failed, retrying later", context.name)
                 context.work_failed(name, work)
                 continue
             if piece.charge(_RESULT_US):
@@ -302,8 +308,10 @@ class Runtime(Generic[S]):
             context.worked(name, work, result)
 
 
-async def _stepped(context: Context[Any], name: Hashable, work: Work, piece: Slice) -> object:
-    """What the steps return; None where nobody waits for it any more."""
+async def _run_steps(
+    context: ShardContext[Any], name: Hashable, work: BackgroundWork, piece: Slice
+) -> object:
+    """Run the steps and return their result; None if the work is no longer wanted."""
     steps = work.steps
     while True:
         try:
@@ -317,7 +325,7 @@ async def _stepped(context: Context[Any], name: Hashable, work: Work, piece: Sli
                 return None
 
 
-def _tell_topics(
-    context: Context[Any], clock: Clock, names: tuple[str, ...], deleted: tuple[UUID, ...]
+def _schedule_topics_changed(
+    context: ShardContext[Any], clock: Clock, names: tuple[str, ...], deleted: tuple[UUID, ...]
 ) -> None:
     context.later(lambda: context.shard.topics_changed(names, deleted, clock.now_ms()))

@@ -1,13 +1,13 @@
-"""What a log-backed shard is to its runtime: it decides, and it is changed by replaying records alone. [P]
+"""Interface between a log-backed shard and its runtime: the shard decides, replayed records change it. [P]
 
-Order of a write: ``decide`` looks at the newest state and changes nothing that survives. The runtime replays
-the decision's records at once, at the offsets that they will have, carries out `Schedule`, `Cancel` and
-`Work`, and gives the answer and each `Reply` when the high watermark passes the decision's last record;
-without records: when all writes before it are committed. If the write fails, the timeline is reverted, the
-answer and the replies of that decision become the error, and `Shard.written` is told.
+Order of a write: ``decide`` reads the newest state and changes nothing durable. The runtime replays the
+decision's records at once, at the offsets that they will have, and carries out `Schedule`, `Cancel` and
+`BackgroundWork`. It sends the response and each `DeferredReply` when the high watermark passes the decision's
+last record; without records, when all writes before it are committed. If the write fails, the runtime reverts
+the timeline, sends the error instead of the response and replies, and calls `Shard.written`.
 
-What is volatile (who waits in a round, whose session ends when) is not in the timeline. It is changed by
-events and never by `Shard.replay`, except that replay may forget what belonged to something it removes.
+Volatile state (members that wait in a rebalance, ends of sessions) is not in the timeline. Events change it;
+`Shard.replay` never does, except that it may drop the volatile state of what it removes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from service.base.timeline import Journal
 R = TypeVar("R")
 
 
-class Record(NamedTuple):
-    """One record as it is written: key and value are bytes already. Without a value it is a tombstone."""
+class CoordinatorRecord(NamedTuple):
+    """One record with encoded key and value. Without a value it is a tombstone."""
 
     key: bytes
     value: bytes | None
@@ -39,13 +39,13 @@ class Later(Enum):
 
 
 LATER: Final = Later.LATER
-"""Instead of a response: the answer comes by the `Reply` of a later decision."""
+"""Stands for a response that a later decision's `DeferredReply` gives."""
 
 
-class Reply(NamedTuple):
-    """Answers a request that was told `LATER`. A `RequestError` is raised to whoever asked.
+class DeferredReply(NamedTuple):
+    """Response to a request whose decision was `LATER`. A `RequestError` is raised to the caller.
 
-    A ticket is answered once; a reply to one that has its answer, or whose asker is gone, does nothing.
+    A ticket gets one response; a reply to a ticket that has one, or whose caller is gone, does nothing.
     """
 
     ticket: int
@@ -53,63 +53,64 @@ class Reply(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """`Shard.expired` is called with `name` at `due_ms`; replaces the timer of that name."""
+    """Call `Shard.expired` with `name` at `due_ms`; replaces the timer of that name."""
 
     name: Hashable
     due_ms: int
 
 
 class Cancel(NamedTuple):
-    """There is no timer of this name any more."""
+    """Remove the timer of this name."""
 
     name: Hashable
 
 
-class Work(NamedTuple):
-    """Long work: `steps` are done in slices over the next turns, then `Shard.worked` is called with what they
-    return. Replaces unfinished work of the same name. The steps must not change the shard; when the state
-    that they read has moved on, `Shard.worked` drops the result. Where the steps, or the decision on their
-    result, fail, `Shard.expired` is called with `name` some time later, so that the work can begin again.
+class BackgroundWork(NamedTuple):
+    """Run `steps` in slices over the next turns, then call `Shard.worked` with their result.
+
+    Replaces unfinished work of the same name. The steps must not change the shard; when the state that they
+    read has changed, `Shard.worked` drops the result. If the steps, or the decision on their result, fail,
+    `Shard.expired` is called with `name` some time later, so that the work can restart.
     """
 
     name: Hashable
     steps: Steps[object]
 
 
-Effect: TypeAlias = Reply | Schedule | Cancel | Work
+Effect: TypeAlias = DeferredReply | Schedule | Cancel | BackgroundWork
 
 
 class Producer(NamedTuple):
-    """Whose transaction the records of a decision belong to."""
+    """Transactional producer of a decision's records."""
 
     producer_id: int
     producer_epoch: int
 
 
-class Decision(NamedTuple, Generic[R]):
-    """What comes of a request or an event.
+class CoordinatorResult(NamedTuple, Generic[R]):
+    """Result of a request or an event.
 
-    `event` comes back through `Shard.written` once the records are committed or have failed.
-    `divisible`: the records may be cut into batches anywhere (expiry).
-    `producer`: the records are part of its transaction; they go in a batch of their own.
+    `event` is passed to `Shard.written` once the records are committed or have failed. `divisible`: the
+    records may be split into batches anywhere (expiry). `producer`: the records are part of its transaction;
+    they go in a batch of their own.
     """
 
     response: R | Literal[Later.LATER]
-    records: tuple[Record, ...] = ()
+    records: tuple[CoordinatorRecord, ...] = ()
     effects: tuple[Effect, ...] = ()
     event: Hashable | None = None
     divisible: bool = False
     producer: Producer | None = None
 
 
-Outcome: TypeAlias = Decision[None]
-"""A decision nobody waits for."""
+Outcome: TypeAlias = CoordinatorResult[None]
+"""A decision without a response."""
 
-NOTHING: Final[Outcome] = Decision(None)
+NOTHING: Final[Outcome] = CoordinatorResult(None)
 
 
 class Shard(Protocol):
-    """The state of one partition of a coordinator's topic. Times are ms of the wall clock."""
+    """State of one partition of a coordinator's topic. Times are wall-clock ms."""
 
     @property
     def journal(self) -> Journal: ...
@@ -117,39 +118,39 @@ class Shard(Protocol):
     def replay(
         self, offset: int, key: bytes, value: bytes | None, producer_id: int = -1, producer_epoch: int = -1
     ) -> None:
-        """Change the state as one record says; the journal is at `offset` already.
+        """Apply one record to the state; the journal is at `offset` already.
 
         Raises CorruptionError for a record that does not parse. A record of an unknown type changes nothing.
         """
 
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        """A transaction ended; the journal is at its marker's offset."""
+        """Apply the end of a transaction; the journal is at its marker's offset."""
 
     def loaded(self, now_ms: int) -> Iterable[Effect]:
-        """All of the log was replayed: the timers of what it says. Called once, and gone through over many
-        turns, in which nothing is replayed."""
+        """Return the timers of the state, once all of the log is replayed. Called once; its result is
+        iterated over many turns, in which nothing is replayed."""
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
-        """The timer of this name is due. One for something that is gone decides nothing."""
+        """Handle a due timer. One for something that is gone decides nothing."""
 
     def worked(self, name: Hashable, result: object, now_ms: int) -> Outcome:
-        """The work of this name is done."""
+        """Handle the result of the work of this name."""
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
-        """The records of a decision with this event are committed, or failed with this error."""
+        """Handle the commit or failure of a decision's records; `event` is the decision's."""
 
     def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...], now_ms: int) -> Outcome:
-        """Topics of these names were made, grew or went; those of the ids in `deleted` are gone for good."""
+        """Handle topics that were created, grew or were deleted; `deleted` has the ids of deleted ones."""
 
     def unloaded(self) -> None:
-        """The partition is led elsewhere: nothing of this is asked for any more. Every ticket that waits is
-        answered NOT_COORDINATOR by the runtime."""
+        """Drop the shard: this node no longer leads the partition. The runtime answers each waiting ticket
+        with NOT_COORDINATOR."""
 
 
 S = TypeVar("S", bound=Shard)
 
-Decide: TypeAlias = Callable[[S, int, int], Decision[R]]
-"""``decide(shard, ticket, now_ms)``; the ticket is for a `Reply`, should the decision be `LATER`."""
+Decide: TypeAlias = Callable[[S, int, int], CoordinatorResult[R]]
+"""``decide(shard, ticket, now_ms)``; the ticket is for a `DeferredReply` if the decision is `LATER`."""
 
-Look: TypeAlias = Callable[[S, int], R]
-"""``look(shard, now_ms)``: reads what is committed, and nothing newer (`Timeline.committed`)."""
+Query: TypeAlias = Callable[[S, int], R]
+"""``query(shard, now_ms)``: reads the committed state only (`Timeline.committed`)."""

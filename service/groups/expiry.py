@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from service.base.steps import Steps
 from service.base.types import NO_TIMESTAMP
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.group import Group
 from service.groups.offsets import Offsets, Place, Position
@@ -77,7 +77,7 @@ class Expiry:
             found += _pieces(group_id, places)
         return tuple(found)
 
-    def decide(self, piece: Piece) -> list[Record]:
+    def decide(self, piece: Piece) -> list[CoordinatorRecord]:
         """The tombstones of what is still to go, the group's among them if nothing of it is left then."""
         group = self._look(piece.group_id)
         if group is None:
@@ -135,7 +135,7 @@ class Deletion:
                     found.append(Piece(group_id, (place,)))
         return tuple(found)
 
-    def decide(self, piece: Piece) -> list[Record]:
+    def decide(self, piece: Piece) -> list[CoordinatorRecord]:
         """The tombstones of what is still to go."""
         gone = []
         for place in piece.places:

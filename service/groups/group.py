@@ -12,7 +12,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.coordinator.shard import Decision, Effect, Outcome, Record
+from service.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.requests import Client
 
 CheckPartition: TypeAlias = Callable[[str, UUID | None, int], None]
@@ -63,7 +63,7 @@ class Group(Protocol):
         does not.
         """
 
-    def tombstones(self) -> tuple[Record, ...]:
+    def tombstones(self) -> tuple[CoordinatorRecord, ...]:
         """The records that end the group, without its offsets."""
 
 
@@ -81,20 +81,20 @@ class ModernGroups(Protocol):
 
     def join(
         self, group_id: str, group: Any, request: Any, client: Client, ticket: int, fresh_id: str, now_ms: int
-    ) -> Decision[Any]:
+    ) -> CoordinatorResult[Any]:
         """A JoinGroup to a consumer group that is not empty."""
 
     def sync(
         self, group_id: str, group: Any, request: Any, client: Client, ticket: int, now_ms: int
-    ) -> Decision[Any]: ...
+    ) -> CoordinatorResult[Any]: ...
 
     def classic_heartbeat(
         self, group_id: str, group: Any, request: Any, client: Client, now_ms: int
-    ) -> Decision[Any]: ...
+    ) -> CoordinatorResult[Any]: ...
 
     def leave(
         self, group_id: str, group: Any, request: Any, client: Client, ticket: int, now_ms: int
-    ) -> Decision[Any]: ...
+    ) -> CoordinatorResult[Any]: ...
 
     def loaded(self, group_id: str, group: Any, now_ms: int) -> tuple[Effect, ...]: ...
 

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.timeline import Journal
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import NOTHING, Decision, Effect, Outcome, Record
+from service.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.members import Member as RoundMember
 from service.groups.classic.round import Phase, Round
@@ -146,11 +146,11 @@ class GroupMigration:
             return NOTHING
         group = self._context.groups.get(event.group_id)
         if isinstance(group, ClassicGroup):
-            return Decision(None, effects=self._classics.loaded(event.group_id, group, now_ms))
+            return CoordinatorResult(None, effects=self._classics.loaded(event.group_id, group, now_ms))
         effects = self._classics.abandon(event.group_id, error, now_ms)
         if isinstance(group, ConsumerGroup):
             effects = (*effects, *sessions(self._context, group, now_ms))
-        return Decision(None, effects=effects)
+        return CoordinatorResult(None, effects=effects)
 
     def _may_downgrade(self, size: int) -> bool:
         config = self._context.config()
@@ -188,7 +188,7 @@ def _cannot_upgrade(group_id: str, reason: str) -> RequestError:
 
 def _as_consumer_group(
     group_id: str, this: Round, classic: ClassicGroup, topics: TopicsView
-) -> tuple[Record, ...]:
+) -> tuple[CoordinatorRecord, ...]:
     """A member's assignment is that of the log: what the round under way will give is not known."""
     members: list[Member] = []
     targets: list[Partitions] = []

@@ -19,7 +19,7 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.base.types import NO_TIMESTAMP
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.config import GroupsConfig
 from service.groups.group import Group
@@ -117,7 +117,7 @@ def _merged(
 class Commit(NamedTuple):
     """What a commit writes, and its answer."""
 
-    records: tuple[Record, ...]
+    records: tuple[CoordinatorRecord, ...]
     response: OffsetCommitResponse
 
 
@@ -138,7 +138,7 @@ def commit(
         raise RequestError(ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation)
     expire_ms = NO_TIMESTAMP if request.retention_time == -1 else now_ms + request.retention_time
     is_short = expire_ms == NO_TIMESTAMP
-    writes: list[Record] = []
+    writes: list[CoordinatorRecord] = []
     answers: list[CommittedTopic] = []
     for topic in request.topics:
         prefix = records.offset_key_prefix(request.group_id, topic.name)
@@ -160,7 +160,7 @@ def commit(
                 raw = records.offset_value(
                     OffsetValue(offset, leader_epoch, metadata, now_ms, expire_ms, topic.topic_id)
                 )
-            writes.append(Record(prefix + index.to_bytes(4, "big"), raw))
+            writes.append(CoordinatorRecord(prefix + index.to_bytes(4, "big"), raw))
         answers.append(CommittedTopic(topic.name, topic.topic_id, tuple(told)))
     return Commit(tuple(writes), OffsetCommitResponse(tuple(answers)))
 
@@ -362,12 +362,12 @@ def known_delete(request: Any, topics: TopicsView) -> KnownDelete:
 
 def delete(
     request: KnownDelete, group: Group | None, offsets: Offsets
-) -> tuple[tuple[Record, ...], OffsetDeleteResponse]:
+) -> tuple[tuple[CoordinatorRecord, ...], OffsetDeleteResponse]:
     """Raises GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP."""
     if group is None:
         raise RequestError(ErrorCode.group_id_not_found)
     group.check_offset_delete()
-    tombstones: list[Record] = []
+    tombstones: list[CoordinatorRecord] = []
     answers: list[DeletedTopic] = []
     for topic in request.topics:
         subscribed = group.is_subscribed_to(topic.name)
@@ -384,7 +384,7 @@ def delete(
     return tuple(tombstones), OffsetDeleteResponse(topics=tuple(answers))
 
 
-def delete_most(group_id: str, offsets: Offsets, most: int) -> list[Record]:
+def delete_most(group_id: str, offsets: Offsets, most: int) -> list[CoordinatorRecord]:
     """The tombstones of what a group has committed, in transactions that have not ended, too; `most` of
     them where there are that many or more.
     """

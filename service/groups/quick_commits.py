@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from service.coordinator.batching import RECORD_OVERHEAD
-from service.coordinator.ports import Topic, TopicsView
+from service.coordinator.ports import CoordinatorTopic, TopicsView
 from service.coordinator.shard import Effect, Schedule
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.rebalance import SESSION
@@ -106,7 +106,7 @@ class PlainCommit:
     __slots__ = ("_commit_ms", "_group_id", "_offsets", "_packed", "_plain", "_topics", "count", "size")
 
     def __init__(
-        self, plain: Plain, topics: list[tuple[Topic, bytes]], offsets: Offsets, commit_ms: int
+        self, plain: Plain, topics: list[tuple[CoordinatorTopic, bytes]], offsets: Offsets, commit_ms: int
     ) -> None:
         """`topics`: each topic of the request, and what the keys of its records begin with."""
         self._plain: Plain | None = plain
@@ -161,7 +161,7 @@ def decide(
     effects = _taken_from(plain, shard, now_ms)
     if effects is None:
         return None
-    known: list[tuple[Topic, bytes]] = []
+    known: list[tuple[CoordinatorTopic, bytes]] = []
     count = metadata = 0
     for number in range(plain.topics):
         at, size, partitions, greatest, room = _topics[number * TOPIC_FIELDS : (number + 1) * TOPIC_FIELDS]
@@ -178,7 +178,7 @@ def decide(
     return PlainCommit(plain, known, shard.offsets, now_ms), effects
 
 
-def _topic(plain: Plain, at: int, size: int, topics: TopicsView) -> Topic | None:
+def _topic(plain: Plain, at: int, size: int, topics: TopicsView) -> CoordinatorTopic | None:
     raw = plain.frame[at : at + size]
     if plain.version >= TOPIC_IDS_FROM:
         return topics.by_id(uuid_from_bytes(bytes(raw)))

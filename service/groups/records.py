@@ -32,7 +32,7 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_LEADER_EPOCH, NO_TIMESTAMP
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.wire import primitives as p
 from service.wire.errors import MalformedMessage
 from service.wire.primitives import Cursor
@@ -226,14 +226,14 @@ def _member(cursor: Cursor, version: int) -> MemberValue:
     )
 
 
-def encode_offset(key: OffsetKey, value: OffsetValue) -> Record:
+def encode_offset(key: OffsetKey, value: OffsetValue) -> CoordinatorRecord:
     """The record of a commit. Raises `ValueError` for a string that no version can carry."""
-    return Record(offset_key(key.group, key.topic, key.partition), offset_value(value))
+    return CoordinatorRecord(offset_key(key.group, key.topic, key.partition), offset_value(value))
 
 
-def offset_tombstone(key: OffsetKey) -> Record:
+def offset_tombstone(key: OffsetKey) -> CoordinatorRecord:
     """The record of an offset that is no more."""
-    return Record(offset_key(key.group, key.topic, key.partition), None)
+    return CoordinatorRecord(offset_key(key.group, key.topic, key.partition), None)
 
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -272,7 +272,7 @@ def short_offset_value(offset: int, leader_epoch: int, end: bytes) -> bytes:
     return _OFFSET_HEAD.pack(NEWEST_OFFSET_VERSION, offset, leader_epoch) + end
 
 
-def encode_group(key: GroupKey, value: GroupValue) -> Record:
+def encode_group(key: GroupKey, value: GroupValue) -> CoordinatorRecord:
     """The record of a group's state. Raises `ValueError` for a string that it cannot carry."""
     out = bytearray(_I16.pack(WRITTEN_GROUP_VERSION))
     _write_short(out, value.protocol_type)
@@ -288,12 +288,12 @@ def encode_group(key: GroupKey, value: GroupValue) -> Record:
         out += _I32.pack(member.rebalance_timeout_ms) + _I32.pack(member.session_timeout_ms)
         p.write_bytes(out, member.subscription)
         p.write_bytes(out, member.assignment)
-    return Record(_group_key(key.group), bytes(out))
+    return CoordinatorRecord(_group_key(key.group), bytes(out))
 
 
-def group_tombstone(group: str) -> Record:
+def group_tombstone(group: str) -> CoordinatorRecord:
     """The record of a classic group that is no more."""
-    return Record(_group_key(group), None)
+    return CoordinatorRecord(_group_key(group), None)
 
 
 def _group_key(group: str) -> bytes:

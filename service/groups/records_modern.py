@@ -26,7 +26,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 from service.base.errors import CorruptionError, UnknownVersion
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.wire.errors import MalformedMessage
 from service.wire.primitives import (
     Cursor,
@@ -378,12 +378,12 @@ def _read_nullable_int32s(cursor: Cursor) -> tuple[int, ...] | None:
 # Writing.
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> Record:
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     """Type 3."""
     return _record(EpochKey(group_id), EpochValue(epoch=epoch, metadata_hash=metadata_hash))
 
 
-def member_record(group_id: str, member_id: str, value: MemberValue) -> Record:
+def member_record(group_id: str, member_id: str, value: MemberValue) -> CoordinatorRecord:
     """Type 5. Whoever is not classic says so: Kafka reads the absent field as one of defaults."""
     out = bytearray(_VERSION)
     write_nullable_compact_string(out, value.instance_id)
@@ -400,7 +400,7 @@ def member_record(group_id: str, member_id: str, value: MemberValue) -> Record:
     out += b"\x01\x00"
     write_uvarint(out, len(classic))
     out += classic
-    return Record(encode_key(MemberKey(group_id, member_id)), bytes(out))
+    return CoordinatorRecord(encode_key(MemberKey(group_id, member_id)), bytes(out))
 
 
 def _classic(metadata: ClassicMemberMetadata | None) -> bytearray:
@@ -417,13 +417,13 @@ def _classic(metadata: ClassicMemberMetadata | None) -> bytearray:
     return out
 
 
-def target_epoch_record(group_id: str, epoch: int, timestamp: int) -> Record:
+def target_epoch_record(group_id: str, epoch: int, timestamp: int) -> CoordinatorRecord:
     """Type 6."""
     value = TargetEpochValue(assignment_epoch=epoch, assignment_timestamp=timestamp)
     return _record(TargetEpochKey(group_id), value)
 
 
-def target_record(group_id: str, member_id: str, partitions: Partitions) -> Record:
+def target_record(group_id: str, member_id: str, partitions: Partitions) -> CoordinatorRecord:
     """Type 7."""
     out = bytearray(_VERSION)
     write_uvarint(out, len(partitions) + 1)
@@ -432,28 +432,30 @@ def target_record(group_id: str, member_id: str, partitions: Partitions) -> Reco
         _write_int32s(out, numbers)
         out.append(0)
     out.append(0)
-    return Record(encode_key(TargetKey(group_id, member_id)), bytes(out))
+    return CoordinatorRecord(encode_key(TargetKey(group_id, member_id)), bytes(out))
 
 
-def current_record(group_id: str, member_id: str, value: CurrentValue) -> Record:
+def current_record(group_id: str, member_id: str, value: CurrentValue) -> CoordinatorRecord:
     """Type 8."""
     out = bytearray(_VERSION)
     out += _CURRENT.pack(value.member_epoch, value.previous_member_epoch, value.state)
     _write_owned(out, value.assigned)
     _write_owned(out, value.pending_revocation)
     out.append(0)
-    return Record(encode_key(CurrentKey(group_id, member_id)), bytes(out))
+    return CoordinatorRecord(encode_key(CurrentKey(group_id, member_id)), bytes(out))
 
 
-def regex_record(group_id: str, regex: str, topics: Iterable[str], version: int, timestamp: int) -> Record:
+def regex_record(
+    group_id: str, regex: str, topics: Iterable[str], version: int, timestamp: int
+) -> CoordinatorRecord:
     """Type 16."""
     value = RegexValue(topics=tuple(sorted(topics)), version=version, timestamp=timestamp)
     return _record(RegexKey(group_id, regex), value)
 
 
-def tombstone(key: ModernKey) -> Record:
+def tombstone(key: ModernKey) -> CoordinatorRecord:
     """The record that ends what `key` stands for."""
-    return Record(encode_key(key), None)
+    return CoordinatorRecord(encode_key(key), None)
 
 
 def encode_key(key: ModernKey) -> bytes:
@@ -484,10 +486,10 @@ def _codec(kind: type[Any]) -> Codec:
     return codec
 
 
-def _record(key: ModernKey, value: ModernValue) -> Record:
+def _record(key: ModernKey, value: ModernValue) -> CoordinatorRecord:
     out = bytearray(_VERSION)
     _codec(type(value)).write(out, value)
-    return Record(encode_key(key), bytes(out))
+    return CoordinatorRecord(encode_key(key), bytes(out))
 
 
 def _write_int32s(out: bytearray, numbers: Iterable[int]) -> None:

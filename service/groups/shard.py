@@ -18,7 +18,15 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import NOTHING, Decision, Effect, Outcome, Record, Schedule, Work
+from service.coordinator.shard import (
+    NOTHING,
+    BackgroundWork,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Effect,
+    Outcome,
+    Schedule,
+)
 from service.groups import admin, offset_commits, records
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
 from service.groups.classic.look import ClassicLook
@@ -158,7 +166,7 @@ class GroupShard:
 
     def join_group(
         self, request: Any, client: Client, ticket: int, fresh_id: str, now_ms: int
-    ) -> Decision[Any]:
+    ) -> CoordinatorResult[Any]:
         """`fresh_id`: a new UUID as text, in case a member needs one."""
         group_id = request.group_id
         group = self.groups.get(group_id)
@@ -168,18 +176,18 @@ class GroupShard:
         if not there.is_empty:
             return self.modern.join(group_id, group, request, client, ticket, fresh_id, now_ms)
         if request.member_id != NO_MEMBER:
-            return Decision(JoinGroupResponse(ErrorCode.unknown_member_id, request.member_id))
+            return CoordinatorResult(JoinGroupResponse(ErrorCode.unknown_member_id, request.member_id))
         return self.classic.join(request, client, ticket, fresh_id, now_ms, there.tombstones())
 
-    def sync_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> Decision[Any]:
+    def sync_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> CoordinatorResult[Any]:
         group = self.groups.get(request.group_id)
         if group is None:
-            return Decision(SyncGroupResponse(ErrorCode.unknown_member_id))
+            return CoordinatorResult(SyncGroupResponse(ErrorCode.unknown_member_id))
         if isinstance(group, ClassicGroup):
             return self.classic.sync(request, ticket, now_ms)
         return self.modern.sync(request.group_id, group, request, client, ticket, now_ms)
 
-    def heartbeat(self, request: Any, client: Client, now_ms: int) -> Decision[Any]:
+    def heartbeat(self, request: Any, client: Client, now_ms: int) -> CoordinatorResult[Any]:
         """A classic member's. Raises `RequestError`."""
         group = self.groups.get(request.group_id)
         if group is None:
@@ -188,17 +196,19 @@ class GroupShard:
             return self.classic.heartbeat(request, now_ms)
         return self.modern.classic_heartbeat(request.group_id, group, request, client, now_ms)
 
-    def leave_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> Decision[Any]:
+    def leave_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> CoordinatorResult[Any]:
         group = self.groups.get(request.group_id)
         if group is None:
-            return Decision(left_by_nobody(request))
+            return CoordinatorResult(left_by_nobody(request))
         if isinstance(group, ClassicGroup):
             return self.classic.leave(request, now_ms)
         return self.modern.leave(request.group_id, group, request, client, ticket, now_ms)
 
     # Offsets.
 
-    def commit_offsets(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Decision[Any]:
+    def commit_offsets(
+        self, request: OffsetCommitRequest, version: int, now_ms: int
+    ) -> CoordinatorResult[Any]:
         """Of topics and partitions that exist (`known_commit`). Raises `RequestError`."""
         config = self.config()
         group = self.look(request.group_id)
@@ -207,19 +217,19 @@ class GroupShard:
         effects: tuple[Effect, ...] = ()
         if group is not None and group.kind == "classic":
             effects = self.classic.is_alive(request.group_id, request.member_id, now_ms)
-        return Decision(commit.response, commit.records, effects)
+        return CoordinatorResult(commit.response, commit.records, effects)
 
     def fetch_offsets(self, request: OffsetFetchGroup) -> FetchedGroup:
         """A look at what is committed. Raises `RequestError`."""
         group = self.committed_look(request.group_id)
         return offset_commits.fetch(request, group, self.offsets, self.topics, stable=False)
 
-    def fetch_stable_offsets(self, request: OffsetFetchGroup) -> Decision[Any]:
+    def fetch_stable_offsets(self, request: OffsetFetchGroup) -> CoordinatorResult[Any]:
         """A decision that writes nothing, so it sees what is not committed yet, and waits for it. Raises
         `RequestError`.
         """
         group = self.look(request.group_id)
-        return Decision(offset_commits.fetch(request, group, self.offsets, self.topics, stable=True))
+        return CoordinatorResult(offset_commits.fetch(request, group, self.offsets, self.topics, stable=True))
 
     def fetch_all_offsets(self, request: OffsetFetchGroup) -> Steps[FetchedGroup]:
         """A look at all that is committed now; the steps change nothing, and see no change. Raises
@@ -228,16 +238,18 @@ class GroupShard:
         group = self.committed_look(request.group_id)
         return offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=False)
 
-    def fetch_all_stable_offsets(self, request: OffsetFetchGroup) -> Decision[Steps[FetchedGroup]]:
+    def fetch_all_stable_offsets(self, request: OffsetFetchGroup) -> CoordinatorResult[Steps[FetchedGroup]]:
         """As `fetch_stable_offsets`. Raises `RequestError`."""
         group = self.look(request.group_id)
-        return Decision(offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=True))
+        return CoordinatorResult(
+            offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=True)
+        )
 
-    def delete_offsets(self, request: KnownDelete) -> Decision[Any]:
+    def delete_offsets(self, request: KnownDelete) -> CoordinatorResult[Any]:
         """Raises `RequestError`."""
         tombstones, response = offset_commits.delete(request, self.look(request.group_id), self.offsets)
         self.metrics.offset_deletions += len(tombstones)
-        return Decision(response, tombstones)
+        return CoordinatorResult(response, tombstones)
 
     # Administration.
 
@@ -263,11 +275,11 @@ class GroupShard:
                 described.append(admin.not_described(group_id, there is not None, version))
         return described
 
-    def delete_groups(self, group_ids: Iterable[str]) -> Decision[tuple[DeletedGroup, ...]]:
+    def delete_groups(self, group_ids: Iterable[str]) -> CoordinatorResult[tuple[DeletedGroup, ...]]:
         """Groups and their offsets, of both kinds: answers of the first so many. The others are for the next
         decision, and so is the rest of a group that has very many offsets, which go before it does.
         """
-        writes: list[Record] = []
+        writes: list[CoordinatorRecord] = []
         answers: list[DeletedGroup] = []
         for group_id in group_ids:
             if len(writes) + len(answers) >= DELETED_AT_ONCE:
@@ -289,7 +301,7 @@ class GroupShard:
                 break
             writes += group.tombstones()
             answers.append(DeletedGroup(group_id))
-        return Decision(tuple(answers), tuple(writes))
+        return CoordinatorResult(tuple(answers), tuple(writes))
 
     def census(self) -> Steps[Counter[tuple[str, str]]]:
         """How many groups there are by kind and state. Groups come and go between the steps."""
@@ -322,7 +334,7 @@ class GroupShard:
             again = Schedule(
                 EXPIRY, now_ms + max(self.config().offsets_retention_check_interval_ms, _SCAN_MS)
             )
-            return Decision(None, effects=(Work(EXPIRY, expiry.scan(self.groups)), again))
+            return CoordinatorResult(None, effects=(BackgroundWork(EXPIRY, expiry.scan(self.groups)), again))
         if isinstance(name, TopicsDeleted):
             return self._forget_topics(name)
         outcome = self.classic.expired(name, now_ms)
@@ -339,11 +351,11 @@ class GroupShard:
         if event == EXPIRY:
             if error is None:
                 return NOTHING
-            return Decision(None, effects=(Schedule(EXPIRY, now_ms + EXPIRY_RETRY_MS),))
+            return CoordinatorResult(None, effects=(Schedule(EXPIRY, now_ms + EXPIRY_RETRY_MS),))
         if isinstance(event, TopicsDeleted):
             if error is None:
                 return NOTHING
-            return Decision(None, effects=(Schedule(event, now_ms + EXPIRY_RETRY_MS),))
+            return CoordinatorResult(None, effects=(Schedule(event, now_ms + EXPIRY_RETRY_MS),))
         outcome = self.classic.written(event, error, now_ms)
         return self.modern.written(event, error, now_ms) if outcome is None else outcome
 
@@ -373,23 +385,23 @@ class GroupShard:
         gone = [record for piece in now for record in expiry.decide(piece)]
         self.metrics.offset_expirations += len(gone)
         self.offsets.tidy()
-        after = Work(EXPIRY, _the_rest(later)) if later else self._next_expiry(now_ms)
+        after = BackgroundWork(EXPIRY, _the_rest(later)) if later else self._next_expiry(now_ms)
         if not gone:
-            return Decision(None, effects=(after,))
-        return Decision(None, tuple(gone), (after,), EXPIRY, divisible=True)
+            return CoordinatorResult(None, effects=(after,))
+        return CoordinatorResult(None, tuple(gone), (after,), EXPIRY, divisible=True)
 
     def _forget_topics(self, deleted: TopicsDeleted) -> Outcome:
         deletion = Deletion(self.offsets, self.topics, deleted.names)
-        return Decision(None, effects=(Work(deleted, deletion.scan()),))
+        return CoordinatorResult(None, effects=(BackgroundWork(deleted, deletion.scan()),))
 
     def _remove_deleted(self, deleted: TopicsDeleted, pieces: tuple[Piece, ...]) -> Outcome:
         now, later = first_pieces(pieces)
         deletion = Deletion(self.offsets, self.topics, deleted.names)
         gone = [record for piece in now for record in deletion.decide(piece)]
-        effects: tuple[Effect, ...] = (Work(deleted, _the_rest(later)),) if later else ()
+        effects: tuple[Effect, ...] = (BackgroundWork(deleted, _the_rest(later)),) if later else ()
         if not gone:
-            return Decision(None, effects=effects)
-        return Decision(None, tuple(gone), effects, deleted, divisible=True)
+            return CoordinatorResult(None, effects=effects)
+        return CoordinatorResult(None, tuple(gone), effects, deleted, divisible=True)
 
 
 def _the_rest(pieces: tuple[Piece, ...]) -> Steps[tuple[Piece, ...]]:

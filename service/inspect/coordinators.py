@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
-from service.coordinator.records import batches_of
+from service.coordinator.records import decode_batches
 from service.groups import records as classic
 from service.groups import records_modern as modern
 from service.groups.protocol import (
@@ -68,7 +68,7 @@ def _rows(header: BatchHeader, data: bytes) -> Iterator[Row]:
     if header.is_transactional or header.is_control:
         transaction = {"producer_id": header.producer_id, "producer_epoch": header.producer_epoch}
     if header.is_control:
-        marker = batches_of(data)[0].marker
+        marker = decode_batches(data)[0].marker
         kind = {True: "COMMIT", False: "ABORT", None: "control record"}[marker]
         yield {"offset": header.base_offset, "timestamp": header.max_timestamp, "type": kind, **transaction}
         return

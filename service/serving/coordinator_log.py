@@ -11,7 +11,7 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import Buffer
 from service.coordinator.ports import MarkListener
-from service.coordinator.records import StoredBatch, batches_of
+from service.coordinator.records import StoredBatch, decode_batches
 from service.hot.manager import LogManager
 from service.hot.segment import FileSlice
 from service.hot.state import LogOffline
@@ -112,7 +112,7 @@ class CoordinatorLog:
             data, ends = await self._logs.on_thread(_cut, part)
             start = 0
             for end in ends:
-                found += await self._logs.on_thread(batches_of, data[start:end])
+                found += await self._logs.on_thread(decode_batches, data[start:end])
                 start = end
             if start < len(data):
                 break

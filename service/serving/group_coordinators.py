@@ -24,11 +24,11 @@ from service.base.timers import Timers
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import BrokerConfig
-from service.coordinator.context import Context, RuntimeSettings
+from service.coordinator.context import RuntimeSettings, ShardContext
 from service.coordinator.metrics import RuntimeMetrics
-from service.coordinator.ports import Topic
-from service.coordinator.runtime import Runtime, State
-from service.coordinator.shard import Decide, Look
+from service.coordinator.ports import CoordinatorTopic
+from service.coordinator.runtime import CoordinatorState, Runtime
+from service.coordinator.shard import Decide, Query
 from service.groups.config import GroupsConfig
 from service.groups.consumer_config import ConsumerConfig, MigrationPolicy
 from service.groups.metrics import GroupMetrics
@@ -59,13 +59,13 @@ class ImageTopics:
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
-    def by_name(self, topic: str) -> Topic | None:
+    def by_name(self, topic: str) -> CoordinatorTopic | None:
         found = self._image().topics_by_name.get(topic)
-        return None if found is None else Topic(found.id, found.name, len(found.partitions))
+        return None if found is None else CoordinatorTopic(found.id, found.name, len(found.partitions))
 
-    def by_id(self, topic_id: UUID) -> Topic | None:
+    def by_id(self, topic_id: UUID) -> CoordinatorTopic | None:
         found = self._image().topics_by_id.get(topic_id)
-        return None if found is None else Topic(found.id, found.name, len(found.partitions))
+        return None if found is None else CoordinatorTopic(found.id, found.name, len(found.partitions))
 
     def names(self) -> Iterable[str]:
         return self._image().topics_by_name
@@ -126,7 +126,10 @@ class GroupCoordinators:
     def partition_states(self) -> Mapping[str, int]:
         """Partitions of `__consumer_offsets` that are led here, by what is true of them."""
         counts = self.runtime.states()
-        return {one.value: counts[one] for one in (State.LOADING, State.ACTIVE, State.FAILED)}
+        return {
+            one.value: counts[one]
+            for one in (CoordinatorState.LOADING, CoordinatorState.ACTIVE, CoordinatorState.FAILED)
+        }
 
     def offset_count(self) -> int:
         """Positions that are committed."""
@@ -200,7 +203,7 @@ class GroupCoordinators:
         except RequestError as e:
             return failed(e)
 
-    def active(self, group_id: str) -> Context[GroupShard] | None:
+    def active(self, group_id: str) -> ShardContext[GroupShard] | None:
         """Where the group's shard is at work now; None where `write` would have to say why it is not."""
         topic = self.internal.find(OFFSETS)
         if topic is None:
@@ -212,9 +215,9 @@ class GroupCoordinators:
         found = self.active(group_id)
         return sys.maxsize if found is None else found.max_batch_bytes
 
-    def read(self, group_id: str, look: Look[GroupShard, R]) -> R:
-        """What `look` finds in the committed state of the group's shard. Raises `RequestError`."""
-        return self.runtime.read(self.partition_of(group_id), look)
+    def read(self, group_id: str, query: Query[GroupShard, R]) -> R:
+        """What `query` finds in the committed state of the group's shard. Raises `RequestError`."""
+        return self.runtime.read(self.partition_of(group_id), query)
 
     # -- what the applier tells
 

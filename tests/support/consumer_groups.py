@@ -11,7 +11,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.shard import Decision
+from service.coordinator.shard import CoordinatorResult
 from service.groups.config import GroupsConfig
 from service.groups.consumer.describe import ConsumerLook
 from service.groups.consumer.group import ConsumerGroup, Member
@@ -32,7 +32,7 @@ class Leader(ShardLeader[GroupShard]):
 
     def __init__(self, make: Callable[[], GroupShard]) -> None:
         self._expiring: Hashable | None = None
-        self._expired: list[tuple[Decision[Any], Hashable]] = []
+        self._expired: list[tuple[CoordinatorResult[Any], Hashable]] = []
         super().__init__(make)
 
     def advance(self, ms: int) -> None:
@@ -46,13 +46,13 @@ class Leader(ShardLeader[GroupShard]):
             self._take(self.shard.expired(name, self.now_ms), None)
         self.now_ms = until
 
-    def _take(self, decision: Decision[Any], ticket: int | None) -> None:
+    def _take(self, decision: CoordinatorResult[Any], ticket: int | None) -> None:
         if self._expiring is not None:
             self._expired.append((decision, self._expiring))
             self._expiring = None
         super()._take(decision, ticket)
 
-    def _refuse(self, decision: Decision[Any], ticket: int | None, error: ErrorCode) -> None:
+    def _refuse(self, decision: CoordinatorResult[Any], ticket: int | None, error: ErrorCode) -> None:
         super()._refuse(decision, ticket, error)
         for other, name in self._expired:
             if other is decision:

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, RequestError
 from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import MarkListener, PartitionLog
-from service.coordinator.records import StoredBatch, batches_of
+from service.coordinator.records import StoredBatch, decode_batches
 from service.coordinator.shard import NOTHING, Effect, Outcome
 from service.records.batch import iter_headers, stamp
 from service.records.decode import iter_records
@@ -77,7 +77,7 @@ class ModelLog:
             ):
                 found += batch
         await asyncio.sleep(0.01)
-        return batches_of(found)
+        return decode_batches(found)
 
     def listen(self, listener: MarkListener | None) -> None:
         self.listener = listener

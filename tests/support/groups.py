@@ -11,8 +11,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.ports import Topic
-from service.coordinator.shard import NOTHING, Decision, Effect, Outcome
+from service.coordinator.ports import CoordinatorTopic
+from service.coordinator.shard import NOTHING, CoordinatorResult, Effect, Outcome
 from service.groups.config import GroupsConfig
 from service.groups.group import Group
 from service.groups.metrics import GroupMetrics
@@ -21,20 +21,20 @@ from service.groups.shard import GroupShard
 from tests.support.shards import ShardLeader
 
 
-class Topics(dict[str, Topic]):
+class Topics(dict[str, CoordinatorTopic]):
     """A `TopicsView`."""
 
-    def by_name(self, topic: str) -> Topic | None:
+    def by_name(self, topic: str) -> CoordinatorTopic | None:
         return self.get(topic)
 
-    def by_id(self, topic_id: UUID) -> Topic | None:
+    def by_id(self, topic_id: UUID) -> CoordinatorTopic | None:
         return next((topic for topic in self.values() if topic.topic_id == topic_id), None)
 
     def names(self) -> Iterable[str]:
         return tuple(self)
 
-    def make(self, name: str, partitions: int, number: int) -> Topic:
-        topic = self[name] = Topic(UUID(int=number), name, partitions)
+    def make(self, name: str, partitions: int, number: int) -> CoordinatorTopic:
+        topic = self[name] = CoordinatorTopic(UUID(int=number), name, partitions)
         return topic
 
 
@@ -50,7 +50,7 @@ class NoModernGroups:
     def replay(self, offset: int, kind: int, key: bytes, value: bytes | None) -> bool:
         return False
 
-    def join(self, *about: Any) -> Decision[Any]:
+    def join(self, *about: Any) -> CoordinatorResult[Any]:
         raise AssertionError(about)
 
     sync = classic_heartbeat = leave = join

@@ -13,13 +13,23 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import at_once
-from service.coordinator.shard import LATER, Cancel, Decision, Effect, Record, Reply, Schedule, Shard, Work
+from service.coordinator.shard import (
+    LATER,
+    BackgroundWork,
+    Cancel,
+    CoordinatorRecord,
+    CoordinatorResult,
+    DeferredReply,
+    Effect,
+    Schedule,
+    Shard,
+)
 
 S = TypeVar("S", bound=Shard)
 
 
 class Written(NamedTuple):
-    record: Record
+    record: CoordinatorRecord
     producer_id: int
 
 
@@ -31,7 +41,7 @@ class Marker(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    decision: Decision[Any]
+    decision: CoordinatorResult[Any]
     ticket: int | None
     end_offset: int
 
@@ -54,16 +64,16 @@ class ShardLeader(Generic[S]):
         """writes fail, with this error"""
         self.lagging = False
         """writes are not committed"""
-        self.long_work: list[Work] | None = None
+        self.long_work: list[BackgroundWork] | None = None
         """where there is a list, work waits there for `do_work`"""
         self._undecided: list[Undecided] = []
-        self._inbox: list[Callable[[], Decision[Any]]] = []
+        self._inbox: list[Callable[[], CoordinatorResult[Any]]] = []
         self._began_at = 0
         self._effects(self.shard.loaded(now_ms))
 
     # Asking.
 
-    def ask(self, decide: Callable[[S, int, int], Decision[Any]]) -> int:
+    def ask(self, decide: Callable[[S, int, int], CoordinatorResult[Any]]) -> int:
         """The ticket of the answer."""
         self.asked += 1
         ticket = self.asked
@@ -75,7 +85,7 @@ class ShardLeader(Generic[S]):
         self._take(decision, ticket)
         return ticket
 
-    def tell(self, decide: Callable[[S, int], Decision[Any]]) -> None:
+    def tell(self, decide: Callable[[S, int], CoordinatorResult[Any]]) -> None:
         self._take(decide(self.shard, self.now_ms), None)
 
     def waits(self, ticket: int) -> bool:
@@ -130,7 +140,7 @@ class ShardLeader(Generic[S]):
 
     # As the runtime does it.
 
-    def _take(self, decision: Decision[Any], ticket: int | None) -> None:
+    def _take(self, decision: CoordinatorResult[Any], ticket: int | None) -> None:
         base = len(self.log)
         producer_id = -1 if decision.producer is None else decision.producer.producer_id
         for n, record in enumerate(decision.records):
@@ -156,7 +166,7 @@ class ShardLeader(Generic[S]):
             if ticket is not None and decision.response is not LATER:
                 self._answer(ticket, decision.response)
             for effect in decision.effects:
-                if isinstance(effect, Reply):
+                if isinstance(effect, DeferredReply):
                     self._answer(effect.ticket, effect.response)
             self._tell(decision, None)
         self._settle()
@@ -170,15 +180,15 @@ class ShardLeader(Generic[S]):
             self._refuse(decision, ticket, error)
         self._settle()
 
-    def _refuse(self, decision: Decision[Any], ticket: int | None, error: ErrorCode) -> None:
+    def _refuse(self, decision: CoordinatorResult[Any], ticket: int | None, error: ErrorCode) -> None:
         if ticket is not None:
             self._answer(ticket, RequestError(error))
         for effect in decision.effects:
-            if isinstance(effect, Reply):
+            if isinstance(effect, DeferredReply):
                 self._answer(effect.ticket, RequestError(error))
         self._tell(decision, error)
 
-    def _tell(self, decision: Decision[Any], error: ErrorCode | None) -> None:
+    def _tell(self, decision: CoordinatorResult[Any], error: ErrorCode | None) -> None:
         if decision.event is not None:
             event = decision.event
             self._inbox.append(lambda: self.shard.written(event, error, self.now_ms))
@@ -194,12 +204,12 @@ class ShardLeader(Generic[S]):
                 self.timers[effect.name] = effect.due_ms
             elif isinstance(effect, Cancel):
                 self.timers.pop(effect.name, None)
-            elif isinstance(effect, Work) and self.long_work is not None:
+            elif isinstance(effect, BackgroundWork) and self.long_work is not None:
                 self.long_work.append(effect)
-            elif isinstance(effect, Work):
+            elif isinstance(effect, BackgroundWork):
                 self._inbox.append(lambda work=effect: self._work(work))  # type: ignore[misc]
 
-    def _work(self, work: Work) -> Decision[Any]:
+    def _work(self, work: BackgroundWork) -> CoordinatorResult[Any]:
         return self.shard.worked(work.name, at_once(work.steps), self.now_ms)
 
     def _answer(self, ticket: int, response: Any) -> None:

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.types import NO_TIMESTAMP
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, subscribed_topics
 from service.groups.records import GroupValue, MemberValue
@@ -50,7 +50,7 @@ class ClassicGroup:
             MappingProxyType(members) if members else NO_MEMBERS,
         )
 
-    def record(self, group_id: str) -> Record:
+    def record(self, group_id: str) -> CoordinatorRecord:
         """The record that says so."""
         value = GroupValue(
             self.protocol_type or "",

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.types import NO_TIMESTAMP
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.round import Phase, Round
@@ -110,7 +110,7 @@ class ClassicLook:
             return None if self._group.subscribed is None else commit_ms
         return None
 
-    def tombstones(self) -> tuple[Record, ...]:
+    def tombstones(self) -> tuple[CoordinatorRecord, ...]:
         return (records.group_tombstone(self._group_id),)
 
     def describe(self) -> DescribedGroup:

@@ -12,7 +12,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from service.coordinator.shard import Cancel, Decision, Effect, Record, Reply, Schedule
+from service.coordinator.shard import (
+    Cancel,
+    CoordinatorRecord,
+    CoordinatorResult,
+    DeferredReply,
+    Effect,
+    Schedule,
+)
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.members import Member, Protocols
 from service.groups.classic.round import MAY_PREPARE, Phase, Round
@@ -91,12 +98,12 @@ class Turn:
         self.config = config
         self.now_ms = now_ms
         self.effects: list[Effect] = []
-        self.records: list[Record] = []
+        self.records: list[CoordinatorRecord] = []
         self.event: Hashable | None = None
         self._opened: Round | None = None
 
-    def decision(self, response: R) -> Decision[R]:
-        return Decision(response, tuple(self.records), tuple(self.effects), self.event)
+    def decision(self, response: R) -> CoordinatorResult[R]:
+        return CoordinatorResult(response, tuple(self.records), tuple(self.effects), self.event)
 
     @property
     def round(self) -> Round:
@@ -120,7 +127,7 @@ class Turn:
 
     def reply(self, ticket: int | None, response: object) -> None:
         if ticket is not None:
-            self.effects.append(Reply(ticket, response))
+            self.effects.append(DeferredReply(ticket, response))
 
     def end_join(self, member: Member, error: ErrorCode, member_id: str | None = None) -> None:
         """A member that waits in the first half waits no more."""

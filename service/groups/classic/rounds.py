@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.timeline import Timeline
-from service.coordinator.shard import LATER, NOTHING, Decision, Effect, Outcome, Record
+from service.coordinator.shard import LATER, NOTHING, CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.classic import static
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
 from service.groups.classic.members import Member, Protocols, protocols_of
@@ -129,8 +129,8 @@ class ClassicGroups:
         ticket: int,
         fresh_id: str,
         now_ms: int,
-        instead_of: tuple[Record, ...] = (),
-    ) -> Decision[Any]:
+        instead_of: tuple[CoordinatorRecord, ...] = (),
+    ) -> CoordinatorResult[Any]:
         """`fresh_id` is a new UUID as text. `instead_of`: the tombstones of a group of another kind, which is
         empty and gives way to this one.
         """
@@ -172,7 +172,7 @@ class ClassicGroups:
 
     def _join_anew(
         self, turn: Turn, request: Any, client: Client, ticket: int, fresh_id: str
-    ) -> Decision[Any]:
+    ) -> CoordinatorResult[Any]:
         instance_id = request.group_instance_id
         if instance_id is not None:
             new_id = f"{instance_id}-{fresh_id}"
@@ -187,7 +187,9 @@ class ClassicGroups:
         turn.start_session(new_id, millis(request.session_timeout))
         return turn.decision(JoinGroupResponse(ErrorCode.member_id_required, new_id))
 
-    def _add(self, turn: Turn, request: Any, client: Client, ticket: int, member_id: str) -> Decision[Any]:
+    def _add(
+        self, turn: Turn, request: Any, client: Client, ticket: int, member_id: str
+    ) -> CoordinatorResult[Any]:
         this = turn.round
         member = Member(
             member_id,
@@ -211,7 +213,7 @@ class ClassicGroups:
 
     def _join_again(
         self, turn: Turn, request: Any, client: Client, ticket: int, protocols: Protocols
-    ) -> Decision[Any]:
+    ) -> CoordinatorResult[Any]:
         member_id, this = request.member_id, turn.round
         if member_id in turn.live.pending:
             if request.group_instance_id is not None:
@@ -244,11 +246,11 @@ class ClassicGroups:
 
     # SyncGroup, Heartbeat, LeaveGroup.
 
-    def sync(self, request: Any, ticket: int, now_ms: int) -> Decision[Any]:
+    def sync(self, request: Any, ticket: int, now_ms: int) -> CoordinatorResult[Any]:
         turn = self.turn(request.group_id, now_ms)
         refusal = _refused_sync(turn, request)
         if refusal is not None:
-            return Decision(SyncGroupResponse(refusal))
+            return CoordinatorResult(SyncGroupResponse(refusal))
         member_id = request.member_id
         turn.has_synced(member_id)
         if turn.phase is Phase.STABLE:
@@ -269,7 +271,7 @@ class ClassicGroups:
             this.assigning = True
         return turn.decision(LATER)
 
-    def heartbeat(self, request: Any, now_ms: int) -> Decision[Any]:
+    def heartbeat(self, request: Any, now_ms: int) -> CoordinatorResult[Any]:
         """Raises `RequestError` for a member that is none, or not of this generation."""
         turn = self.turn(request.group_id, now_ms)
         turn.check_member(request.member_id, request.group_instance_id)
@@ -282,7 +284,7 @@ class ClassicGroups:
         preparing = turn.phase is Phase.PREPARING
         return turn.decision(HeartbeatResponse(ErrorCode.rebalance_in_progress if preparing else NONE))
 
-    def leave(self, request: Any, now_ms: int) -> Decision[Any]:
+    def leave(self, request: Any, now_ms: int) -> CoordinatorResult[Any]:
         turn = self.turn(request.group_id, now_ms)
         members = tuple(
             LeftMember(who.member_id, who.group_instance_id, self._leave(turn, who))
@@ -403,8 +405,8 @@ def _session_ms(turn: Turn, member_id: str) -> int | None:
     return None if member is None else member.session_timeout_ms
 
 
-def _refused_join(error: ErrorCode, member_id: str) -> Decision[Any]:
-    return Decision(JoinGroupResponse(error, member_id))
+def _refused_join(error: ErrorCode, member_id: str) -> CoordinatorResult[Any]:
+    return CoordinatorResult(JoinGroupResponse(error, member_id))
 
 
 def _refused_sync(turn: Turn, request: Any) -> ErrorCode | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from service.coordinator.shard import LATER, Decision
+from service.coordinator.shard import LATER, CoordinatorResult
 from service.groups.classic.members import Member, protocols_of, select_protocol
 from service.groups.classic.rebalance import Returned, Turn
 from service.groups.classic.round import Phase
@@ -27,7 +27,7 @@ from service.wire.schema import millis
 
 def come_back(
     turn: Turn, request: Any, client: Client, ticket: int, old_id: str, new_id: str
-) -> Decision[Any]:
+) -> CoordinatorResult[Any]:
     """The instance that was `old_id` joins as `new_id`."""
     if turn.phase is Phase.STABLE:
         decision = _undisturbed(turn, request, client, old_id, new_id)
@@ -55,7 +55,9 @@ def come_back(
     return turn.decision(LATER)
 
 
-def _undisturbed(turn: Turn, request: Any, client: Client, old_id: str, new_id: str) -> Decision[Any] | None:
+def _undisturbed(
+    turn: Turn, request: Any, client: Client, old_id: str, new_id: str
+) -> CoordinatorResult[Any] | None:
     """None where the group's protocol would change."""
     group, protocols = turn.group, protocols_of(request)
     all_protocols = {member_id: m.protocols for member_id, m in turn.round.members.items()}

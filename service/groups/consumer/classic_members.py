@@ -15,7 +15,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.shard import Decision
+from service.coordinator.shard import CoordinatorResult
 from service.groups.consumer import membership, pipeline
 from service.groups.consumer.context import Context, TimerKind, Writing, cancel, schedule
 from service.groups.consumer.group import ConsumerGroup, Member, MemberState
@@ -52,16 +52,16 @@ class ClassicMembers:
 
     def join(
         self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int
-    ) -> Decision[JoinGroupResponse]:
+    ) -> CoordinatorResult[JoinGroupResponse]:
         """A JoinGroup. Every refusal is an answer, which names no member, and nothing is written."""
         try:
             return self._join(group, request, client, fresh_id, now_ms)
         except RequestError as e:
-            return Decision(JoinGroupResponse(e.code, NO_MEMBER))
+            return CoordinatorResult(JoinGroupResponse(e.code, NO_MEMBER))
 
     def _join(
         self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int
-    ) -> Decision[JoinGroupResponse]:
+    ) -> CoordinatorResult[JoinGroupResponse]:
         if self._context.config().migration_policy is MigrationPolicy.DISABLED:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
         is_new = request.member_id == NO_MEMBER
@@ -72,7 +72,7 @@ class ClassicMembers:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
         instance_id = request.group_instance_id
         if is_new and instance_id is None and client.version >= _MEMBER_ID_REQUIRED_FROM:
-            return Decision(JoinGroupResponse(ErrorCode.member_id_required, member_id))
+            return CoordinatorResult(JoinGroupResponse(ErrorCode.member_id_required, member_id))
         out = Writing()
         joins = is_new if instance_id is not None else True
         member = membership.admitted(group, membership.Comer(member_id, instance_id, joins), out)
@@ -91,7 +91,7 @@ class ClassicMembers:
         response = JoinGroupResponse(
             ErrorCode.none, updated.member_id, updated.epoch, CONSUMER_PROTOCOL, protocols[0][0]
         )
-        return Decision(response, tuple(out.records), tuple(out.effects), out.event)
+        return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
     def _write_join(self, joining: _Joining, now_ms: int, out: Writing) -> tuple[Member, bool]:
         """The member as it is then, and whether the group has turned classic with it."""
@@ -127,7 +127,7 @@ class ClassicMembers:
                 owned.append(TopicPartitions(topic.topic_id, numbers))
         return owned
 
-    def sync(self, group: ConsumerGroup, request: Any, now_ms: int) -> Decision[SyncGroupResponse]:
+    def sync(self, group: ConsumerGroup, request: Any, now_ms: int) -> CoordinatorResult[SyncGroupResponse]:
         """A SyncGroup: what the member may have by now."""
         out = Writing()
         try:
@@ -136,27 +136,29 @@ class ClassicMembers:
             self._check_protocol(member, request)
             if group.target_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
                 self._await_join(group, member, now_ms, out)
-                return Decision(
+                return CoordinatorResult(
                     SyncGroupResponse(ErrorCode.rebalance_in_progress), effects=tuple(out.effects)
                 )
             assignment = self._embedded(member)
         except RequestError as e:
-            return Decision(SyncGroupResponse(e.code))
+            return CoordinatorResult(SyncGroupResponse(e.code))
         due_ms = now_ms + member.classic.session_timeout_ms
         effects = (
             cancel(TimerKind.SYNC, group.group_id, member.member_id),
             schedule(TimerKind.SESSION, group.group_id, member.member_id, due_ms),
         )
         response = SyncGroupResponse(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
-        return Decision(response, effects=effects)
+        return CoordinatorResult(response, effects=effects)
 
-    def heartbeat(self, group: ConsumerGroup, request: Any, now_ms: int) -> Decision[HeartbeatResponse]:
+    def heartbeat(
+        self, group: ConsumerGroup, request: Any, now_ms: int
+    ) -> CoordinatorResult[HeartbeatResponse]:
         """A Heartbeat: REBALANCE_IN_PROGRESS where rejoining brings the member further."""
         out = Writing()
         try:
             member = self._classic_member(group, request)
         except RequestError as e:
-            return Decision(HeartbeatResponse(e.code))
+            return CoordinatorResult(HeartbeatResponse(e.code))
         assert member.classic is not None
         due_ms = now_ms + member.classic.session_timeout_ms
         out.effects.append(schedule(TimerKind.SESSION, group.group_id, member.member_id, due_ms))
@@ -168,9 +170,9 @@ class ClassicMembers:
         ):
             error = ErrorCode.rebalance_in_progress
             self._await_join(group, member, now_ms, out)
-        return Decision(HeartbeatResponse(error), effects=tuple(out.effects))
+        return CoordinatorResult(HeartbeatResponse(error), effects=tuple(out.effects))
 
-    def leave(self, group: ConsumerGroup, request: Any, now_ms: int) -> Decision[LeaveGroupResponse]:
+    def leave(self, group: ConsumerGroup, request: Any, now_ms: int) -> CoordinatorResult[LeaveGroupResponse]:
         """A LeaveGroup of one or several; members of KIP-848 may be sent away by it, too."""
         answers, leaving = [], {}
         for identity in request.members:
@@ -185,9 +187,9 @@ class ClassicMembers:
         try:
             membership.fence(self._context, self._migration, group, list(leaving.values()), now_ms, out)
         except RequestError as e:
-            return Decision(LeaveGroupResponse(e.code))
+            return CoordinatorResult(LeaveGroupResponse(e.code))
         response = LeaveGroupResponse(ErrorCode.none, tuple(answers))
-        return Decision(response, tuple(out.records), tuple(out.effects), out.event)
+        return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
     def _classic_member(self, group: ConsumerGroup, request: Any) -> Member:
         """Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""

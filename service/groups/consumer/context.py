@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import Cancel, Effect, Record, Schedule, Work
+from service.coordinator.shard import BackgroundWork, Cancel, CoordinatorRecord, Effect, Schedule
 from service.groups.consumer.group import ConsumerGroup
 from service.groups.consumer_config import (
     ASSIGNMENT_INTERVAL,
@@ -66,7 +66,7 @@ class Opened(NamedTuple):
     """
 
     group: ConsumerGroup
-    records: tuple[Record, ...] = ()
+    records: tuple[CoordinatorRecord, ...] = ()
     part: Callable[[], tuple[Effect, ...]] | None = None
     event: Hashable | None = None
 
@@ -74,7 +74,7 @@ class Opened(NamedTuple):
 class Turn(NamedTuple):
     """What turns a group classic."""
 
-    records: tuple[Record, ...]
+    records: tuple[CoordinatorRecord, ...]
     effects: tuple[Effect, ...]
     event: Hashable
 
@@ -153,12 +153,12 @@ class Writing:
     __slots__ = ("effects", "event", "records")
 
     def __init__(self, opened: Opened | None = None) -> None:
-        self.records: list[Record] = list(opened.records) if opened else []
+        self.records: list[CoordinatorRecord] = list(opened.records) if opened else []
         self.effects: list[Effect] = []
         self.event: Hashable | None = opened.event if opened else None
 
     def work(self, kind: WorkKind, group_id: str, steps: Any) -> None:
-        self.effects.append(Work(ConsumerWork(kind, group_id), steps))
+        self.effects.append(BackgroundWork(ConsumerWork(kind, group_id), steps))
 
     def turn(self, turn: Turn) -> None:
         """The group turns classic."""

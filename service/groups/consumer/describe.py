@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups.consumer.group import NO_PARTITIONS, ConsumerGroup, GroupState, Member
 from service.groups.consumer.membership import tombstones
 from service.groups.consumer.requests import (
@@ -139,7 +139,7 @@ class ConsumerLook:
     def expiry_base_ms(self, commit_ms: int) -> int | None:
         return commit_ms
 
-    def tombstones(self) -> tuple[Record, ...]:
+    def tombstones(self) -> tuple[CoordinatorRecord, ...]:
         return tombstones(self._group)
 
     def _member(self, member_id: str) -> Member | None:

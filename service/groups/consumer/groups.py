@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import NOTHING, Decision, Effect, Outcome
+from service.coordinator.shard import NOTHING, CoordinatorResult, Effect, Outcome
 from service.groups.classic.rounds import ClassicGroups
 from service.groups.consumer import membership, pipeline
 from service.groups.consumer.classic_members import ClassicMembers
@@ -75,7 +75,7 @@ class ConsumerGroups:
 
     def heartbeat(
         self, request: Any, client: Client, now_ms: int
-    ) -> Decision[ConsumerGroupHeartbeatResponse]:
+    ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat, to whatever group it names."""
         return heartbeat(self._context, self._migration, request, client, now_ms)
 
@@ -101,23 +101,23 @@ class ConsumerGroups:
         ticket: int,
         fresh_id: str,
         now_ms: int,
-    ) -> Decision[JoinGroupResponse]:
+    ) -> CoordinatorResult[JoinGroupResponse]:
         """A JoinGroup to a group that is not empty."""
         return self._classic_members.join(group, request, client, fresh_id, now_ms)
 
     def sync(
         self, group_id: str, group: ConsumerGroup, request: Any, client: Client, ticket: int, now_ms: int
-    ) -> Decision[SyncGroupResponse]:
+    ) -> CoordinatorResult[SyncGroupResponse]:
         return self._classic_members.sync(group, request, now_ms)
 
     def classic_heartbeat(
         self, group_id: str, group: ConsumerGroup, request: Any, client: Client, now_ms: int
-    ) -> Decision[HeartbeatResponse]:
+    ) -> CoordinatorResult[HeartbeatResponse]:
         return self._classic_members.heartbeat(group, request, now_ms)
 
     def leave(
         self, group_id: str, group: ConsumerGroup, request: Any, client: Client, ticket: int, now_ms: int
-    ) -> Decision[LeaveGroupResponse]:
+    ) -> CoordinatorResult[LeaveGroupResponse]:
         return self._classic_members.leave(group, request, now_ms)
 
     # Replay.
@@ -167,8 +167,8 @@ class ConsumerGroups:
             membership.fence(self._context, self._migration, group, [member], now_ms, out)
         except RequestError:
             # It was to turn the group classic, which cannot be: it stays until that can, or others come.
-            return Decision(None, effects=(schedule(name.kind, *name[1:], now_ms + _AGAIN_MS),))
-        return Decision(None, tuple(out.records), tuple(out.effects), out.event)
+            return CoordinatorResult(None, effects=(schedule(name.kind, *name[1:], now_ms + _AGAIN_MS),))
+        return CoordinatorResult(None, tuple(out.records), tuple(out.effects), out.event)
 
     def worked(self, name: Hashable, result: object, now_ms: int) -> Outcome:
         """Long work is done; what it was done for may be gone, or be another by now."""
@@ -185,7 +185,7 @@ class ConsumerGroups:
             out.event = RegexesWritten(name.group_id)
         elif name.kind is WorkKind.TARGET and isinstance(result, Made):
             pipeline.write_made_targets(self._context, group, result, now_ms, out)
-        return Decision(None, tuple(out.records), tuple(out.effects), out.event)
+        return CoordinatorResult(None, tuple(out.records), tuple(out.effects), out.event)
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
         if isinstance(event, RegexesWritten):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.base.errors import RequestError
-from service.coordinator.shard import Decision
+from service.coordinator.shard import CoordinatorResult
 from service.groups.consumer import membership, pipeline
 from service.groups.consumer.context import Context, Migration, Opened, TimerKind, Writing, schedule
 from service.groups.consumer.group import (
@@ -32,7 +32,7 @@ from service.groups.requests import Client
 
 def heartbeat(
     context: Context, migration: Migration, request: Any, client: Client, now_ms: int
-) -> Decision[ConsumerGroupHeartbeatResponse]:
+) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     """Every refusal is an answer with its error and message, and nothing is written."""
     try:
         check_heartbeat(request, client.version, context.config().assignors)
@@ -40,12 +40,12 @@ def heartbeat(
             return _leave(context, migration, request, now_ms)
         return _beat(context, migration, request, client, now_ms)
     except RequestError as e:
-        return Decision(ConsumerGroupHeartbeatResponse(e.code, e.message))
+        return CoordinatorResult(ConsumerGroupHeartbeatResponse(e.code, e.message))
 
 
 def _beat(
     context: Context, migration: Migration, request: Any, client: Client, now_ms: int
-) -> Decision[ConsumerGroupHeartbeatResponse]:
+) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     joins = request.member_epoch == JOINING_EPOCH
     opened = _opened(context, migration, request.group_id, now_ms) if joins else None
     group = opened.group if opened is not None else context.group(request.group_id)
@@ -74,7 +74,7 @@ def _beat(
         heartbeat_interval=context.heartbeat_interval_ms(group.group_id),
         assignment=_assignment(updated) if told else None,
     )
-    return Decision(response, tuple(out.records), tuple(out.effects), out.event)
+    return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
 
 def _opened(context: Context, migration: Migration, group_id: str, now_ms: int) -> Opened:
@@ -116,7 +116,7 @@ def _assignment(member: Member) -> HeartbeatAssignment:
 
 def _leave(
     context: Context, migration: Migration, request: Any, now_ms: int
-) -> Decision[ConsumerGroupHeartbeatResponse]:
+) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     group = context.group(request.group_id)
     member = membership.member_of(group, request.member_id, request.instance_id)
     out = Writing()
@@ -125,4 +125,4 @@ def _leave(
     else:
         membership.fence(context, migration, group, [member], now_ms, out)
     response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
-    return Decision(response, tuple(out.records), tuple(out.effects), out.event)
+    return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.shard import Cancel, Effect, Record
+from service.coordinator.shard import Cancel, CoordinatorRecord, Effect
 from service.groups.consumer.context import Context, Migration, TimerKind, Writing, cancel, schedule
 from service.groups.consumer.group import (
     AWAY_EPOCH,
@@ -227,7 +227,7 @@ def sessions(context: Context, group: ConsumerGroup, now_ms: int) -> tuple[Effec
     return tuple(effects)
 
 
-def _removal(group_id: str, member_id: str) -> list[Record]:
+def _removal(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     return [
         tombstone(CurrentKey(group_id, member_id)),
         tombstone(TargetKey(group_id, member_id)),
@@ -235,7 +235,7 @@ def _removal(group_id: str, member_id: str) -> list[Record]:
     ]
 
 
-def tombstones(group: ConsumerGroup, replaced: dict[str, str] | None = None) -> tuple[Record, ...]:
+def tombstones(group: ConsumerGroup, replaced: dict[str, str] | None = None) -> tuple[CoordinatorRecord, ...]:
     """The records that end a group; those of ids in `replaced` have become those of others."""
     group_id = group.group_id
     ids = [(replaced or {}).get(member_id, member_id) for member_id in group.members]

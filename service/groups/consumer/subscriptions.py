@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 
-from service.coordinator.ports import Topic, TopicsView
+from service.coordinator.ports import CoordinatorTopic, TopicsView
 from service.groups.consumer.group import ConsumerGroup, Member, Subscribers
 
 
@@ -72,7 +72,7 @@ def metadata_hash(names: Iterable[str], topics: TopicsView) -> int:
 
 
 @lru_cache(maxsize=1 << 16)
-def _topic_hash(topic: Topic) -> int:
+def _topic_hash(topic: CoordinatorTopic) -> int:
     digest = blake2b(topic.topic_id.bytes, digest_size=8)
     digest.update(topic.partitions.to_bytes(4, "big"))
     digest.update(topic.name.encode())

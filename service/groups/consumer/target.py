@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from service.base.steps import Steps
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform
 from service.groups.assignors.spec import Assignor, Topic, spec_of
@@ -58,7 +58,7 @@ class Made(NamedTuple):
 
     epoch: int
     targets: Mapping[str, Partitions]
-    records: tuple[Record, ...]
+    records: tuple[CoordinatorRecord, ...]
     subscriptions: Subscriptions = _NOBODY
     """what they were made of"""
 
@@ -133,6 +133,6 @@ def made(base: Basis) -> Steps[Made]:
     return Made(base.epoch, targets, tuple(records), base.subscriptions)
 
 
-def records_of(group_id: str, new: Made, now_ms: int) -> tuple[Record, ...]:
+def records_of(group_id: str, new: Made, now_ms: int) -> tuple[CoordinatorRecord, ...]:
     """Those that say them, and for which epoch they are."""
     return (*new.records, target_epoch_record(group_id, new.epoch, now_ms))

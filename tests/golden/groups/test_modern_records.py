@@ -15,7 +15,7 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.base.timeline import Journal
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups import records_modern as modern
 from service.groups.consumer.group import AWAY_EPOCH, ConsumerGroup, GroupState
 from service.groups.consumer.replay import apply
@@ -23,20 +23,20 @@ from service.groups.consumer.replay import apply
 ROWS = json.loads((Path(__file__).parent / "modern-records.json").read_text())
 
 
-def rows() -> list[Record]:
+def rows() -> list[CoordinatorRecord]:
     return [
-        Record(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
+        CoordinatorRecord(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
         for _, _, key, value in ROWS
     ]
 
 
-def parsed(record: Record) -> tuple[modern.ModernKey, modern.ModernValue | None]:
+def parsed(record: CoordinatorRecord) -> tuple[modern.ModernKey, modern.ModernValue | None]:
     key = modern.decode_key(record.key)
     assert key is not None
     return key, None if record.value is None else modern.decode_value(key, record.value)
 
 
-def written(key: modern.ModernKey, value: modern.ModernValue | None) -> Record:
+def written(key: modern.ModernKey, value: modern.ModernValue | None) -> CoordinatorRecord:
     match value:
         case None:
             return modern.tombstone(key)

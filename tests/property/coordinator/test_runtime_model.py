@@ -18,7 +18,7 @@ from service.base.timers import Timers
 from service.coordinator.batching import size_of
 from service.coordinator.context import RuntimeSettings
 from service.coordinator.runtime import Runtime
-from service.coordinator.shard import LATER, Decision, Record, Reply
+from service.coordinator.shard import LATER, CoordinatorRecord, CoordinatorResult, DeferredReply
 from service.records.builder import encode_record
 from tests.support.coordinators import DictShard, ModelLog, ModelLogs
 from tests.support.virtual_loop import VirtualLoop, run_virtually
@@ -27,7 +27,7 @@ from tests.support.virtual_loop import VirtualLoop, run_virtually
 class DictBlock:
     """A `Block` of a `DictShard`."""
 
-    def __init__(self, shard: DictShard, records: tuple[Record, ...]) -> None:
+    def __init__(self, shard: DictShard, records: tuple[CoordinatorRecord, ...]) -> None:
         self.shard = shard
         self.records = records
         self.count = len(records)
@@ -60,7 +60,7 @@ UNKNOWN = {ErrorCode.coordinator_not_available, ErrorCode.not_coordinator}
 class Asked:
     """One request, and what came of it."""
 
-    def __init__(self, world: World, kind: str, records: tuple[Record, ...]) -> None:
+    def __init__(self, world: World, kind: str, records: tuple[CoordinatorRecord, ...]) -> None:
         self.world = world
         self.kind = kind
         self.records = records
@@ -117,27 +117,29 @@ class World:
 
     # What a request can be
 
-    def _records(self, most: int = 3) -> tuple[Record, ...]:
+    def _records(self, most: int = 3) -> tuple[CoordinatorRecord, ...]:
         made = []
         for _ in range(self.random.randint(0, most)):
             self.number += 1
             gone = self.random.random() < 0.2
-            made.append(Record(self.random.choice(KEYS), None if gone else b"v%d" % self.number))
+            made.append(CoordinatorRecord(self.random.choice(KEYS), None if gone else b"v%d" % self.number))
         # A tombstone has no number: a value beside it tells that the batch is there.
         self.number += 1
-        return (*made, Record(b"n", b"v%d" % self.number))
+        return (*made, CoordinatorRecord(b"n", b"v%d" % self.number))
 
     def write(self, **more: Any) -> None:
         records = self._records()
         if self.random.random() < 0.05:
-            records = (Record(b"large", bytes(8000)),)
+            records = (CoordinatorRecord(b"large", bytes(8000)),)
         asked = self._new("write", records)
-        self._ask(asked, lambda shard, ticket, now: Decision("ok", records, event=len(self.asked), **more))
+        self._ask(
+            asked, lambda shard, ticket, now: CoordinatorResult("ok", records, event=len(self.asked), **more)
+        )
 
     def divisible(self) -> None:
-        records = tuple(Record(b"d%d" % n, bytes(900)) for n in range(9))
+        records = tuple(CoordinatorRecord(b"d%d" % n, bytes(900)) for n in range(9))
         asked = self._new("divisible", ())
-        self._ask(asked, lambda shard, ticket, now: Decision("ok", records, divisible=True))
+        self._ask(asked, lambda shard, ticket, now: CoordinatorResult("ok", records, divisible=True))
 
     def block(self) -> None:
         """What is written as bytes, where there is room for it; else as any write."""
@@ -156,9 +158,9 @@ class World:
         """A decision without records, which rests on what is not committed yet."""
         asked = self._new("look", ())
 
-        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> CoordinatorResult[str]:
             asked.observed_at = max((shard.changed_at[key] for key in shard.values), default=-1)
-            return Decision("ok")
+            return CoordinatorResult("ok")
 
         self._ask(asked, decide)
 
@@ -166,9 +168,9 @@ class World:
         """Answered by a later decision."""
         asked = self._new("join", ())
 
-        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> CoordinatorResult[str]:
             self.waiting.append((ticket, asked))
-            return Decision(LATER)
+            return CoordinatorResult(LATER)
 
         self._ask(asked, decide)
 
@@ -178,19 +180,21 @@ class World:
         records = self._records(1)
         asked = self._new("complete", records)
 
-        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> CoordinatorResult[str]:
             for _, one in waiting:
                 if one.future is not None and not one.future.done():
                     one.records = records
-            return Decision("ok", records, tuple(Reply(number, "ok") for number, _ in waiting))
+            return CoordinatorResult(
+                "ok", records, tuple(DeferredReply(number, "ok") for number, _ in waiting)
+            )
 
         self._ask(asked, decide)
 
     def refuse(self) -> None:
         bug = self.random.random() < 0.5
-        asked = self._new("refuse", (Record(b"never", b"never"),))
+        asked = self._new("refuse", (CoordinatorRecord(b"never", b"never"),))
 
-        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> CoordinatorResult[str]:
             if bug:
                 raise KeyError("a bug")
             raise RequestError(ErrorCode.illegal_generation)
@@ -198,11 +202,11 @@ class World:
         self._ask(asked, decide)
 
     def replay_bug(self) -> None:
-        records = (*self._records(), Record(b"bug", b"never"))
-        asked = self._new("replay_bug", (Record(b"bug", b"never"),))
-        self._ask(asked, lambda shard, ticket, now: Decision("ok", records))
+        records = (*self._records(), CoordinatorRecord(b"bug", b"never"))
+        asked = self._new("replay_bug", (CoordinatorRecord(b"bug", b"never"),))
+        self._ask(asked, lambda shard, ticket, now: CoordinatorResult("ok", records))
 
-    def _new(self, kind: str, records: tuple[Record, ...]) -> Asked:
+    def _new(self, kind: str, records: tuple[CoordinatorRecord, ...]) -> Asked:
         asked = Asked(self, kind, records)
         self.asked.append(asked)
         return asked

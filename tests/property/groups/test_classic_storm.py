@@ -23,7 +23,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.shard import Decision
+from service.coordinator.shard import CoordinatorResult
 from service.groups.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
 from service.groups.shard import GroupShard
 from tests.support.groups import Members, classic_shard
@@ -38,7 +38,7 @@ RETRIABLE = {E.not_coordinator, E.coordinator_not_available, E.coordinator_load_
 class Watched(ShardLeader[GroupShard]):
     """Sees to it that what is refused writes nothing."""
 
-    def ask(self, decide: Callable[[GroupShard, int, int], Decision[Any]]) -> int:
+    def ask(self, decide: Callable[[GroupShard, int, int], CoordinatorResult[Any]]) -> int:
         before = len(self.log)
         ticket = super().ask(decide)
         answer = self.answers.get(ticket)

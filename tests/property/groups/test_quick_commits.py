@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.coordinator.batching import OpenBatch, size_of
-from service.coordinator.shard import LATER, Decision
+from service.coordinator.shard import LATER, CoordinatorResult
 from service.groups import quick_commits
 from service.groups.offset_commits import known_commit
 from service.groups.shard import GroupShard
@@ -116,7 +116,7 @@ class Coordinator:
 
 def ordinary(
     of: Coordinator, header: RequestHeader, frame: bytes, now_ms: int, *, write: bool = False
-) -> tuple[Decision[Any], bytes] | None:
+) -> tuple[CoordinatorResult[Any], bytes] | None:
     """What the ordinary way decides and answers, where it takes everything there is; `write`: it is done."""
     version = header.api_version
     try:

@@ -17,18 +17,18 @@ from service.base.timers import Timers
 from service.coordinator.context import RuntimeSettings
 from service.coordinator.loading import load
 from service.coordinator.metrics import RuntimeMetrics
-from service.coordinator.runtime import Runtime, State
+from service.coordinator.runtime import CoordinatorState, Runtime
 from service.coordinator.shard import (
     LATER,
+    BackgroundWork,
     Cancel,
-    Decision,
+    CoordinatorRecord,
+    CoordinatorResult,
+    DeferredReply,
     Effect,
     Outcome,
     Producer,
-    Record,
-    Reply,
     Schedule,
-    Work,
 )
 from service.records.batch import Codec, iter_headers
 from service.records.builder import BatchBuilder, build_batch
@@ -67,12 +67,12 @@ class World:
         await self.loaded()
 
     async def loaded(self) -> None:
-        while self.runtime.states()[State.LOADING]:
+        while self.runtime.states()[CoordinatorState.LOADING]:
             await asyncio.sleep(0.01)
 
     def put(self, *keys: bytes, **more: Any) -> asyncio.Future[str]:
-        records = tuple(Record(key, b"value") for key in keys)
-        return self.runtime.write(0, lambda shard, ticket, now: Decision("ok", records, **more))
+        records = tuple(CoordinatorRecord(key, b"value") for key in keys)
+        return self.runtime.write(0, lambda shard, ticket, now: CoordinatorResult("ok", records, **more))
 
     async def error_of(self, asked: asyncio.Future[Any]) -> ErrorCode:
         with pytest.raises(RequestError) as caught:
@@ -137,7 +137,7 @@ def test_a_failed_append_reverts_everything_that_was_in_the_batch() -> None:
         await world.put(b"a")
         world.log.fails_with = StorageError("disk full")
         writes = [world.put(b"b", event="b"), world.put(b"c")]
-        look = world.runtime.write(0, lambda shard, ticket, now: Decision(len(shard.values)))
+        look = world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(len(shard.values)))
         asks: tuple[asyncio.Future[Any], ...] = (*writes, look)
         for asked in asks:
             assert await world.error_of(asked) is ErrorCode.not_coordinator
@@ -174,7 +174,7 @@ def test_reads_see_what_is_committed_and_looks_wait_for_what_they_saw() -> None:
         await world.lead()
         world.log.moves_at_once = False
         world.put(b"a")
-        look = world.runtime.write(0, lambda shard, ticket, now: Decision(len(shard.values)))
+        look = world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(len(shard.values)))
         await asyncio.sleep(0.1)
         assert world.runtime.read(0, lambda shard, now: dict(shard.values.committed_items())) == {}
         assert not look.done()
@@ -195,8 +195,10 @@ def test_states_from_election_to_resignation() -> None:
         await world.loaded()
         assert dict(world.shard.values.items()) == {b"b": b"2"}
         world.runtime.elected(0, 0)
-        assert world.runtime.states()[State.ACTIVE] == 1
-        waits: asyncio.Future[Any] = world.runtime.write(0, lambda shard, ticket, now: Decision(LATER))
+        assert world.runtime.states()[CoordinatorState.ACTIVE] == 1
+        waits: asyncio.Future[Any] = world.runtime.write(
+            0, lambda shard, ticket, now: CoordinatorResult(LATER)
+        )
         world.runtime.resigned(0, 1)
         assert await world.error_of(waits) is ErrorCode.not_coordinator
         assert world.shard.is_unloaded
@@ -235,7 +237,7 @@ def test_the_mark_may_lag_behind_what_is_loaded() -> None:
         world.log.commit(4)
         await world.lead()
         assert world.runtime.read(0, lambda shard, now: len(dict(shard.values.committed_items()))) == 4
-        look = world.runtime.write(0, lambda shard, ticket, now: Decision(len(shard.values)))
+        look = world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(len(shard.values)))
         await asyncio.sleep(0.1)
         assert not look.done()
         world.log.commit(10)
@@ -254,7 +256,7 @@ def test_a_log_that_cannot_be_read_leaves_the_shard_failed(damage: str) -> None:
         if damage == "offline":
             world.logs.missing.add(0)
         await world.lead()
-        assert world.runtime.states()[State.FAILED] == 1
+        assert world.runtime.states()[CoordinatorState.FAILED] == 1
         assert world.read_error() is ErrorCode.not_coordinator
         assert await world.error_of(world.put(b"x")) is ErrorCode.not_coordinator
         world.log.batches[0][:] = build_batch([(1, b"a", b"1")])
@@ -284,7 +286,7 @@ def test_timers_are_replaced_by_name_and_go_with_the_shard() -> None:
         now = world.loop.now_ms()
 
         def decide(*effects: Effect) -> asyncio.Future[None]:
-            return world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), effects))
+            return world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(None, (), effects))
 
         await decide(Schedule("a", now + 50), Schedule("b", now + 60), Schedule("c", now + 70))
         await decide(Schedule("a", now + 90), Cancel("b"))
@@ -309,12 +311,12 @@ def test_an_expiry_that_fails_is_tried_again() -> None:
 
         def expire(name: Hashable, now_ms: int) -> Outcome:
             times.append(now_ms)
-            return Decision(None, (Record(b"expired", b"1"),))
+            return CoordinatorResult(None, (CoordinatorRecord(b"expired", b"1"),))
 
         world.shard.on_expired = expire
         world.log.fails_with = StorageError("disk full")
         due = Schedule("a", world.loop.now_ms() + 50)
-        await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), (due,)))
+        await world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(None, (), (due,)))
         await asyncio.sleep(1.2)
         world.log.fails_with = None
         await asyncio.sleep(2)
@@ -329,7 +331,7 @@ def test_many_timers_of_one_moment_are_spread_over_turns() -> None:
     async def scenario(world: World) -> None:
         await world.lead()
         due = tuple(Schedule(n, world.loop.now_ms() + 50) for n in range(1000))
-        await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), due))
+        await world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(None, (), due))
         turns: list[int] = []
 
         def count() -> None:
@@ -340,7 +342,7 @@ def test_many_timers_of_one_moment_are_spread_over_turns() -> None:
         def fired(name: Hashable, now_ms: int) -> Outcome:
             if not turns:
                 count()
-            return Decision(None)
+            return CoordinatorResult(None)
 
         world.shard.on_expired = fired
         await asyncio.sleep(1)
@@ -362,8 +364,8 @@ def test_long_work_is_stepped_and_replaced_by_name() -> None:
             return name
 
         async def start(name: str, count: int) -> None:
-            effect = Work("assign", work(name, count))
-            await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), (effect,)))
+            effect = BackgroundWork("assign", work(name, count))
+            await world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(None, (), (effect,)))
 
         await start("old", 100)
         for _ in range(5):
@@ -392,8 +394,8 @@ def test_long_work_that_fails_has_its_timer_go_off_later(where: str) -> None:
             raise ValueError("a defect")
 
         world.shard.worked = worked  # type: ignore[method-assign]
-        effect = Work("assign", work())
-        await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), (effect,)))
+        effect = BackgroundWork("assign", work())
+        await world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(None, (), (effect,)))
         await asyncio.sleep(1)
         assert world.shard.fired == ["assign"]
 
@@ -408,8 +410,8 @@ def test_many_small_works_share_the_slice_of_a_turn() -> None:
             yield 1000
             return n
 
-        effects = tuple(Work(n, work(n)) for n in range(60))
-        await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), effects))
+        effects = tuple(BackgroundWork(n, work(n)) for n in range(60))
+        await world.runtime.write(0, lambda shard, ticket, now: CoordinatorResult(None, (), effects))
         done, turns = world.shard.worked_on, [0]
         while len(done) < 60:
             await asyncio.sleep(0)
@@ -424,7 +426,7 @@ def test_timers_after_a_load_are_set_over_many_turns_and_go_off_once_it_is_over(
         world.first_effects = tuple(Schedule(n, 0) for n in range(5000))
         world.runtime.elected(0, 0)
         turns = 0
-        while world.runtime.states()[State.LOADING]:
+        while world.runtime.states()[CoordinatorState.LOADING]:
             turns += 1
             assert not world.shards or not world.shard.fired
             await asyncio.sleep(0)
@@ -452,14 +454,14 @@ def test_replies_come_with_the_commit_of_the_decision_that_gives_them() -> None:
         world.log.moves_at_once = False
         tickets: list[int] = []
 
-        def join(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+        def join(shard: DictShard, ticket: int, now_ms: int) -> CoordinatorResult[str]:
             tickets.append(ticket)
-            return Decision(LATER)
+            return CoordinatorResult(LATER)
 
         joined = [world.runtime.write(0, join) for _ in range(3)]
-        replies = tuple(Reply(ticket, f"member {ticket}") for ticket in tickets)
-        refusal = Reply(tickets[2], RequestError(ErrorCode.group_max_size_reached))
-        done = world.put(b"generation", effects=(*replies[:2], refusal, Reply(tickets[0], "again")))
+        replies = tuple(DeferredReply(ticket, f"member {ticket}") for ticket in tickets)
+        refusal = DeferredReply(tickets[2], RequestError(ErrorCode.group_max_size_reached))
+        done = world.put(b"generation", effects=(*replies[:2], refusal, DeferredReply(tickets[0], "again")))
         await asyncio.sleep(0.1)
         assert not any(one.done() for one in joined)
         world.log.commit(1)
@@ -510,7 +512,10 @@ def test_a_timer_that_is_put_off_goes_off_once_and_then() -> None:
 
         def schedule(after_ms: int) -> None:
             world.runtime.write(
-                0, lambda shard, ticket, now: Decision("ok", (), (Schedule("session", now + after_ms),))
+                0,
+                lambda shard, ticket, now: CoordinatorResult(
+                    "ok", (), (Schedule("session", now + after_ms),)
+                ),
             )
 
         for _ in range(10):

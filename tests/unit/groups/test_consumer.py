@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.coordinator.shard import Record
+from service.coordinator.shard import CoordinatorRecord
 from service.groups import records_modern as modern
 from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
@@ -656,7 +656,7 @@ def test_a_log_with_the_metadata_of_older_brokers_is_rid_of_it() -> None:
     c = consumers()
     epoch = c.enter("a", "apples").member_epoch
     key = modern.PartitionMetadataKey("g")
-    c.leader.log.append(Written(Record(modern.encode_key(key), b"\0\0\1\0"), -1))
+    c.leader.log.append(Written(CoordinatorRecord(modern.encode_key(key), b"\0\0\1\0"), -1))
     c.leader.reload()
     assert c.world.group().has_partition_metadata
     c.says("a", epoch)

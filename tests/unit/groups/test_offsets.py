@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.steps import at_once
-from service.coordinator.shard import LATER, Decision, Later, Producer, Work
+from service.coordinator.shard import LATER, BackgroundWork, CoordinatorResult, Later, Producer
 from service.groups import offset_commits, records
 from service.groups.admin import Filter
 from service.groups.expiry import PIECE_PLACES
@@ -110,11 +110,11 @@ class Committers(Members):
             )
             for (topic, partition), offset in offsets.items()
         )
-        decision = Decision(None, writes, producer=Producer(producer_id, 0))
+        decision = CoordinatorResult(None, writes, producer=Producer(producer_id, 0))
         self.leader.tell(lambda *_: decision)
 
 
-def _answered(decision: Decision[Any], known: offset_commits.KnownDelete) -> Decision[Any]:
+def _answered(decision: CoordinatorResult[Any], known: offset_commits.KnownDelete) -> CoordinatorResult[Any]:
     assert decision.response is not LATER
     return decision._replace(response=known.answer(decision.response))
 
@@ -495,9 +495,11 @@ def test_an_end_that_is_not_written_is_tried_again() -> None:
 def test_offsets_end_although_a_scan_for_them_did_not() -> None:
     c = Committers(offsets_retention_minutes=1, offsets_retention_check_interval_ms=60_000)
     c.commit({("orders", 0): 5})
-    lost = [one for one in c.shard.expired(EXPIRY, c.leader.now_ms).effects if not isinstance(one, Work)]
+    lost = [
+        one for one in c.shard.expired(EXPIRY, c.leader.now_ms).effects if not isinstance(one, BackgroundWork)
+    ]
     c.leader.timers.clear()
-    c.leader.tell(lambda *_: Decision(None, effects=tuple(lost)))
+    c.leader.tell(lambda *_: CoordinatorResult(None, effects=tuple(lost)))
     c.leader.advance(600_000)
     assert c.offset("orders", 0) == -1
 
@@ -521,7 +523,7 @@ def test_what_goes_with_a_topic() -> None:
     c.commit({("orders", 2): 5}, group_id="h")
     c.transaction(7, {("orders", 2): 8})
     c.leader.tell(
-        lambda shard, now: Decision(
+        lambda shard, now: CoordinatorResult(
             None,
             (
                 records.encode_offset(

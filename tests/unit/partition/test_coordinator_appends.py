@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.purgatory import Purgatory
 from service.coordinator.batching import OpenBatch, size_of
-from service.coordinator.records import batches_of
-from service.coordinator.shard import Producer, Record
+from service.coordinator.records import decode_batches
+from service.coordinator.shard import CoordinatorRecord, Producer
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.partition.partition import Partition
@@ -33,7 +33,7 @@ def partition_of(directory: Path) -> Partition:
 
 
 def build(base_offset: int, *keys: bytes, producer: Producer | None = None) -> bytearray:
-    records = tuple(Record(key, b"value") for key in keys)
+    records = tuple(CoordinatorRecord(key, b"value") for key in keys)
     made = OpenBatch(base_offset, 0)
     made.add(records, size_of(records), START_MS)
     data = made.build(Codec.NONE, producer)
@@ -214,7 +214,7 @@ def test_all_of_the_log_is_read_and_what_is_in_it(tmp_path: Path) -> None:
     partition.append_records(build(2, b"t", producer=Producer(7, 1)), EPOCH, START_MS)
     partition.high_watermark = 1
     [found] = partition.read_to_end(0, 1 << 20).parts
-    stored = batches_of(found.read())
+    stored = decode_batches(found.read())
     assert [(one.base_offset, one.last_offset, one.producer_id, one.producer_epoch) for one in stored] == [
         (0, 1, -1, -1),
         (2, 2, 7, 1),
