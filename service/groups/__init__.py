@@ -1,5 +1,5 @@
-"""Consumer groups: their offsets, classic groups and those of KIP-848, as shards over `__consumer_offsets`.
+"""Consumer groups: offsets, classic groups and KIP-848 groups, as shards over `__consumer_offsets`.
 
-Owns what a group is and what its records say. All of it is pure: time, ids and topics come in as arguments.
-It must not know of connections, of the log, nor of how a decision becomes durable (`service/coordinator`).
+Defines what a group is and what its records mean. All of it is pure: time, ids and topics are arguments. It
+knows neither connections, nor the log, nor how a decision becomes durable (`service/coordinator`).
 """

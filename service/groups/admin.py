@@ -1,4 +1,4 @@
-"""ListGroups and DescribeGroups: which groups are named, and how one that is not there is told. [P]"""
+"""ListGroups and DescribeGroups: filters, and responses for groups that are not described. [P]"""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _NAME_US: Final = 1
 
 
 class Filter(NamedTuple):
-    """States and kinds in small letters; None takes all of them, and what no group can be is not kept."""
+    """States and kinds in lower case; None matches all. Names that no group can have are dropped."""
 
     states: frozenset[str] | None
     kinds: frozenset[str] | None
 
     @classmethod
     def of(cls, states: Sequence[str], kinds: Sequence[str]) -> Steps[Filter]:
-        """Read what a client wrote, which may be very much: of a state blanks do not count."""
+        """Read a client's filter, which may be very long; whitespace around a state is ignored."""
         found: tuple[set[str], set[str]] = (set(), set())
         for state in states:
             yield _NAME_US
@@ -55,7 +55,8 @@ class Filter(NamedTuple):
 
 
 def not_described(group_id: str, is_of_another_kind: bool, version: int) -> DescribedGroup:
-    """A group that is not there, or not classic: dead, and from version 6 on (KIP-1043) an error, too."""
+    """Return the response for a group that is missing or not classic: Dead, and an error from version 6 on
+    (KIP-1043)."""
     if version < 6:
         return DescribedGroup(group_id, DEAD)
     message = (

@@ -1,4 +1,4 @@
-"""What is told of groups to commands and to the console, in plain values. [P]"""
+"""Descriptions of groups for commands and the console, in plain values. [P]"""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CONSUMER: Final = "consumer"
 
 
 Partitions = tuple[tuple[str, tuple[int, ...]], ...]
-"""(topic, partitions) each."""
+"""(topic, partitions) pairs"""
 
 
 class GroupRow(NamedTuple):
-    """A group in the list of all. `node` coordinates it; `kind` is `CLASSIC`, `CONSUMER` or another."""
+    """A group in the list of all. `node` is its coordinator; `kind` is `CLASSIC`, `CONSUMER` or another."""
 
     group_id: str
     node: int
@@ -24,16 +24,16 @@ class GroupRow(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Groups, sorted by id, of all nodes that answered; `problems` says what is wrong with the others."""
+    """Groups of all nodes that answered, sorted by id; `problems` has the errors of the other nodes."""
 
     rows: tuple[GroupRow, ...]
     problems: tuple[str, ...] = ()
 
 
 class MemberInfo(NamedTuple):
-    """A member. `epoch` and `target` are those of KIP-848 groups; `is_classic`: it uses the classic protocol.
+    """A member. `epoch` and `target` exist in KIP-848 groups; `is_classic`: it uses the classic protocol.
 
-    `problem` says why what it is assigned is not known.
+    `problem`: why its assignment is not known.
     """
 
     member_id: str
@@ -51,7 +51,7 @@ class MemberInfo(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a group is with a partition. None: nothing committed, no such partition, or nobody has it."""
+    """Progress of a group in a partition. None: nothing committed, no such partition, or no member has it."""
 
     topic: str
     partition: int
@@ -65,9 +65,9 @@ class Position(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """One group. `protocol` is the assignor; epochs are those of KIP-848 groups.
+    """One group. `protocol` is the assignor; epochs exist in KIP-848 groups.
 
-    `positions` are sorted; `cut` more of them have not been looked up.
+    `positions` are sorted; `cut` is the number of positions that were left out.
     """
 
     row: GroupRow
@@ -80,13 +80,13 @@ class GroupInfo(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Of all partitions of which it is known."""
+        """Total lag of the partitions whose lag is known."""
         known = [one.lag for one in self.positions if one.lag is not None]
         return sum(known) if known else None
 
 
 def as_json(info: GroupInfo) -> Mapping[str, object]:
-    """A group as programs are told it."""
+    """Return the group as commands print it in JSON."""
     return {
         **info.row._asdict(),
         "protocol": info.protocol,

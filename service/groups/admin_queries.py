@@ -1,7 +1,7 @@
-"""What commands and the console ask about groups. Blocking; nothing is changed by it.
+"""Queries of commands and the console about groups: blocking and read-only.
 
-Who coordinates a group is known from the list of all: FindCoordinator would make the topic that holds groups
-where there is none yet. Raises `RequestError`, `StorageError` and `OSError`.
+The list of all groups names a group's coordinator; FindCoordinator is not used, as it would create the topic
+of groups. Raises `RequestError`, `StorageError` and `OSError`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
 NO_OFFSET: Final = -1
 _FETCH_BY_NAMES: Final = 9
-"""The last version of OffsetFetch that names topics: ids of deleted ones say nothing to people."""
+"""last version of OffsetFetch that names topics: people cannot read ids of deleted topics"""
 _CLASSIC_MEMBER: Final = 0
 NODE_WAIT_S: Final = 5.0
-"""So long is waited for the groups of one node"""
+"""timeout for the groups of one node"""
 _AT_ONCE: Final = 16
 
 
 def list_groups(cluster: Cluster) -> Listing:
-    """The groups of every node, all asked at once, as one may hang. Raises where no node answers."""
+    """Return the groups of all nodes, queried concurrently, as one may hang. Raises if no node answers."""
     nodes = [one.node_id for one in cluster.describe().nodes if not one.is_fenced]
     if not nodes:
         return Listing(())
@@ -58,7 +58,7 @@ def list_groups(cluster: Cluster) -> Listing:
 
 
 def _groups_of(cluster: Cluster, node: int) -> list[GroupRow] | RequestError | OSError:
-    """The groups of one node, or why it does not tell them."""
+    """Return the groups of one node, or its error."""
     module = request_module(ApiKey.LIST_GROUPS)
     try:
         with cluster.apart(node, NODE_WAIT_S) as client:
@@ -75,7 +75,7 @@ def _groups_of(cluster: Cluster, node: int) -> list[GroupRow] | RequestError | O
 
 
 def find_group(listing: Listing, group_id: str) -> GroupRow:
-    """Raises `RequestError` (GROUP_ID_NOT_FOUND) where no node has it."""
+    """Return the group's row. Raises `RequestError` (GROUP_ID_NOT_FOUND) if no node has it."""
     for row in listing.rows:
         if row.group_id == group_id:
             return row
@@ -84,7 +84,7 @@ def find_group(listing: Listing, group_id: str) -> GroupRow:
 
 
 def describe_group(cluster: Cluster, row: GroupRow, most: int | None = None) -> GroupInfo:
-    """A group with its members, and how far it is with the first `most` of its partitions (all)."""
+    """Return a group with its members and its progress in the first `most` of its partitions (None: all)."""
     info = _consumer(cluster, row) if row.kind == CONSUMER else _classic(cluster, row)
     owners = {
         (topic, partition): member.member_id
@@ -150,7 +150,7 @@ def _classic(cluster: Cluster, row: GroupRow) -> GroupInfo:
 
 
 def _classic_member(member: Any, is_consumer: bool) -> MemberInfo:
-    """What a member wrote for other clients, where that is of consumers; during a round it is empty."""
+    """Decode what a member of a `consumer` group wrote for other clients; empty during a rebalance."""
     topics: tuple[str, ...] = ()
     assigned: Partitions = ()
     problem = None
@@ -168,7 +168,7 @@ def _classic_member(member: Any, is_consumer: bool) -> MemberInfo:
 
 
 def _merged(partitions: Iterable[tuple[str, Sequence[int]]]) -> Partitions:
-    """Each topic once, in order: a client may have written it in parts."""
+    """Merge repeated topics and sort: a client may have split a topic."""
     by_topic: dict[str, set[int]] = {}
     for topic, numbers in partitions:
         by_topic.setdefault(topic, set()).update(numbers)

@@ -1,4 +1,4 @@
-"""What an operator can set about groups and offsets, as the coordinators use it. [P]
+"""Settings of groups and offsets, as the coordinators use them. [P]
 
 Names are those of the keys, without dots; defaults and meaning are Kafka's (``GroupCoordinatorConfig``).
 """
@@ -27,6 +27,6 @@ class GroupsConfig(NamedTuple):
 
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""So long a member that is new may wait for its first round; its session cannot end before it has one."""
+"""Most time that a new member may wait for its first rebalance to end; it has no session until then."""
 EXPIRY_RETRY_MS: Final = 500
-"""An expiry whose write failed is tried again after this."""
+"""Delay before an expiry whose write failed is tried again."""

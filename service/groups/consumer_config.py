@@ -1,7 +1,7 @@
-"""What can be set about KIP-848 groups: for all of them, and for one as a GROUP config resource. [P]
+"""Settings of KIP-848 groups: the broker's, and those of one group as a GROUP config resource. [P]
 
-A group's own value is refused outside the broker's bounds; where those change later, it is used as the
-nearest one within. Names, defaults and messages are Kafka's (``GroupCoordinatorConfig``, ``GroupConfig``).
+A group's value outside the broker's bounds is rejected; where the bounds change later, the nearest bound is
+used. Names, defaults and messages are Kafka's (``GroupCoordinatorConfig``, ``GroupConfig``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
 ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 
 GroupSettings: TypeAlias = Callable[[str], Mapping[str, str]]
-"""What is set for one group, by its id; empty where nothing is."""
+"""Settings of one group, by its id; empty if it has none."""
 
 
 class MigrationPolicy(Enum):
@@ -39,7 +39,7 @@ class MigrationPolicy(Enum):
 
 
 class ConsumerConfig(NamedTuple):
-    """The broker's ``group.consumer.*``; times in ms. The first of `assignors` is the default one."""
+    """Broker settings ``group.consumer.*``; times in ms. The first of `assignors` is the default."""
 
     session_timeout_ms: int = 45_000
     min_session_timeout_ms: int = 45_000
@@ -55,10 +55,10 @@ class ConsumerConfig(NamedTuple):
     regex_refresh_interval_ms: int = 600_000
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     classic_max_size: int = UNBOUNDED
-    """``group.max.size``, which a group must fit into that turns classic"""
+    """``group.max.size``, the limit for a group that becomes classic"""
 
     def bounds(self, key: str) -> tuple[int, int, int]:
-        """The default, the least and the most of a group's key."""
+        """Return default, minimum and maximum of a group's key."""
         return {
             SESSION_TIMEOUT: (
                 self.session_timeout_ms,
@@ -78,15 +78,15 @@ class ConsumerConfig(NamedTuple):
         }[key]
 
     def effective(self, key: str, settings: Mapping[str, str]) -> int:
-        """What is used for a group with these settings."""
+        """Return the value in use for a group with these settings."""
         value = settings.get(key) if settings else None
-        if value is None:  # as for most groups, at each of their heartbeats
+        if value is None:  # the case of most groups, at each heartbeat
             return int(getattr(self, _FIELDS[key]))
         _, least, most = self.bounds(key)
         return min(max(int(value), least), most)
 
     def check(self) -> None:
-        """Raises ConfigError where the broker's own values contradict each other."""
+        """Raise ConfigError if the broker's own values contradict each other."""
         for key in GROUP_KEYS:
             default, least, most = self.bounds(key)
             name = f"group.{key}"
@@ -109,11 +109,12 @@ _FIELDS: Final = {
 }
 
 GROUP_KEYS: Final = (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL)
-"""What a GROUP resource can have; all are integers of 32 bits."""
+"""Keys of a GROUP resource; all are 32-bit integers."""
 
 
 def check_group_settings(settings: Mapping[str, str], config: ConsumerConfig) -> None:
-    """Raises ConfigError, which is answered INVALID_CONFIG, for what a group may not have under `config`."""
+    """Raise ConfigError, which becomes INVALID_CONFIG, for settings that a group may not have under
+    `config`."""
     values = {}
     for key, text in settings.items():
         if key not in GROUP_KEYS:

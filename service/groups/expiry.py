@@ -1,12 +1,12 @@
-"""Which offsets have had their time, and which groups go with their last one. [P]
+"""Expiry of offsets, of the groups that it empties, and of offsets of deleted topics. [P]
 
-An offset expires when the time that it named itself is up; else ``offsets.retention.minutes`` after its group
-went empty, after the commit where nobody ever joined, and after the commit where a stable group is not
-subscribed to the topic any more. Never while a transaction commits there, nor while the group is subscribed.
-An empty group whose last offset goes, goes (Kafka `cleanupExpiredOffsets`).
+An offset expires at the time that its commit named; if it named none, ``offsets.retention.minutes`` after its
+group became empty, or after the commit if the group never had members, or if a stable group is no longer
+subscribed to the topic. It does not expire while a transaction commits there or the group is subscribed. An
+empty group is deleted with its last offset (Kafka `cleanupExpiredOffsets`).
 
-All groups are many: a scan goes through them in steps and returns pieces of bounded size, each of which is
-looked at again when it is decided.
+There may be many groups: a scan goes through them in steps and returns pieces of bounded size, each of which
+is checked again when it is decided.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from service.groups.offsets import Offsets, Place, Position
 from service.groups.records import OffsetKey
 
 PIECE_PLACES: Final = 250
-"""Offsets that one decision removes at most."""
+"""Most offsets that one decision removes."""
 _GROUP_US: Final = 4
 _OFFSET_US: Final = 2
 _STEP_OFFSETS: Final = 100
 
 
 class Piece(NamedTuple):
-    """Some places of a group; none where the group alone may go."""
+    """Some partitions of a group; none if only the group itself may be deleted."""
 
     group_id: str
     places: tuple[Place, ...]
@@ -44,7 +44,7 @@ def is_expired(position: Position, base_ms: int, now_ms: int, retention_ms: int)
 
 
 class Expiry:
-    """What has expired at `now_ms`."""
+    """Offsets and groups that have expired at `now_ms`."""
 
     def __init__(
         self, offsets: Offsets, look: Callable[[str], Group | None], now_ms: int, retention_ms: int
@@ -55,7 +55,7 @@ class Expiry:
         self._retention_ms = retention_ms
 
     def scan(self, group_ids: Iterable[str]) -> Steps[tuple[Piece, ...]]:
-        """Pieces to decide about."""
+        """Return pieces to decide about."""
         found: list[Piece] = []
         for group_id in tuple(group_ids):
             yield _GROUP_US
@@ -78,7 +78,8 @@ class Expiry:
         return tuple(found)
 
     def decide(self, piece: Piece) -> list[CoordinatorRecord]:
-        """The tombstones of what is still to go, the group's among them if nothing of it is left then."""
+        """Return the tombstones of the offsets that are still expired, and the group's if it is empty
+        then."""
         group = self._look(piece.group_id)
         if group is None:
             return []
@@ -103,11 +104,11 @@ class Expiry:
 
 
 class Deletion:
-    """Offsets of topics that are gone: whose id the metadata does not know.
+    """Offsets of deleted topics: their topic id is not in the metadata.
 
-    An offset that was committed without an id goes by name, if that is one of `names`. The committed metadata
-    of a coordinator is never older than a topic that it has offsets of: a commit is taken for topics of the
-    metadata alone, and whoever is elected for the partition later has read that far.
+    An offset without a topic id is deleted if its topic's name is in `names`. A coordinator's committed
+    metadata is never older than a topic of its offsets: commits are accepted only for topics of the metadata,
+    and a coordinator elected later has read the metadata that far.
     """
 
     def __init__(self, offsets: Offsets, topics: TopicsView, names: frozenset[str]) -> None:
@@ -116,7 +117,7 @@ class Deletion:
         self._names = names
 
     def scan(self) -> Steps[tuple[Piece, ...]]:
-        """Pieces to decide about; offsets of transactions that have not ended are among them."""
+        """Return pieces to decide about, with offsets of open transactions among them."""
         found: list[Piece] = []
         yield from self._offsets.forget_topics(self._names)
         for group_id in tuple(self._offsets.groups()):
@@ -136,7 +137,7 @@ class Deletion:
         return tuple(found)
 
     def decide(self, piece: Piece) -> list[CoordinatorRecord]:
-        """The tombstones of what is still to go."""
+        """Return the tombstones of the offsets that are still to be deleted."""
         gone = []
         for place in piece.places:
             position = self._offsets.get(piece.group_id, *place)
@@ -161,7 +162,7 @@ def _pieces(group_id: str, places: list[Place]) -> list[Piece]:
 
 
 def first_pieces(pieces: tuple[Piece, ...]) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """What is decided at once, and the rest."""
+    """Split into the pieces of one decision and the rest."""
     places = 0
     for count, piece in enumerate(pieces):
         places += len(piece.places) + 1

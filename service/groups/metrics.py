@@ -1,4 +1,4 @@
-"""What a node counts about groups and offsets; served under Kafka's names. [P]"""
+"""Counters of groups and offsets, exported under Kafka's names. [P]"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Groups that turn from the classic protocol to KIP-848's and back, while they work. [P]
+"""Online migration of groups from the classic protocol to KIP-848's and back. [P]
 
-A classic `consumer` group turns at the first ConsumerGroupHeartbeat that joins it. Its members are members
-then, at the epoch that was their generation, with the assignment of their last round as their target; they
-go on to speak their protocol (`consumer/classic_members`). When the last member goes that does not, the rest
-turns back: their targets become the assignment of a classic group, which begins a round.
+A classic `consumer` group is upgraded by the first ConsumerGroupHeartbeat that joins it. Its members keep
+their generation as their epoch and their last assignment as their target, and go on to use the classic
+protocol (`consumer/classic_members`). When the last member of the new protocol leaves, the group is
+downgraded: the targets become the assignment of a classic group, which begins a rebalance.
 
-A group with an assignor of its own cannot turn: what that told its members would be lost.
-Source: KIP-848; Apache Kafka ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``.
+A group with a custom assignor cannot be upgraded: what its assignor told the members would be lost. Source:
+KIP-848; Apache Kafka ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from service.groups.records_modern import (
 
 
 class Turned(NamedTuple):
-    """The event of a group that turns: when that is not written, it has to go on as it was."""
+    """Event of a group's conversion: if its write fails, the group goes on under its old protocol."""
 
     kind: str
     group_id: str
@@ -65,16 +65,16 @@ TO_CONSUMER: Final = "classic to consumer"
 
 
 class GroupMigration:
-    """Both ways, for one shard."""
+    """Upgrades and downgrades of one shard's groups."""
 
     def __init__(self, context: Context, classics: ClassicGroups) -> None:
         self._context = context
         self._classics = classics
 
     def upgraded(self, group_id: str, now_ms: int) -> Opened:
-        """A classic group, or none at all, as one of KIP-848.
+        """Return a classic group, or a new one, as a KIP-848 group.
 
-        Raises `RequestError` GROUP_ID_NOT_FOUND where it cannot be one.
+        Raises `RequestError` GROUP_ID_NOT_FOUND if it cannot be upgraded.
         """
         group = ConsumerGroup(group_id, Journal())
         classic = self._context.groups.get(group_id)
@@ -103,7 +103,7 @@ class GroupMigration:
         )
 
     def _part(self, group_id: str, then: tuple[Effect, ...], now_ms: int) -> tuple[Effect, ...]:
-        """Whoever waits in the classic group is told to join again."""
+        """Answer members that wait in the classic group: they must rejoin."""
         return (*self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms), *then)
 
     def _check_upgrade(self, group_id: str, this: Round) -> None:
@@ -116,7 +116,7 @@ class GroupMigration:
             raise _cannot_upgrade(group_id, "the group size exceeds the consumer group maximum size")
 
     def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Turn | None:
-        """What turns the group classic once `leaving` are gone, where it is to."""
+        """Return the downgrade of the group once `leaving` are gone; None if it is not to be downgraded."""
         staying = len(group.members) - len(leaving)
         modern = len(group.members) - group.classic_count
         if not staying or modern != sum(group.members[member_id].classic is None for member_id in leaving):
@@ -127,7 +127,7 @@ class GroupMigration:
         return self._as_classic(group, members, {}, True, now_ms)
 
     def is_last_modern(self, group: ConsumerGroup, member: Member) -> bool:
-        """Whether the group turns classic once a classic member takes the place of this one."""
+        """Return whether the group is downgraded once a classic member replaces this one."""
         if member.classic is not None or group.classic_count != len(group.members) - 1:
             return False
         return self._may_downgrade(len(group.members))
@@ -135,13 +135,14 @@ class GroupMigration:
     def downgraded_by(
         self, group: ConsumerGroup, replaced: Member, joining: Member, rebalance: bool, now_ms: int
     ) -> Turn:
-        """What turns the group classic now that `joining` has taken the place of the last other member."""
+        """Return the downgrade of the group, as `joining` has replaced its last member of the new
+        protocol."""
         members = [member for member in group.members.values() if member.member_id != replaced.member_id]
         ids = {replaced.member_id: joining.member_id}
         return self._as_classic(group, [*members, joining], ids, rebalance, now_ms)
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
-        """A group that could not turn goes on: everybody's session begins anew."""
+        """Restore a group whose conversion was not written: all sessions restart."""
         if not isinstance(event, Turned) or error is None:
             return NOTHING
         group = self._context.groups.get(event.group_id)
@@ -164,7 +165,8 @@ class GroupMigration:
         rebalance: bool,
         now_ms: int,
     ) -> Turn:
-        """`replaced`: ids that others have taken; their records are written already."""
+        """Return the downgrade. `replaced`: old member ids, by which others' records have been written
+        already."""
         group_id = group.group_id
         classic = _as_classic_group(group, members, replaced, self._context.topics, now_ms)
         begin = self._classics.rebalance if rebalance else self._classics.loaded
@@ -183,13 +185,14 @@ def _cannot_upgrade(group_id: str, reason: str) -> RequestError:
     )
 
 
-# To KIP-848.
+# Upgrade.
 
 
 def _as_consumer_group(
     group_id: str, this: Round, classic: ClassicGroup, topics: TopicsView
 ) -> tuple[CoordinatorRecord, ...]:
-    """A member's assignment is that of the log: what the round under way will give is not known."""
+    """Return the group's records. A member's assignment is the log's; the result of the present rebalance is
+    not known."""
     members: list[Member] = []
     targets: list[Partitions] = []
     taken: set[tuple[UUID, int]] = set()
@@ -215,7 +218,7 @@ def _as_consumer_group(
 
 
 def _target_of(group_id: str, given: bytes, topics: TopicsView, taken: set[tuple[UUID, int]]) -> Partitions:
-    """What its last round gave a member, as far as it exists; nothing before its first round."""
+    """Return the existing partitions of a member's last assignment; none before its first."""
     if not given:
         return {}
     assignment = decode_assignment(given)
@@ -228,7 +231,7 @@ def _target_of(group_id: str, given: bytes, topics: TopicsView, taken: set[tuple
             continue
         there = {(topic.topic_id, n) for n in numbers if 0 <= n < topic.partitions}
         if there & taken:
-            raise _custom_assignor(group_id)  # one that gives partitions to several: not ours to continue
+            raise _custom_assignor(group_id)  # it assigns a partition to several members
         taken |= there
         target[topic.topic_id] = tuple(sorted({*target.get(topic.topic_id, ()), *(n for _, n in there)}))
     return {topic_id: numbers for topic_id, numbers in target.items() if numbers}
@@ -264,7 +267,7 @@ def _as_member(member: RoundMember, this: Round, target: Partitions) -> Member:
     )
 
 
-# To the classic protocol.
+# Downgrade.
 
 
 def _as_classic_group(
@@ -274,7 +277,8 @@ def _as_classic_group(
     topics: TopicsView,
     now_ms: int,
 ) -> ClassicGroup:
-    """Stable, at the generation that was the group's epoch. Raises `RequestError` GROUP_ID_NOT_FOUND."""
+    """Return a stable group whose generation is the group's epoch. Raises `RequestError`
+    GROUP_ID_NOT_FOUND."""
     former = {new: old for old, new in replaced.items()}
     protocol = _chosen_protocol(members)
     values = {}
@@ -303,7 +307,7 @@ def _as_classic_group(
 
 
 def _chosen_protocol(members: Iterable[Member]) -> str | None:
-    """Of those that all have, the one that most members like best; of equals the first that was named."""
+    """Return the common protocol with the most votes; of equals, the first that was named."""
     lists = [[name for name, _ in m.classic.supported_protocols] for m in members if m.classic is not None]
     common = set.intersection(*map(set, lists)) if lists else set()
     votes: dict[str, int] = {}
@@ -315,7 +319,7 @@ def _chosen_protocol(members: Iterable[Member]) -> str | None:
 
 
 def embedded_assignment(metadata: bytes, target: Partitions, topics: TopicsView) -> bytes:
-    """A target as a classic member reads it, in its subscription's version. Raises `MalformedEmbedded`."""
+    """Encode a target for a classic member, in its subscription's version. Raises `MalformedEmbedded`."""
     version = decode_subscription(metadata).version
     partitions = []
     for topic_id, numbers in target.items():

@@ -1,8 +1,8 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: which positions are taken, told and deleted. [P]
+"""OffsetCommit, OffsetFetch and OffsetDelete: checks, records and responses. [P]
 
-What needs the topics alone comes first and is told apart here (`known_commit`, `known_fetch`,
-`known_delete`), the rest is for the group's coordinator. Order of checks and error codes are those of Kafka's
-`KafkaApis` and `OffsetMetadataManager`.
+Checks that need only the topics come first (`known_commit`, `known_fetch`, `known_delete`); the rest is for
+the group's coordinator. Order of checks and error codes are those of Kafka's `KafkaApis` and
+`OffsetMetadataManager`.
 """
 
 from __future__ import annotations
@@ -47,27 +47,26 @@ from service.wire.schema import millis
 _TOLD_AT_ONCE: Final = 100
 _TOLD_US: Final = 3
 TOPIC_IDS_FROM: Final = 10
-"""OffsetCommit and OffsetFetch name topics by id from this version on."""
+"""First version of OffsetCommit and OffsetFetch that names topics by id."""
 
 
 # OffsetCommit.
 
 
 class KnownCommit(NamedTuple):
-    """`request` has the topics and partitions that exist, `refused` the others."""
+    """`request` has the topics and partitions that exist, `refused` the responses for the others."""
 
     request: OffsetCommitRequest
     refused: tuple[CommittedTopic, ...]
 
     def answer(self, response: OffsetCommitResponse) -> OffsetCommitResponse:
-        """Of both parts."""
+        """Merge the coordinator's response with `refused`."""
         return response._replace(topics=_merged(response.topics, self.refused))
 
 
 def known_commit(request: Any, topics: TopicsView, version: int) -> KnownCommit:
-    """UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION of an OffsetCommit. Without a topic that exists no
-    coordinator is asked.
-    """
+    """Split an OffsetCommit: partitions that do not exist get UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+    If no topic exists, no coordinator is asked."""
     known: list[OffsetCommitTopic] = []
     refused: list[CommittedTopic] = []
     for asked in request.topics:
@@ -115,7 +114,7 @@ def _merged(
 
 
 class Commit(NamedTuple):
-    """What a commit writes, and its answer."""
+    """Records of a commit, and its response."""
 
     records: tuple[CoordinatorRecord, ...]
     response: OffsetCommitResponse
@@ -124,9 +123,9 @@ class Commit(NamedTuple):
 def commit(
     request: OffsetCommitRequest, version: int, group: Group | None, config: GroupsConfig, now_ms: int
 ) -> Commit:
-    """Raises `RequestError` where nothing of the request is taken.
+    """Decide an OffsetCommit. Raises `RequestError` if the whole request is rejected.
 
-    Without a group and without a generation it makes a simple group, by its offsets alone.
+    Without a group and a generation it creates a simple group, which has offsets only.
     """
     if len(request.group_id.encode()) > MAX_STRING_BYTES:
         raise RequestError(ErrorCode.invalid_group_id)
@@ -167,12 +166,12 @@ def commit(
 
 @lru_cache(maxsize=1 << 10)
 def _taken(partition: int) -> CommittedPartition:
-    """The answer for a position that is written."""
+    """Return the response for an offset that is written."""
     return CommittedPartition(partition)
 
 
 def _is_too_large(metadata: str, config: GroupsConfig) -> bool:
-    """Kafka counts UTF-16 units. What no record can carry is too large, too."""
+    """Count UTF-16 units, as Kafka does. Metadata that no record can hold is too large, too."""
     if len(metadata) > config.offset_metadata_max_bytes:
         return True
     if metadata.isascii():
@@ -185,14 +184,14 @@ def _is_too_large(metadata: str, config: GroupsConfig) -> bool:
 
 
 class KnownFetch(NamedTuple):
-    """`request` has the topics that have names, `refused` the others."""
+    """`request` has the topics with known names, `refused` the responses for the others."""
 
     request: OffsetFetchGroup
     refused: tuple[FetchedTopic, ...]
 
 
 def known_fetch(group: Any, topics: TopicsView, version: int) -> KnownFetch:
-    """UNKNOWN_TOPIC_ID of one group of an OffsetFetch."""
+    """Split one group of an OffsetFetch: unknown topic ids get UNKNOWN_TOPIC_ID."""
     if group.topics is None:
         return KnownFetch(OffsetFetchGroup(group.group_id, None, group.member_id, group.member_epoch), ())
     known: list[OffsetFetchTopic] = []
@@ -213,7 +212,7 @@ def known_fetch(group: Any, topics: TopicsView, version: int) -> KnownFetch:
 
 
 def with_topic_ids(fetched: FetchedGroup, topics: TopicsView) -> FetchedGroup:
-    """All offsets of a group for a client that knows ids: topics that have none are left out."""
+    """Add topic ids to all offsets of a group; topics that have none are left out."""
     named = []
     for topic in fetched.topics:
         known = None if topic.topic_id is not None else topics.by_name(topic.name)
@@ -225,10 +224,11 @@ def with_topic_ids(fetched: FetchedGroup, topics: TopicsView) -> FetchedGroup:
 
 
 def is_of_another_topic(position: Position, topic_id: UUID | None) -> bool:
-    """Tell whether `position` was committed for another topic than `topic_id`, None where there is none now.
+    """Return whether `position` was committed for another topic than `topic_id`; None if the topic does not
+    exist.
 
-    Topic names are given again, topic ids are not: a position of a deleted topic says nothing about the topic
-    that was made under its name since. A position without an id counts for whatever bears the name.
+    Topic names are reused, topic ids are not: an offset of a deleted topic does not apply to the topic
+    created under its name since. An offset without a topic id applies to any topic of that name.
     """
     return position.topic_id is not None and position.topic_id != topic_id
 
@@ -236,10 +236,9 @@ def is_of_another_topic(position: Position, topic_id: UUID | None) -> bool:
 def fetch(
     request: OffsetFetchGroup, group: Group | None, offsets: Offsets, topics: TopicsView, stable: bool
 ) -> FetchedGroup:
-    """The positions asked for: the committed ones; with `stable` the newest, which are not told where a
-    transaction that has not ended commits. An unknown group has none anywhere. Raises `RequestError` for a
-    member that may not know.
-    """
+    """Return the requested offsets: the committed ones; with `stable` the newest, with an error where an open
+    transaction commits. An unknown group has no offsets. Raises `RequestError` if the member may not read
+    them."""
     nobody = _is_nobody(request, group)
     fetched = []
     for topic in request.topics or ():
@@ -258,7 +257,7 @@ def fetch(
 def fetch_all(
     request: OffsetFetchGroup, group: Group | None, offsets: Offsets, topics: TopicsView, stable: bool
 ) -> Steps[FetchedGroup]:
-    """As `fetch`, of all positions that the group has now: the steps make the answer of them."""
+    """Return all present offsets of the group as `fetch` does; the steps build the response."""
     if _is_nobody(request, group):
         return _all(request.group_id, (), topics, frozenset())
     unstable = frozenset(offsets.unstable_places(request.group_id)) if stable else frozenset[Place]()
@@ -266,7 +265,8 @@ def fetch_all(
 
 
 def _is_nobody(request: OffsetFetchGroup, group: Group | None) -> bool:
-    """There is no such group. Raises `RequestError` for a member that may not know what it has."""
+    """Return whether the group does not exist. Raises `RequestError` if the member may not read its
+    offsets."""
     if group is None:
         return True
     try:
@@ -324,14 +324,14 @@ class OffsetDeleteTopic(NamedTuple):
 
 
 class KnownDelete(NamedTuple):
-    """`topics` are those of the request that exist, `refused` the others."""
+    """`topics` of the request that exist, and `refused`: the responses for the others."""
 
     group_id: str
     topics: tuple[OffsetDeleteTopic, ...]
     refused: tuple[DeletedTopic, ...]
 
     def answer(self, response: OffsetDeleteResponse) -> OffsetDeleteResponse:
-        """Of both parts; an error of the group's stands alone."""
+        """Merge the coordinator's response with `refused`; an error of the whole group is returned alone."""
         if response.error_code != NONE or not self.refused:
             return response
         merged = {topic.name: topic for topic in self.refused}
@@ -344,7 +344,8 @@ class KnownDelete(NamedTuple):
 
 
 def known_delete(request: Any, topics: TopicsView) -> KnownDelete:
-    """UNKNOWN_TOPIC_OR_PARTITION of an OffsetDelete. The group is asked even if nothing is left."""
+    """Split an OffsetDelete: partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION. The group is
+    checked even if no partition is left."""
     known: list[OffsetDeleteTopic] = []
     refused: list[DeletedTopic] = []
     for asked in request.topics:
@@ -363,7 +364,7 @@ def known_delete(request: Any, topics: TopicsView) -> KnownDelete:
 def delete(
     request: KnownDelete, group: Group | None, offsets: Offsets
 ) -> tuple[tuple[CoordinatorRecord, ...], OffsetDeleteResponse]:
-    """Raises GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP."""
+    """Decide an OffsetDelete. Raises GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP."""
     if group is None:
         raise RequestError(ErrorCode.group_id_not_found)
     group.check_offset_delete()
@@ -385,9 +386,7 @@ def delete(
 
 
 def delete_most(group_id: str, offsets: Offsets, most: int) -> list[CoordinatorRecord]:
-    """The tombstones of what a group has committed, in transactions that have not ended, too; `most` of
-    them where there are that many or more.
-    """
+    """Return tombstones of at most `most` offsets of a group, those of open transactions included."""
     stable = offsets.places(group_id)
     unstable = (place for place in offsets.unstable_places(group_id) if not offsets.has(group_id, *place))
     return [

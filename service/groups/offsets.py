@@ -1,9 +1,9 @@
-"""Committed offsets, and those of transactions that have not ended: changed by replay alone. [P]
+"""Committed offsets, and those of open transactions: changed by replay alone. [P]
 
-A position is kept as one string of bytes, and topics and partitions are shared between groups: most of a
-large coordinator is positions, and nobody looks at most of them.
+An offset is kept as one byte string, and the (topic, partition) pairs are shared between groups: offsets are
+most of a large coordinator's memory, and most of them are never read.
 
-Offsets of a transaction wait under its producer until its marker; where two writers meet, the later record
+Offsets of a transaction are pending under its producer until its marker; of two writers, the later record
 wins (Kafka ``OffsetMetadataManager``).
 """
 
@@ -35,7 +35,7 @@ Place: TypeAlias = tuple[str, int]
 _ROW = struct.Struct(">qiqqq16s")
 _NEWEST_HEAD = struct.Struct(">hqi")
 _SHORT = struct.Struct(">hqiBq3s16s")
-"""The newest version without metadata and with the topic's id."""
+"""value of the newest version without metadata and with a topic id"""
 _COMMIT_TIME = struct.Struct(">q")
 _RECORD_OFFSET = struct.Struct(">q")
 _RECORD_OFFSET_AT: Final = 28
@@ -45,7 +45,7 @@ _PLACES_AT_ONCE: Final = 1000
 
 
 class Position(NamedTuple):
-    """A committed offset, as `OffsetValue`, and the offset of the record that says so."""
+    """A committed offset, as `OffsetValue`, and the offset of its record."""
 
     offset: int
     leader_epoch: int
@@ -63,9 +63,7 @@ def _pack(value: OffsetValue, record_offset: int) -> bytes:
 
 
 def _row(value: bytes, record_offset: int) -> bytes:
-    """A value of type 0 or 1, packed; what coordinators write by the thousand is not decoded first. Raises
-    `CorruptionError`.
-    """
+    """Pack a value of type 0 or 1, without decoding the common form first. Raises `CorruptionError`."""
     if len(value) == _SHORT.size:
         version, offset, leader_epoch, metadata_end, commit_ms, tag, raw_id = _SHORT.unpack(value)
         if version == NEWEST_OFFSET_VERSION and metadata_end == 1 and tag == _ID_TAG:
@@ -96,7 +94,7 @@ def _unpack(row: bytes) -> Position:
 
 
 class Nested(Generic[Outer, Inner, V]):
-    """A dictionary of timelines. One that is empty goes once nothing of it can come back."""
+    """Dictionary of timelines. An empty one is dropped once no revert can fill it again."""
 
     __slots__ = ("_empty", "_inner", "_journal")
 
@@ -104,7 +102,7 @@ class Nested(Generic[Outer, Inner, V]):
         self._journal = journal
         self._inner: dict[Outer, Timeline[Inner, V]] = {}
         self._empty: dict[Outer, None] = {}
-        """those that are, or may be: a revert empties, too"""
+        """keys whose timelines are empty, or may be: a revert can empty them, too"""
 
     def __iter__(self) -> Iterator[Outer]:
         return iter(self._inner)
@@ -121,7 +119,7 @@ class Nested(Generic[Outer, Inner, V]):
         timeline[inner] = value
 
     def put_committed(self, outer: Outer, items: Iterable[tuple[Inner, V]]) -> None:
-        """As `Timeline.put_committed`."""
+        """Call `Timeline.put_committed` of the timeline."""
         timeline = self._inner.get(outer)
         if timeline is None:
             timeline = self._inner[outer] = Timeline(self._journal)
@@ -140,9 +138,7 @@ class Nested(Generic[Outer, Inner, V]):
         return sum(map(len, self._inner.values()))
 
     def tidy(self) -> None:
-        """Forget timelines that are empty; only while everything is committed, as a revert fills them
-        again.
-        """
+        """Drop empty timelines, if everything is committed: a revert would fill them again."""
         if self._empty and not len(self._journal):
             for outer in self._empty:
                 if not self._inner.get(outer, True):
@@ -151,7 +147,7 @@ class Nested(Generic[Outer, Inner, V]):
 
 
 class Offsets:
-    """The offsets of one shard."""
+    """Offsets of one shard."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -159,12 +155,12 @@ class Offsets:
         self._pending: Nested[int, tuple[str, Place], bytes] = Nested(journal)
         self._open: Nested[str, Place, tuple[int, ...]] = Nested(journal)
         self._places: dict[bytes, Place] = {}
-        """as keys have them: one object for all groups"""
+        """by encoded key part: one object for all groups"""
 
-    # Looks.
+    # Reads.
 
     def get(self, group: str, topic: str, partition: int, committed: bool = False) -> Position | None:
-        """What the group has committed there; `committed`: as of the last committed record."""
+        """Return the group's offset for a partition; `committed`: as of the last committed record."""
         timeline = self._positions.get(group)
         if timeline is None:
             return None
@@ -173,7 +169,7 @@ class Offsets:
         return None if row is None else _unpack(row)
 
     def of_group(self, group: str, committed: bool = False) -> Iterator[tuple[Place, Position]]:
-        """All that the group has committed now: what changes while it is looked at is not seen."""
+        """Return all offsets of the group as of now; changes during the iteration are not seen."""
         timeline = self._positions.get(group)
         if timeline is None:
             return iter(())
@@ -181,7 +177,7 @@ class Offsets:
         return ((place, _unpack(row)) for place, row in rows)
 
     def places(self, group: str) -> Iterator[Place]:
-        """Where the group has committed; nothing may change while they are looked at."""
+        """Return the partitions with offsets of the group; nothing may change during the iteration."""
         return iter(self._positions.get(group) or ())
 
     def has(self, group: str, topic: str, partition: int) -> bool:
@@ -195,7 +191,7 @@ class Offsets:
         return bool(self._positions.get(group))
 
     def is_unstable(self, group: str, topic: str, partition: int) -> bool:
-        """A transaction that has not ended commits there."""
+        """Return whether an open transaction commits an offset for the partition."""
         timeline = self._open.get(group)
         return timeline is not None and (topic, partition) in timeline
 
@@ -203,26 +199,26 @@ class Offsets:
         return bool(self._open.get(group))
 
     def unstable_places(self, group: str) -> tuple[Place, ...]:
-        """Where transactions that have not ended commit for the group."""
+        """Return the partitions for which open transactions commit offsets of the group."""
         return tuple(self._open.get(group) or ())
 
     def groups(self) -> Iterator[str]:
-        """Groups with offsets."""
+        """Return the groups that have offsets."""
         return iter(self._positions)
 
     def producers(self) -> Iterator[int]:
-        """Producers with transactions that have not ended."""
+        """Return the producers of open transactions."""
         return iter(self._pending)
 
     def pending_of(self, producer_id: int) -> Iterator[tuple[str, Place, Position]]:
-        """Group, place and position of what a transaction commits if it ends well."""
+        """Yield group, partition and offset of what the producer's transaction will commit."""
         timeline = self._pending.get(producer_id)
         if timeline is not None:
             for (group, place), row in timeline.items():
                 yield group, place, _unpack(row)
 
     def count(self) -> int:
-        """Committed offsets of all groups."""
+        """Return the number of committed offsets of all groups."""
         return self._positions.count()
 
     # Replay.
@@ -230,7 +226,8 @@ class Offsets:
     def replay(
         self, record_offset: int, group: str, rest: bytes, value: bytes | None, producer_id: int
     ) -> None:
-        """A record of type 0 or 1, its key split by `split_offset_key`. Raises `CorruptionError`."""
+        """Replay a record of type 0 or 1, whose key `split_offset_key` has split. Raises
+        `CorruptionError`."""
         place = self._places.get(rest)
         if place is None:
             place = decode_place(rest)
@@ -246,9 +243,8 @@ class Offsets:
     def replay_rows(
         self, record_offset: int, group: str, rests: list[bytes], rows: list[bytes], is_committed: bool
     ) -> None:
-        """As `replay` of a record of each, which belong to no transaction: what follows the group in its key,
-        and what is kept of it. `is_committed`: all of them are, and the journal is at the last or behind it.
-        """
+        """Replay one record per row, outside of transactions: `rests` are the keys after the group, `rows`
+        the packed values. `is_committed`: all are committed, and the journal is at the last one or later."""
         places = [self._places.get(rest) or self._place(rest) for rest in rests]
         if is_committed:
             self._positions.put_committed(group, zip(places, rows, strict=True))
@@ -263,7 +259,7 @@ class Offsets:
         return place
 
     def _wait(self, group: str, place: Place, row: bytes, producer_id: int) -> None:
-        """Of a transaction: until its end."""
+        """Keep an offset of a transaction until its marker."""
         self._pending.put(producer_id, (group, place), row)
         timeline = self._open.get(group)
         writers = () if timeline is None else timeline.get(place, ())
@@ -271,14 +267,14 @@ class Offsets:
             self._open.put(group, place, (*writers, producer_id))
 
     def _remove(self, group: str, place: Place) -> None:
-        """A tombstone: the offset goes, and what transactions would have put there."""
+        """Apply a tombstone: drop the offset, and pending ones of transactions."""
         self._positions.pop(group, place)
         for producer_id in self._open.pop(group, place) or ():
             self._pending.pop(producer_id, (group, place))
         self.tidy()
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
-        """A marker: what waited is committed, or was nothing."""
+        """Apply a marker: commit or drop the pending offsets."""
         timeline = self._pending.get(producer_id)
         if timeline is None:
             return
@@ -309,7 +305,8 @@ class Offsets:
         self._open.tidy()
 
     def forget_topics(self, names: frozenset[str]) -> Steps[None]:
-        """Topics are gone: their places need not be shared any more. That is no state, so steps may do it."""
+        """Drop shared partition objects of deleted topics. They are a cache, not state, so the steps may
+        change it."""
         for count, (rest, place) in enumerate(tuple(self._places.items())):
             if count % _PLACES_AT_ONCE == 0:
                 yield _PLACES_AT_ONCE // 10

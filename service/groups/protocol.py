@@ -1,4 +1,4 @@
-"""What members of classic `consumer` groups say inside JoinGroup and SyncGroup: the embedded protocol. [P]
+"""Embedded protocol of classic `consumer` groups, inside JoinGroup and SyncGroup. [P]
 
 A version (i16), then, integers big-endian, ``str`` and ``bytes`` with i16 and i32 lengths::
 
@@ -6,10 +6,9 @@ A version (i16), then, integers big-endian, ``str`` and ``bytes`` with i16 and i
                    (v2+: generation i32), (v3+: rack str?)
     Assignment     partitions [topic str, partitions [i32]], user data bytes?
 
-The group's leader writes what another client reads, so nothing here is the coordinator's to refuse: where it
-must know more (subscribed topics, migration), what does not parse is told by `MalformedEmbedded`. Newer
-versions than 3 are read as 3, as their authors promise; bytes after a message are ignored. Source: Kafka
-``ConsumerProtocol``.
+The group's leader writes what another client reads, so the coordinator rejects none of it. Where it must
+decode it (subscribed topics, migration), it gets `MalformedEmbedded`. Versions after 3 are read as 3, which
+their compatibility rules allow; bytes after a message are ignored. Source: Kafka ``ConsumerProtocol``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from service.wire.errors import MalformedMessage
 from service.wire.primitives import Cursor
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of groups whose members speak this."""
+"""Protocol type of groups whose members use this protocol."""
 NEWEST_VERSION: Final = 3
 NO_GENERATION: Final = -1
 
@@ -35,18 +34,17 @@ _I32 = struct.Struct(">i")
 
 
 MOST_NAMES: Final = 4_000
-"""Of topics that a member of a consumer group may be subscribed to: each is looked at in one go, for some
-10 us.
-"""
+"""Most topics that a member of a consumer group may subscribe to: each costs about 10 us, in one go."""
 
 
 class MalformedEmbedded(FirnError):
-    """Bytes that a member gave are not what its protocol type says."""
+    """A member's bytes do not match its protocol type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants, and what it holds on to. `owned` is (topic, partitions) each."""
+    """Topics that a member subscribes to, and partitions that it owns. `owned` has (topic, partitions)
+    pairs."""
 
     version: int
     topics: tuple[str, ...]
@@ -58,7 +56,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member is given: (topic, partitions) each."""
+    """Partitions assigned to a member, as (topic, partitions) pairs."""
 
     version: int
     partitions: tuple[tuple[str, tuple[int, ...]], ...]
@@ -66,7 +64,7 @@ class Assignment:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises `MalformedEmbedded`, also for more than `MOST_NAMES` topics."""
+    """Decode a subscription. Raises `MalformedEmbedded`, also for more than `MOST_NAMES` topics."""
     with _malformed("subscription"):
         cursor = Cursor(data)
         version = _version(cursor)
@@ -82,7 +80,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str]:
-    """All topics of these subscriptions, whatever else they say. Raises `MalformedEmbedded`."""
+    """Return all topics of these subscriptions; other fields are not checked. Raises `MalformedEmbedded`."""
     topics: set[str] = set()
     with _malformed("subscription"):
         for data in subscriptions:
@@ -94,7 +92,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str]:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Raises `MalformedEmbedded`."""
+    """Decode an assignment. Raises `MalformedEmbedded`."""
     with _malformed("assignment"):
         cursor = Cursor(data)
         version = _version(cursor)

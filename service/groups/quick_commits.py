@@ -1,9 +1,9 @@
-"""OffsetCommit of the plain case, from the request's bytes to its records and its answer. [P]
+"""Fast path of OffsetCommit, from the request's bytes to its records and its response. [P]
 
-Nearly all commits are alike: a simple group's, or a member's with the right generation or epoch, of
-partitions that exist, and everything is taken. Those are decided here without an object for each partition.
-Whatever is not plain is left to `offset_commits`, which alone decides what is refused; what is taken here has
-the same records, the same answer and the same effects as there, byte for byte.
+Nearly all commits are alike: of a simple group, or of a member with the right generation or epoch, for
+existing partitions, with nothing rejected. This module decides those without an object per partition. All
+others go to `offset_commits`, which alone decides what is rejected. Records, response and effects of the fast
+path equal those of `offset_commits`, byte for byte.
 
 >>> read(memoryview(b"no request"), 0, 9) is None
 True
@@ -47,10 +47,10 @@ from service.records.commit_kernel import (
 from service.wire.primitives import uuid_from_bytes
 
 MOST: Final = 200
-"""Topics and partitions of one commit; what has more is written in pieces anyway, or nearly."""
+"""Most topics and partitions of one commit; a larger one is mostly split into several decisions anyway."""
 _COMMITS_BY_EPOCH_FROM: Final = 9
 _LONGEST_ID: Final = 250
-"""Group ids of more characters are not plain: what is remembered of groups is bounded by it."""
+"""Longest group id of a plain commit; it bounds the cache of key prefixes."""
 _LONGEST_METADATA: Final = 16_000
 _KEY_PARTITION: Final = 4
 _KEY_HEAD: Final = 4
@@ -61,11 +61,11 @@ _topics = array("q", bytes(8 * TOPIC_FIELDS * MOST))
 _rows = array("q", bytes(8 * ROW_FIELDS * MOST))
 _out = bytearray(1 << 16)
 _row = bytearray(ROW_BYTES + _LONGEST_METADATA + MAX_STRING_BYTES)
-"""Room for one request at a time: whoever reads one writes its records before the next is read."""
+"""Buffers for one request at a time: the records of a request are written before the next is read."""
 
 
 class Plain(NamedTuple):
-    """What a request says; the numbers of its topics and partitions are in the arrays of this module."""
+    """A parsed request; its topics and partitions are in this module's arrays."""
 
     frame: memoryview
     version: int
@@ -78,9 +78,8 @@ class Plain(NamedTuple):
 
 
 def read(frame: memoryview, position: int, version: int) -> Plain | None:
-    """The request whose body begins at `position`; None where it is not an ordinary one. Good until the next
-    is read.
-    """
+    """Parse the request whose body begins at `position`; None if it is not plain. Valid until the next
+    call."""
     topics = read_commit(frame, position, version, MOST, _head, _topics, _rows)
     if topics < 0:
         return None
@@ -101,14 +100,14 @@ def read(frame: memoryview, position: int, version: int) -> Plain | None:
 
 
 class PlainCommit:
-    """A `Block`: what a plain request writes, once it has been decided that it may."""
+    """A `RecordBlock`: records of a plain request that has been accepted."""
 
     __slots__ = ("_commit_ms", "_group_id", "_offsets", "_packed", "_plain", "_topics", "count", "size")
 
     def __init__(
         self, plain: Plain, topics: list[tuple[CoordinatorTopic, bytes]], offsets: Offsets, commit_ms: int
     ) -> None:
-        """`topics`: each topic of the request, and what the keys of its records begin with."""
+        """`topics`: each topic of the request, with the prefix of its records' keys."""
         self._plain: Plain | None = plain
         self._topics = topics
         self._group_id = plain.group_id
@@ -117,7 +116,7 @@ class PlainCommit:
         self._packed: list[tuple[list[bytes], list[bytes]]] = []
         self.count = count = 0
         self.size = 0
-        """as `size_of` has it"""
+        """`size_of` the records"""
         for at, (_, prefix) in enumerate(topics):
             count = _topics[at * TOPIC_FIELDS + 2]
             each = RECORD_OVERHEAD + len(prefix) + _KEY_PARTITION + VALUE_BYTES
@@ -125,7 +124,7 @@ class PlainCommit:
             self.size += count * each + _topics[at * TOPIC_FIELDS + 4]
 
     def encode(self, offset: int, delta: int, timestamp_delta: int) -> bytes:
-        """The records. What they leave behind is packed by the way: the request's bytes are not kept."""
+        """Return the records, and pack the offsets for `replay`: the request's bytes are not kept."""
         plain, self._plain = self._plain, None
         assert plain is not None
         frame, commit_ms = plain.frame, self._commit_ms
@@ -155,9 +154,7 @@ class PlainCommit:
 def decide(
     plain: Plain, shard: GroupShard, topics: TopicsView, now_ms: int
 ) -> tuple[PlainCommit, tuple[Effect, ...]] | None:
-    """What the request writes, and what comes of it beside that; None where it is not plain after all.
-    Changes nothing.
-    """
+    """Return the records and effects of the request; None if it is not plain after all. Changes nothing."""
     effects = _taken_from(plain, shard, now_ms)
     if effects is None:
         return None
@@ -189,7 +186,8 @@ def _topic(plain: Plain, at: int, size: int, topics: TopicsView) -> CoordinatorT
 
 
 def _taken_from(plain: Plain, shard: GroupShard, now_ms: int) -> tuple[Effect, ...] | None:
-    """What follows of the commit of a group that takes it, as `Group.check_commit` and `is_alive`."""
+    """Return the effects of an accepted commit, as `Group.check_commit` and `is_alive` decide; None if not
+    plain."""
     group_id, epoch = plain.group_id, plain.epoch
     group = shard.groups.get(group_id)
     if type(group) is ClassicGroup:
@@ -213,7 +211,7 @@ def _taken_from(plain: Plain, shard: GroupShard, now_ms: int) -> tuple[Effect, .
 
 
 def answer(plain: Plain, block: PlainCommit, correlation_id: int) -> bytes:
-    """The whole answer: everything is taken."""
+    """Return the encoded response, without errors."""
     out = _room(block.size)
     return write_answer(plain.frame, plain.version, correlation_id, _topics, plain.topics, _rows, out)
 
@@ -222,5 +220,5 @@ _prefix: Final = lru_cache(maxsize=4096)(offset_key_prefix)
 
 
 def _room(size: int) -> bytearray:
-    """Enough for records that take so much, and for the answer about them."""
+    """Return a buffer for records of that size, or for the response to them."""
     return _out if size + 64 <= len(_out) else bytearray(size + 64)

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that offsets and classic groups are made of: types 0, 1 and 2. [P]
+"""Records of offsets and classic groups in `__consumer_offsets`: types 0, 1 and 2. [P]
 
 The first two bytes of a key are the record's type, those of a value its version. Layouts, integers
 big-endian, ``str`` is an i16 length and UTF-8, ``cstr`` and ``cbytes`` an unsigned varint of the length plus
@@ -13,12 +13,12 @@ one::
     value of 2, v0-3  protocol type str, generation i32, protocol str?, leader str?, (v2+: state time i64),
                       members
               v4      the same in compact types
-      member          id str, (v3+: instance id str?), client id str, host str, (v1+: rebalance timeout i32),
+    member            id str, (v3+: instance id str?), client id str, host str, (v1+: rebalance timeout i32),
                       session timeout i32, subscription bytes, assignment bytes
 
-Type 0 is what type 1 was called before 0.9. Written are 1 (v4; v1 for an offset that says when it expires)
-and 2 (v3, as Kafka does). Bytes after a message are ignored, as in Kafka. Source: Kafka 4.3
-``group-coordinator`` record schemas.
+Type 0 is the name of type 1 before 0.9. This module writes 1 (v4; v1 for an offset with an expiry time) and 2
+(v3, as Kafka does). Bytes after a message are ignored, as in Kafka. Source: Kafka 4.3 ``group-coordinator``
+record schemas.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ GROUP_METADATA: Final = 2
 
 NEWEST_OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
-"""The only version that says when an offset expires."""
+"""The only version with an expiry time."""
 NEWEST_GROUP_VERSION: Final = 4
 WRITTEN_GROUP_VERSION: Final = 3
 """Kafka reads version 4 and does not write it yet."""
 MAX_STRING_BYTES: Final = 0x7FFF
-"""The longest string that is not compact; group ids and topics in keys are none."""
+"""Longest string that is not compact; group ids and topics in keys are not."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -57,7 +57,7 @@ _I64 = struct.Struct(">q")
 
 
 class OffsetKey(NamedTuple):
-    """Whose position: a group's in one partition."""
+    """Group, topic and partition of a committed offset."""
 
     group: str
     topic: str
@@ -65,9 +65,8 @@ class OffsetKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """A committed position. Times in ms; -1: no leader epoch, no expiry of its own; no id before topics had
-    them.
-    """
+    """A committed offset. Times in ms; -1: no leader epoch, no expiry time of its own. Older offsets have no
+    topic id."""
 
     offset: int
     leader_epoch: int
@@ -79,14 +78,14 @@ class OffsetValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """A classic group."""
+    """Key of a classic group."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemberValue:
-    """A member of a classic group: what it joined with under the group's protocol, and what it was given."""
+    """A member of a classic group: its metadata under the group's protocol, and its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -100,9 +99,8 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True)
 class GroupValue:
-    """A classic group at the end of a round. ``state_ms`` is when it got into its state, -1 if nobody
-    knows.
-    """
+    """A classic group at the end of a rebalance. ``state_ms`` is when it entered its state, -1 if not
+    known."""
 
     protocol_type: str
     generation: int
@@ -113,7 +111,7 @@ class GroupValue:
 
 
 def record_type(key: bytes) -> int:
-    """The type that a key says; it need not be known. Raises `CorruptionError`."""
+    """Return the type in a key, known or not. Raises `CorruptionError`."""
     if len(key) < _I16.size:
         raise CorruptionError(f"a key of {len(key)} bytes has no type")
     kind: int = _I16.unpack_from(key)[0]
@@ -121,7 +119,7 @@ def record_type(key: bytes) -> int:
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """None for a type that is not of this module. Raises `CorruptionError`."""
+    """Decode a key; None for a type of another module. Raises `CorruptionError`."""
     kind = record_type(key)
     if kind in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
         return decode_offset_key(key)
@@ -129,14 +127,15 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
 
 
 def decode_offset_key(key: bytes) -> OffsetKey:
-    """Key 0 or 1. Raises `CorruptionError`."""
+    """Decode key 0 or 1. Raises `CorruptionError`."""
     with _corrupt("offset key"):
         cursor = Cursor(key, _I16.size)
         return OffsetKey(cursor.string(), cursor.string(), cursor.int32())
 
 
 def split_offset_key(key: bytes) -> tuple[str, bytes]:
-    """The group of a key 0 or 1, and what follows it, for `decode_place`. Raises `CorruptionError`."""
+    """Return the group of a key 0 or 1, and the rest of the key for `decode_place`. Raises
+    `CorruptionError`."""
     stop = 4 + int.from_bytes(key[2:4], "big", signed=True)
     if not 4 <= stop <= len(key):
         raise CorruptionError(f"offset key: a group of {stop - 4} bytes in a key of {len(key)}")
@@ -147,20 +146,20 @@ def split_offset_key(key: bytes) -> tuple[str, bytes]:
 
 
 def decode_place(rest: bytes) -> tuple[str, int]:
-    """Topic and partition, from what follows the group in a key 0 or 1. Raises `CorruptionError`."""
+    """Decode topic and partition: the rest of a key 0 or 1 after the group. Raises `CorruptionError`."""
     with _corrupt("offset key"):
         cursor = Cursor(rest)
         return cursor.string(), cursor.int32()
 
 
 def decode_group_key(key: bytes) -> GroupKey:
-    """Key 2. Raises `CorruptionError`."""
+    """Decode key 2. Raises `CorruptionError`."""
     with _corrupt("group key"):
         return GroupKey(Cursor(key, _I16.size).string())
 
 
 def decode_offset_value(value: bytes) -> OffsetValue:
-    """Value of type 0 or 1, in any version. Raises `CorruptionError`."""
+    """Decode a value of type 0 or 1, in any version. Raises `CorruptionError`."""
     with _corrupt("offset value"):
         cursor = Cursor(value)
         version = _version(cursor, NEWEST_OFFSET_VERSION)
@@ -186,7 +185,7 @@ def _topic_id(cursor: Cursor) -> UUID | None:
 
 
 def decode_group_value(value: bytes) -> GroupValue:
-    """Value of type 2, in any version. Raises `CorruptionError`."""
+    """Decode a value of type 2, in any version. Raises `CorruptionError`."""
     with _corrupt("group value"):
         cursor = Cursor(value)
         version = _version(cursor, NEWEST_GROUP_VERSION)
@@ -213,7 +212,7 @@ def _member(cursor: Cursor, version: int) -> MemberValue:
     subscription, assignment = bytes(read_bytes()), bytes(read_bytes())
     if compact:
         cursor.skip_tagged_fields()
-    # As Kafka: before there was a rebalance timeout, the session's stood for it.
+    # Version 0 has no rebalance timeout; the session timeout stands for it, as in Kafka.
     return MemberValue(
         member_id,
         instance_id,
@@ -227,12 +226,12 @@ def _member(cursor: Cursor, version: int) -> MemberValue:
 
 
 def encode_offset(key: OffsetKey, value: OffsetValue) -> CoordinatorRecord:
-    """The record of a commit. Raises `ValueError` for a string that no version can carry."""
+    """Return the record of a commit. Raises `ValueError` for a string that no version can hold."""
     return CoordinatorRecord(offset_key(key.group, key.topic, key.partition), offset_value(value))
 
 
 def offset_tombstone(key: OffsetKey) -> CoordinatorRecord:
-    """The record of an offset that is no more."""
+    """Return the record that deletes an offset."""
     return CoordinatorRecord(offset_key(key.group, key.topic, key.partition), None)
 
 
@@ -241,7 +240,7 @@ def offset_key(group: str, topic: str, partition: int) -> bytes:
 
 
 def offset_key_prefix(group: str, topic: str) -> bytes:
-    """What the keys of all partitions of a topic begin with: the partition's i32 follows."""
+    """Return the common prefix of the keys of a topic's partitions; the partition's i32 follows."""
     out = bytearray(_I16.pack(OFFSET_COMMIT))
     _write_short(out, group)
     _write_short(out, topic)
@@ -260,20 +259,19 @@ def offset_value(value: OffsetValue) -> bytes:
 
 
 def offset_value_end(commit_ms: int, topic_id: UUID | None) -> bytes:
-    """What the values of all positions without metadata that are committed together end with
-    (`short_offset_value`).
-    """
+    """Return the common end of the values of offsets without metadata that are committed together
+    (`short_offset_value`)."""
     tags = b"\x00" if topic_id is None else b"\x01\x00\x10" + topic_id.bytes
     return b"\x01" + _I64.pack(commit_ms) + tags
 
 
 def short_offset_value(offset: int, leader_epoch: int, end: bytes) -> bytes:
-    """As `offset_value`, of a position without metadata that does not expire by itself."""
+    """Return the value of an offset without metadata and expiry time, equal to `offset_value`."""
     return _OFFSET_HEAD.pack(NEWEST_OFFSET_VERSION, offset, leader_epoch) + end
 
 
 def encode_group(key: GroupKey, value: GroupValue) -> CoordinatorRecord:
-    """The record of a group's state. Raises `ValueError` for a string that it cannot carry."""
+    """Return the record of a group's state. Raises `ValueError` for a string that it cannot hold."""
     out = bytearray(_I16.pack(WRITTEN_GROUP_VERSION))
     _write_short(out, value.protocol_type)
     out += _I32.pack(value.generation)
@@ -292,7 +290,7 @@ def encode_group(key: GroupKey, value: GroupValue) -> CoordinatorRecord:
 
 
 def group_tombstone(group: str) -> CoordinatorRecord:
-    """The record of a classic group that is no more."""
+    """Return the record that deletes a classic group."""
     return CoordinatorRecord(_group_key(group), None)
 
 
@@ -305,7 +303,7 @@ def _group_key(group: str) -> bytes:
 def _write_short(out: bytearray, text: str) -> None:
     raw = text.encode()
     if len(raw) > MAX_STRING_BYTES:
-        raise ValueError(f"a string of {len(raw)} bytes where {MAX_STRING_BYTES} is the most")
+        raise ValueError(f"a string of {len(raw)} bytes exceeds {MAX_STRING_BYTES}")
     out += _I16.pack(len(raw))
     out += raw
 
@@ -320,7 +318,7 @@ def _write_short_or_null(out: bytearray, text: str | None) -> None:
 def _version(cursor: Cursor, newest: int) -> int:
     version = cursor.int16()
     if not 0 <= version <= newest:
-        raise MalformedMessage(f"version {version}, of which nothing is known")
+        raise MalformedMessage(f"unknown version {version}")
     return version
 
 

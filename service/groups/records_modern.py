@@ -1,12 +1,12 @@
-"""The records of KIP-848 groups, as Apache Kafka 4.3 writes them: types 3 to 8 and 16. [P]
+"""Records of KIP-848 groups, as Apache Kafka 4.3 writes them: types 3 to 8 and 16. [P]
 
 A key is ``[type: int16]`` and strings, a value ``[version: int16]`` and a flexible struct; every value is of
 version 0, later fields are tagged. A tombstone is a key without a value. Kept per group:
 
 - 3 the group's epoch and the hash of its subscribed topics · 4 topics, as brokers before 4.1 kept them (read,
-  tombstoned) · 16 what a regular expression stands for
-- 5 a member's subscription · 7 its target · 8 its current assignment
-- 6 the epoch that the targets are of
+  tombstoned) · 16 the topics that match a regular expression
+- 5 a member's subscription · 7 its target assignment · 8 its current assignment
+- 6 the epoch of the target assignments
 
 Source: ``group-coordinator/src/main/resources/common/message/ConsumerGroup*.json``.
 
@@ -44,9 +44,9 @@ _ONE_PARTITION = struct.Struct(">16sBiB")
 """topic id, compact count, partition, tags"""
 
 Partitions: TypeAlias = Mapping[UUID, tuple[int, ...]]
-"""Partitions by topic id, in order of their numbers."""
+"""Partitions by topic id, sorted."""
 Owned: TypeAlias = Mapping[UUID, Mapping[int, int]]
-"""Partitions by topic id, and the member epoch in which each was assigned."""
+"""Partitions by topic id, with the member epoch in which each was assigned."""
 
 
 # Keys.
@@ -118,7 +118,7 @@ _TYPE_OF: Final = {kind: number for number, kind in KEY_TYPES.items()}
 
 
 class Entity:
-    """What every class below shares; kio looks these up."""
+    """Common class attributes of the entities below, for kio."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.nested
@@ -128,7 +128,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochValue(Entity):
-    """The group's epoch, and the hash of the topics that it is subscribed to."""
+    """Epoch of the group, and hash of its subscribed topics."""
 
     epoch: int = field(metadata={"kafka_type": "int32"})
     metadata_hash: int = field(metadata={"kafka_type": "int64", "tag": 0}, default=0)
@@ -154,14 +154,15 @@ class TopicMetadata(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadataValue(Entity):
-    """The subscribed topics, as brokers before 4.1 kept them."""
+    """Subscribed topics, as brokers before 4.1 kept them."""
 
     topics: tuple[TopicMetadata, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata:
-    """What a member that uses the classic protocol joined with: (name, metadata) of each protocol."""
+    """JoinGroup data of a member that uses the classic protocol: (name, metadata) of each of its
+    protocols."""
 
     session_timeout_ms: int
     supported_protocols: tuple[tuple[str, bytes], ...]
@@ -169,7 +170,7 @@ class ClassicMemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberValue:
-    """A member's subscription."""
+    """Subscription of a member."""
 
     instance_id: str | None
     rack_id: str | None
@@ -184,7 +185,7 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEpochValue(Entity):
-    """The group epoch that the targets are of, and when they were made (ms; 0 is not known)."""
+    """Group epoch of the target assignments, and when they were made (ms; 0: not known)."""
 
     assignment_epoch: int = field(metadata={"kafka_type": "int32"})
     assignment_timestamp: int = field(metadata={"kafka_type": "int64", "tag": 0}, default=0)
@@ -192,14 +193,14 @@ class TargetEpochValue(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetValue:
-    """The partitions that a member is to have."""
+    """Target assignment of a member."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentValue:
-    """Where a member stands on its way to its target. `state` is a number of `MemberState`."""
+    """Current assignment of a member, on its way to its target. `state` is the number of a `MemberState`."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -210,7 +211,8 @@ class CurrentValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexValue(Entity):
-    """The topics that a regular expression stood for at a version of the metadata, and when that was (ms)."""
+    """Topics that matched a regular expression, with the version of the metadata and the time (ms) of the
+    match."""
 
     topics: tuple[str, ...] = field(metadata={"kafka_type": "string"})
     version: int = field(metadata={"kafka_type": "int64"})
@@ -232,7 +234,7 @@ ModernValue: TypeAlias = (
 
 
 def decode_key(key: bytes) -> ModernKey | None:
-    """The key of a KIP-848 group's record; None for any other type. Raises CorruptionError."""
+    """Decode the key of a KIP-848 group's record; None for any other type. Raises CorruptionError."""
     if len(key) < 2:
         raise CorruptionError(f"a record's key of {len(key)} bytes has no type")
     kind = KEY_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
@@ -251,7 +253,8 @@ def decode_key(key: bytes) -> ModernKey | None:
 
 
 def decode_value(key: ModernKey, value: bytes) -> ModernValue:
-    """The value of a record with this key. Raises CorruptionError; `UnknownVersion` for a later version."""
+    """Decode the value of a record with this key. Raises CorruptionError; `UnknownVersion` for a later
+    version."""
     if len(value) < 2:
         raise CorruptionError(f"a record's value of {len(value)} bytes has no version")
     version = int.from_bytes(value[:2], "big", signed=True)
@@ -315,7 +318,7 @@ def _read_target(cursor: Cursor) -> TargetValue:
         at = cursor.position
         if at + _ONE_PARTITION.size <= cursor.end:
             raw_id, count, partition, tags = _ONE_PARTITION.unpack_from(data, at)
-            if count == 2 and not tags:  # as in most targets of a group of many members
+            if count == 2 and not tags:  # the common case in a group of many members
                 partitions[uuid_from_bytes(raw_id)] = (partition,)
                 cursor.position = at + _ONE_PARTITION.size
                 continue
@@ -341,7 +344,8 @@ def _read_current(cursor: Cursor) -> CurrentValue:
 
 
 def _read_owned(cursor: Cursor, member_epoch: int) -> Owned:
-    """Without epochs, or with too few: assigned in the member's own, and not below 0 (it may be away)."""
+    """Read owned partitions. Where epochs are missing or too few, the member's epoch stands for them, at
+    least 0."""
     owned = {}
     for _ in range(cursor.count(True, 18)):
         topic_id = cursor.uuid()
@@ -379,12 +383,13 @@ def _read_nullable_int32s(cursor: Cursor) -> tuple[int, ...] | None:
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """Type 3."""
+    """Return a record of type 3."""
     return _record(EpochKey(group_id), EpochValue(epoch=epoch, metadata_hash=metadata_hash))
 
 
 def member_record(group_id: str, member_id: str, value: MemberValue) -> CoordinatorRecord:
-    """Type 5. Whoever is not classic says so: Kafka reads the absent field as one of defaults."""
+    """Return a record of type 5. A member that is not classic has an explicit null: Kafka reads an absent
+    field as one of defaults."""
     out = bytearray(_VERSION)
     write_nullable_compact_string(out, value.instance_id)
     write_nullable_compact_string(out, value.rack_id)
@@ -418,13 +423,13 @@ def _classic(metadata: ClassicMemberMetadata | None) -> bytearray:
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp: int) -> CoordinatorRecord:
-    """Type 6."""
+    """Return a record of type 6."""
     value = TargetEpochValue(assignment_epoch=epoch, assignment_timestamp=timestamp)
     return _record(TargetEpochKey(group_id), value)
 
 
 def target_record(group_id: str, member_id: str, partitions: Partitions) -> CoordinatorRecord:
-    """Type 7."""
+    """Return a record of type 7."""
     out = bytearray(_VERSION)
     write_uvarint(out, len(partitions) + 1)
     for topic_id, numbers in partitions.items():
@@ -436,7 +441,7 @@ def target_record(group_id: str, member_id: str, partitions: Partitions) -> Coor
 
 
 def current_record(group_id: str, member_id: str, value: CurrentValue) -> CoordinatorRecord:
-    """Type 8."""
+    """Return a record of type 8."""
     out = bytearray(_VERSION)
     out += _CURRENT.pack(value.member_epoch, value.previous_member_epoch, value.state)
     _write_owned(out, value.assigned)
@@ -448,18 +453,18 @@ def current_record(group_id: str, member_id: str, value: CurrentValue) -> Coordi
 def regex_record(
     group_id: str, regex: str, topics: Iterable[str], version: int, timestamp: int
 ) -> CoordinatorRecord:
-    """Type 16."""
+    """Return a record of type 16."""
     value = RegexValue(topics=tuple(sorted(topics)), version=version, timestamp=timestamp)
     return _record(RegexKey(group_id, regex), value)
 
 
 def tombstone(key: ModernKey) -> CoordinatorRecord:
-    """The record that ends what `key` stands for."""
+    """Return the record that deletes what `key` names."""
     return CoordinatorRecord(encode_key(key), None)
 
 
 def encode_key(key: ModernKey) -> bytes:
-    """The bytes of a key."""
+    """Return the bytes of a key."""
     out = bytearray(_TYPE_OF[type(key)].to_bytes(2, "big"))
     for text in key:
         write_string(out, text)

@@ -1,10 +1,10 @@
-"""Requests and answers as groups see them: the names of the wire's fields, without its classes. [P]
+"""Requests and responses of groups: the names of the wire's fields, without its classes. [P]
 
-Requests are the canonical messages of `service/wire` (or anything with their fields). Answers are tuples with
-the canonical fields' names, which the wire's encoders take as they take its own classes.
+Requests are the canonical messages of `service/wire` (or anything with their fields). Responses are tuples
+with the canonical fields' names, which the wire's encoders accept in place of its own classes.
 
-`refused_*` are the checks that come before any group is looked for, in Kafka's order
-(``GroupCoordinatorService``, ``KafkaApis``).
+`refused_*` are the checks before a group is looked up, in Kafka's order (``GroupCoordinatorService``,
+``KafkaApis``).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NONE: Final = ErrorCode.none
 NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 _MOST_PROTOCOLS: Final = 1000
-"""That a member of a classic group may offer; every one is looked at in one go."""
+"""Most protocols that a member of a classic group may offer; they are checked in one go."""
 _MOST_NAME_BYTES: Final = MAX_STRING_BYTES - 37
-"""Longer names do not fit a record once a UUID stands behind them."""
+"""Longest name that fits a record with a UUID appended."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
 class Client(NamedTuple):
-    """Who asks, and in which version. `host` is the address with Kafka's slash before it."""
+    """Sender of a request, and the request's version. `host` is its address with Kafka's slash in front."""
 
     client_id: str
     host: str
@@ -43,7 +43,7 @@ class JoinGroupMember(NamedTuple):
 
 
 class JoinGroupResponse(NamedTuple):
-    """Without protocol names where there is an error; versions before 7 say the empty name instead."""
+    """Response to JoinGroup. It names no protocols in an error; versions before 7 write empty names then."""
 
     error_code: ErrorCode
     member_id: str
@@ -82,7 +82,7 @@ class LeaveGroupResponse(NamedTuple):
 
 
 class OffsetCommitPartition(NamedTuple):
-    """Of a request."""
+    """Partition of an OffsetCommit request."""
 
     partition_index: int
     committed_offset: int
@@ -91,7 +91,8 @@ class OffsetCommitPartition(NamedTuple):
 
 
 class OffsetCommitTopic(NamedTuple):
-    """Of a request: the name (versions to 9) or the id (10); both once the topic is known."""
+    """Topic of an OffsetCommit request: by name (versions to 9) or id (10); with both once the topic is
+    known."""
 
     name: str
     topic_id: UUID | None
@@ -99,7 +100,7 @@ class OffsetCommitTopic(NamedTuple):
 
 
 class OffsetCommitRequest(NamedTuple):
-    """`retention_time` in ms (or as the wire has durations), -1 where versions after 4 do not say it."""
+    """OffsetCommit request. `retention_time` in ms (or as the wire has durations); -1 in versions after 4."""
 
     group_id: str
     topics: tuple[OffsetCommitTopic, ...]
@@ -126,7 +127,7 @@ class OffsetCommitResponse(NamedTuple):
 
 
 class OffsetFetchTopic(NamedTuple):
-    """Of a request."""
+    """Topic of an OffsetFetch request."""
 
     name: str
     topic_id: UUID | None
@@ -134,7 +135,7 @@ class OffsetFetchTopic(NamedTuple):
 
 
 class OffsetFetchGroup(NamedTuple):
-    """Of a request; no topics means all."""
+    """Group of an OffsetFetch request; `topics` None means all."""
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None
@@ -143,7 +144,7 @@ class OffsetFetchGroup(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """Offset and leader epoch -1 where nothing is committed, or with an error."""
+    """Offset of a partition; offset and leader epoch are -1 if nothing is committed, or with an error."""
 
     partition_index: int
     committed_offset: int = -1
@@ -213,7 +214,7 @@ class DeletedGroup(NamedTuple):
 
 
 def refused_group_id(group_id: str) -> ErrorCode | None:
-    """INVALID_GROUP_ID for none at all, and for one that no record can carry."""
+    """Return INVALID_GROUP_ID for an empty group id, or one that no record can hold."""
     if group_id and len(group_id.encode()) <= MAX_STRING_BYTES:
         return None
     return ErrorCode.invalid_group_id
@@ -222,8 +223,9 @@ def refused_group_id(group_id: str) -> ErrorCode | None:
 def refused_join(
     request: Any, client: Client, config: GroupsConfig, most_metadata_bytes: int
 ) -> ErrorCode | None:
-    """Why a JoinGroup goes to no group at all. `most_metadata_bytes`: what a member's protocols may hold
-    together, which the topic of groups can take; Kafka keeps any size in memory, and fails to write it."""
+    """Return the error of a JoinGroup that is rejected before its group is looked up. `most_metadata_bytes`:
+    limit of a member's protocols together, from the size limit of the topic of groups. Kafka keeps any size
+    in memory and fails to write it."""
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return refused
@@ -243,14 +245,15 @@ def refused_join(
 
 
 def refused_sync(request: Any, version: int) -> ErrorCode | None:
-    """Why a SyncGroup goes to no group at all: from version 5 on it must name its protocol (KIP-559)."""
+    """Return the error of a SyncGroup that is rejected before its group is looked up: from version 5 on it
+    must name its protocol (KIP-559)."""
     if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return ErrorCode.inconsistent_group_protocol
     return refused_group_id(request.group_id)
 
 
 def commit_failed(request: Any, error: ErrorCode) -> OffsetCommitResponse:
-    """The answer to an OffsetCommit that failed as a whole."""
+    """Return the response to an OffsetCommit that failed as a whole."""
     return OffsetCommitResponse(
         tuple(
             CommittedTopic(
@@ -264,9 +267,8 @@ def commit_failed(request: Any, error: ErrorCode) -> OffsetCommitResponse:
 
 
 def fetch_failed(group: Any, error: ErrorCode, version: int) -> FetchedGroup:
-    """The answer to one group of an OffsetFetch that failed; before version 2 each partition says the
-    error.
-    """
+    """Return the response to one group of an OffsetFetch that failed; before version 2 each partition has the
+    error."""
     if version >= 2:
         return FetchedGroup(group.group_id, error_code=error)
     return FetchedGroup(
@@ -283,7 +285,7 @@ def fetch_failed(group: Any, error: ErrorCode, version: int) -> FetchedGroup:
 
 
 def left_by_nobody(request: Any) -> LeaveGroupResponse:
-    """The answer to a LeaveGroup of a group that is not there."""
+    """Return the response to a LeaveGroup of a group that does not exist."""
     return LeaveGroupResponse(
         members=tuple(
             LeftMember(m.member_id, m.group_instance_id, ErrorCode.unknown_member_id) for m in request.members

@@ -1,8 +1,8 @@
-"""The shard of one partition of `__consumer_offsets`: its groups of both kinds, and their offsets. [P]
+"""Shard of one partition of `__consumer_offsets`: its groups of both kinds, and their offsets. [P]
 
-Every decision and every look of a group coordinator goes through here; whose group it is says who answers.
-Names of timers and work, and events, begin with a word: ``classic`` is `groups/classic`'s, ``offsets`` is
-this module's, the others are the modern groups'.
+All decisions and reads of a group coordinator go through here; the kind of the group decides which part
+handles them. Names of timers and work, and events, begin with their owner: ``classic`` is `groups/classic`,
+``offsets`` is this module, the others are the modern groups.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ from service.groups.requests import (
 
 EXPIRY: Final = ("offsets expiry",)
 _SCAN_MS: Final = 600_000
-"""So long a scan for expired offsets is believed to be under way."""
+"""Time after which a scan for expired offsets that has not ended is started again."""
 _CENSUS_GROUPS: Final = 100
 _CENSUS_US: Final = 2
 _LIST_US: Final = 3
 DELETED_AT_ONCE: Final = 250
-"""Records of a deletion of groups in one decision, but for those of its last group alone."""
+"""Records of a deletion of groups in one decision, not counting the last group's own records."""
 
 
 class TopicsDeleted(NamedTuple):
-    """Work: offsets of topics that are gone are deleted; `names` are those of topics that went just now."""
+    """Work that deletes offsets of deleted topics; `names` are those of topics deleted just now."""
 
     word: str
     names: frozenset[str]
 
 
 _GONE_BEFORE: Final = TopicsDeleted("offsets of topics", frozenset())
-"""Topics that went while this shard was not here, or before their offsets' tombstones were written."""
+"""Topics deleted before this shard was loaded, or before the tombstones of their offsets were written."""
 
 
 class GroupShard:
-    """A `Shard`. `config` is asked at each use: its values change while the node runs.
+    """A `Shard`. Calls `config` at each use, as its values change while the node runs.
 
-    `groups` holds a `ClassicGroup` or whatever the modern groups put there; they are made with this shard.
-    `warn` is told what an operator should know.
+    `groups` holds a `ClassicGroup` or a value of the modern groups, which are created with this shard. `warn`
+    logs a message for the operator.
     """
 
     def __init__(
@@ -100,8 +100,7 @@ class GroupShard:
         self._warn = warn
         self._unknown_types: set[int] = set()
         self._offsets_of: tuple[bytes | tuple[()], str] = ((), "")
-        """what the key of the last position that was replayed begins with, and its group; first that no key
-        begins so"""
+        """prefix of the key of the last replayed offset, and its group; at first a prefix that no key has"""
 
     @property
     def journal(self) -> Journal:
@@ -145,14 +144,15 @@ class GroupShard:
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         self.offsets.end_transaction(producer_id, commit)
 
-    # Looks.
+    # Views.
 
     def look(self, group_id: str) -> Group | None:
-        """The group in its newest state."""
+        """Return the group in its newest state."""
         return self._look(group_id, self.groups.get(group_id), committed=False)
 
     def committed_look(self, group_id: str) -> Group | None:
-        """The group in its committed state. A round is not of the log: it is seen as it is."""
+        """Return the group in its committed state. A rebalance is not in the log: its present state is
+        returned."""
         return self._look(group_id, self.groups.committed(group_id), committed=True)
 
     def _look(self, group_id: str, group: Any, committed: bool) -> Group | None:
@@ -162,12 +162,12 @@ class GroupShard:
             return ClassicLook(group_id, group, self.classic.round_of(group_id))
         return self.modern.look(group_id, group, committed)
 
-    # Classic members' requests; `refused_join` and its like come before.
+    # Requests of classic members, after `refused_join` and the like.
 
     def join_group(
         self, request: Any, client: Client, ticket: int, fresh_id: str, now_ms: int
     ) -> CoordinatorResult[Any]:
-        """`fresh_id`: a new UUID as text, in case a member needs one."""
+        """Handle a JoinGroup. `fresh_id`: a new UUID as text, in case a member needs one."""
         group_id = request.group_id
         group = self.groups.get(group_id)
         if group is None or isinstance(group, ClassicGroup):
@@ -188,7 +188,7 @@ class GroupShard:
         return self.modern.sync(request.group_id, group, request, client, ticket, now_ms)
 
     def heartbeat(self, request: Any, client: Client, now_ms: int) -> CoordinatorResult[Any]:
-        """A classic member's. Raises `RequestError`."""
+        """Handle a classic member's Heartbeat. Raises `RequestError`."""
         group = self.groups.get(request.group_id)
         if group is None:
             raise RequestError(ErrorCode.unknown_member_id)
@@ -209,7 +209,7 @@ class GroupShard:
     def commit_offsets(
         self, request: OffsetCommitRequest, version: int, now_ms: int
     ) -> CoordinatorResult[Any]:
-        """Of topics and partitions that exist (`known_commit`). Raises `RequestError`."""
+        """Commit offsets of existing topics and partitions (`known_commit`). Raises `RequestError`."""
         config = self.config()
         group = self.look(request.group_id)
         commit = offset_commits.commit(request, version, group, config, now_ms)
@@ -220,33 +220,31 @@ class GroupShard:
         return CoordinatorResult(commit.response, commit.records, effects)
 
     def fetch_offsets(self, request: OffsetFetchGroup) -> FetchedGroup:
-        """A look at what is committed. Raises `RequestError`."""
+        """Read committed offsets. Raises `RequestError`."""
         group = self.committed_look(request.group_id)
         return offset_commits.fetch(request, group, self.offsets, self.topics, stable=False)
 
     def fetch_stable_offsets(self, request: OffsetFetchGroup) -> CoordinatorResult[Any]:
-        """A decision that writes nothing, so it sees what is not committed yet, and waits for it. Raises
-        `RequestError`.
-        """
+        """Read the newest offsets, as a decision without records: its response waits until they are
+        committed. Raises `RequestError`."""
         group = self.look(request.group_id)
         return CoordinatorResult(offset_commits.fetch(request, group, self.offsets, self.topics, stable=True))
 
     def fetch_all_offsets(self, request: OffsetFetchGroup) -> Steps[FetchedGroup]:
-        """A look at all that is committed now; the steps change nothing, and see no change. Raises
-        `RequestError`.
-        """
+        """Read all offsets committed now; the steps change nothing and see no change. Raises
+        `RequestError`."""
         group = self.committed_look(request.group_id)
         return offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=False)
 
     def fetch_all_stable_offsets(self, request: OffsetFetchGroup) -> CoordinatorResult[Steps[FetchedGroup]]:
-        """As `fetch_stable_offsets`. Raises `RequestError`."""
+        """Read all newest offsets, as `fetch_stable_offsets` does. Raises `RequestError`."""
         group = self.look(request.group_id)
         return CoordinatorResult(
             offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=True)
         )
 
     def delete_offsets(self, request: KnownDelete) -> CoordinatorResult[Any]:
-        """Raises `RequestError`."""
+        """Delete offsets. Raises `RequestError`."""
         tombstones, response = offset_commits.delete(request, self.look(request.group_id), self.offsets)
         self.metrics.offset_deletions += len(tombstones)
         return CoordinatorResult(response, tombstones)
@@ -254,7 +252,7 @@ class GroupShard:
     # Administration.
 
     def list_groups(self, wanted: admin.Filter) -> Steps[list[ListedGroup]]:
-        """A look at what is committed. Groups come and go between the steps."""
+        """Read the committed groups that match. Groups may come and go between the steps."""
         listed = []
         for group_id in [group_id for group_id, _ in self.groups.committed_items()]:
             group = self.groups.committed(group_id)
@@ -265,7 +263,7 @@ class GroupShard:
         return listed
 
     def describe_groups(self, group_ids: Iterable[str], version: int) -> list[DescribedGroup]:
-        """A look at what is committed; DescribeGroups is for classic groups, others are not found."""
+        """Read committed classic groups for DescribeGroups; others are not found."""
         described = []
         for group_id in group_ids:
             there = self.committed_look(group_id)
@@ -276,8 +274,10 @@ class GroupShard:
         return described
 
     def delete_groups(self, group_ids: Iterable[str]) -> CoordinatorResult[tuple[DeletedGroup, ...]]:
-        """Groups and their offsets, of both kinds: answers of the first so many. The others are for the next
-        decision, and so is the rest of a group that has very many offsets, which go before it does.
+        """Delete the first groups of both kinds, with their offsets, and return their responses.
+
+        The next decision handles the groups without a response, and the rest of a group with very many
+        offsets: its offsets are deleted before the group.
         """
         writes: list[CoordinatorRecord] = []
         answers: list[DeletedGroup] = []
@@ -304,7 +304,7 @@ class GroupShard:
         return CoordinatorResult(tuple(answers), tuple(writes))
 
     def census(self) -> Steps[Counter[tuple[str, str]]]:
-        """How many groups there are by kind and state. Groups come and go between the steps."""
+        """Count the groups by kind and state. Groups may come and go between the steps."""
         found: Counter[tuple[str, str]] = Counter()
         for count, group_id in enumerate(tuple(self.groups)):
             if count % _CENSUS_GROUPS == 0:
@@ -330,7 +330,7 @@ class GroupShard:
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
         if name == EXPIRY:
             expiry = self._expiry(now_ms)
-            # Should the scan never end, the next one begins all the same.
+            # The timer restarts the scan even if this one never ends.
             again = Schedule(
                 EXPIRY, now_ms + max(self.config().offsets_retention_check_interval_ms, _SCAN_MS)
             )
@@ -368,9 +368,9 @@ class GroupShard:
         return outcome._replace(effects=outcome.effects + effects)
 
     def unloaded(self) -> None:
-        """Nothing is held that would have to be let go."""
+        """Do nothing: the shard holds no resources."""
 
-    # The end of offsets.
+    # Expiry and deletion of offsets.
 
     def _expiry(self, now_ms: int) -> Expiry:
         return Expiry(self.offsets, self.look, now_ms, self.config().offsets_retention_ms)
@@ -379,7 +379,7 @@ class GroupShard:
         return Schedule(EXPIRY, now_ms + self.config().offsets_retention_check_interval_ms)
 
     def _remove_expired(self, pieces: tuple[Piece, ...], now_ms: int) -> Outcome:
-        """Some of it; the rest in another turn."""
+        """Decide on some of the pieces; the rest follow in another turn."""
         now, later = first_pieces(pieces)
         expiry = self._expiry(now_ms)
         gone = [record for piece in now for record in expiry.decide(piece)]

@@ -1,1 +1,1 @@
-"""Assignors: who is to have which partitions. Pure functions in steps; equal input gives equal output."""
+"""Assignors, which distribute partitions to members: pure, deterministic functions in steps."""

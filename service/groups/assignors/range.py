@@ -1,8 +1,8 @@
-"""The assignor `range`: each topic's partitions in ranges, one after the other, over its subscribers. [P]
+"""Assignor `range`: assigns consecutive ranges of each topic's partitions to its subscribers. [P]
 
-The first subscribers get one partition more where they do not come out even, so topics with equally many
+If the partitions do not divide evenly, the first subscribers get one more. So topics with equally many
 partitions and the same subscribers are co-partitioned: partition n of each goes to the same member. Static
-members come first, by their instance ids, and so keep their place over restarts; then the others by theirs.
+members come first, ordered by instance id, and keep their place over restarts; then the others, by member id.
 
 Source: Apache Kafka ``RangeAssignor``.
 """
@@ -25,9 +25,9 @@ def _place(member: MemberSpec) -> tuple[bool, str]:
 
 
 def assign(spec: GroupSpec) -> Steps[Targets]:
-    """The ranges of every member."""
+    """Return the ranges of all members."""
     members = sorted(spec.members, key=_place)
-    subscribers = [array("I") for _ in spec.topics]  # which the collector of garbage does not look into
+    subscribers = [array("I") for _ in spec.topics]  # arrays, which the garbage collector does not traverse
     if spec.same_topics and members:
         everybody = array("I", range(len(members)))
         for topic in members[0].topics:

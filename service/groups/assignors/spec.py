@@ -1,8 +1,8 @@
-"""What an assignor is given, and what it answers. [P]
+"""Input and output of an assignor. [P]
 
-Members come in order of their ids and topics in order of their names, so that equal groups are assigned
-equally, whatever the order of their records was. An assignor is a generator: it tells each step's work (µs)
-before it is done, and returns the target of every member (`base/steps.py`).
+Members are sorted by id and topics by name, so that equal groups get equal assignments, whatever the order of
+their records. An assignor is a generator: it yields each step's cost (µs) before the step, and returns the
+targets of all members (`base/steps.py`).
 
 Source: Apache Kafka ``ConsumerGroupPartitionAssignor``, ``GroupSpec``, ``MemberSubscription``.
 """
@@ -18,13 +18,13 @@ from uuid import UUID
 from service.base.steps import Steps
 
 Target: TypeAlias = Mapping[UUID, tuple[int, ...]]
-"""Partitions by topic id, in order of their numbers; topics without partitions are not named."""
+"""Partitions by topic id, sorted; topics without partitions are left out."""
 
 NO_TARGET: Target = {}
 
 
 class MemberSpec(NamedTuple):
-    """`topics` are ascending indexes of `GroupSpec.topics`; `target` is what it has by the last targets."""
+    """A member. `topics` are ascending indexes of `GroupSpec.topics`; `target` is its last target."""
 
     member_id: str
     instance_id: str | None
@@ -40,7 +40,7 @@ class Topic(NamedTuple):
 
 
 class GroupSpec(NamedTuple):
-    """`same_topics`: every member has the same subscription."""
+    """A group. `same_topics`: all members have the same subscription."""
 
     members: Sequence[MemberSpec]
     topics: Sequence[Topic]
@@ -48,15 +48,15 @@ class GroupSpec(NamedTuple):
 
 
 Targets: TypeAlias = Mapping[str, Target]
-"""The target of every member, by its id."""
+"""targets of all members, by id"""
 
 Assignor: TypeAlias = Callable[[GroupSpec], Steps[Targets]]
 
 
 def _indexes(subscribed: frozenset[str], names: Sequence[str], index_of: Mapping[str, int]) -> array[int]:
-    """Where the subscribed names stand in `names`; of many names, those are looked through in order.
+    """Return the indexes of the subscribed names in `names`; if they are many, by a scan of `names`.
 
-    An array, as there may be a million of them: the collector of garbage does not look into it.
+    An array, as there may be a million of them: the garbage collector does not traverse it.
     """
     if len(subscribed) * 5 < len(names):
         return array("I", sorted(index_of[name] for name in subscribed if name in index_of))
@@ -68,7 +68,8 @@ def spec_of(
     topics: Mapping[str, Topic],
     targets: Mapping[str, Target],
 ) -> Steps[GroupSpec]:
-    """The spec of members given as (instance id, names of topics). Names that `topics` lacks do not exist.
+    """Build the spec of members given as (instance id, names of topics). Names that `topics` lacks do not
+    exist.
 
     Members with equal subscriptions share one list of indexes.
     """

@@ -1,9 +1,8 @@
-"""The assignor `uniform`: as many partitions for everybody, and as few of them moved as that allows. [P]
+"""Assignor `uniform`: assigns equally many partitions to all members, and moves as few as possible. [P]
 
-Here are groups whose members have the same subscription; the others are `uniform_mixed`'s. With p partitions
-and m members everybody gets p // m, and p % m members one more: first those that have more than that
-already, so that nothing moves without need. What is not assigned, or is too much where it is, goes in order
-to the members that lack some.
+Handles groups whose members have the same subscription; `uniform_mixed` handles the others. Of p partitions
+each of m members gets p // m, and p % m members get one more: first those that already have more, so that
+nothing moves without need. Unassigned and surplus partitions go, in order, to the members that lack some.
 
 Source: Apache Kafka ``UniformAssignor``, ``UniformHomogeneousAssignmentBuilder``.
 """
@@ -20,7 +19,7 @@ NAME = "uniform"
 
 
 def assign(spec: GroupSpec) -> Steps[Targets]:
-    """The target of every member."""
+    """Return the targets of all members."""
     if not spec.members:
         return {}
     if spec.same_topics:
@@ -85,7 +84,7 @@ def _even_out(
 
 
 def _give_up(kept: dict[UUID, tuple[int, ...]], surplus: int) -> list[tuple[UUID, int]]:
-    """The last `surplus` partitions of `kept`, which it has no more."""
+    """Remove the last `surplus` partitions from `kept` and return them."""
     given = []
     for topic_id in reversed(tuple(kept)):
         numbers = kept[topic_id]

@@ -1,13 +1,14 @@
-"""`uniform` where subscriptions differ: loads as equal as those allow, and few partitions moved. [P]
+"""Assignor `uniform` for differing subscriptions: loads as equal as possible, few partitions moved. [P]
 
-1. Everybody keeps what it has of the topics that it is subscribed to.
-2. What is left goes to the subscriber with the least, topics with the most partitions per subscriber first.
-3. While a partition can go from a member to one that has at least two less, it goes.
-4. A partition that moved in vain goes home: where its former owner has less than the new one, or where the
-   two can swap. Then 3 again, should that have made room.
+1. Each member keeps its partitions of the topics that it subscribes to.
+2. Each other partition goes to the subscriber with the least load; topics with the most partitions per
+   subscriber come first.
+3. While a partition can move from a member to one with a load at least two lower, it moves.
+4. A partition that moved in vain returns: if its former owner has less load than the new one, or the two
+   can swap. Then 3 again, if that made room.
 
-Every move of 3 makes the sum of the squared loads less, every move of 4 makes it no more and the moved
-partitions fewer; so there is an end, and at it no single move makes the loads more equal.
+Each move of 3 lowers the sum of the squared loads; each move of 4 does not raise it and lowers the number of
+moved partitions. So the loop ends, and then no single move makes the loads more equal.
 
 Source: Apache Kafka ``UniformHeterogeneousAssignmentBuilder``, which has 1 to 3.
 """
@@ -27,7 +28,7 @@ _MOST_ROUNDS: Final = 64
 
 
 def assign(spec: GroupSpec) -> Steps[Targets]:
-    """The target of every member."""
+    """Return the targets of all members."""
     work = _Work(spec)
     yield from work.count_subscribers()
     yield from work.keep()
@@ -40,16 +41,16 @@ def assign(spec: GroupSpec) -> Steps[Targets]:
 
 
 class _Work:
-    """Members and topics are their indexes in the spec."""
+    """State of one assignment. Members and topics are their indexes in the spec."""
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
         self.subscribers = [array("I") for _ in spec.topics]
-        """arrays, which the collector of garbage does not look into: there may be a million of them"""
+        """arrays, which the garbage collector does not traverse: there may be a million of them"""
         self.held: list[dict[int, list[int]]] = [{} for _ in spec.topics]
         """partitions by member, of each topic"""
         self.homes: list[dict[int, int]] = [{} for _ in spec.topics]
-        """the member that had a partition and may keep it, of each topic"""
+        """previous owner of each partition that may keep it, by topic"""
         self.load = [0] * len(spec.members)
         self.order: list[int] = []
         """topics with subscribers, those with the most partitions per subscriber first"""
@@ -89,7 +90,7 @@ class _Work:
     def give_the_rest(self) -> Steps[None]:
         load, members = self.load, len(self.spec.members)
         ranks = [count * members + index for index, count in enumerate(load)]
-        """load and index of each member in one number, so that most of what follows is done by C code"""
+        """load and index of each member in one number, so that most of the work is done in C"""
         for topic in self.order:
             homes, held = self.homes[topic], self.held[topic]
             yield self.spec.topics[topic].partitions // 8 + 1
@@ -109,7 +110,7 @@ class _Work:
     def balance(self) -> Steps[None]:
         for _ in range(_MOST_ROUNDS):
             moved = 0
-            # No move makes the least load less.
+            # No move lowers the least load.
             least = min(self.load, default=0)
             for topic in self.order:
                 yield len(self.held[topic]) // 16 + 3
@@ -118,8 +119,8 @@ class _Work:
                 return
 
     def _balance_topic(self, topic: int, least_load: int) -> Steps[int]:
-        """How many partitions went to a member with at least two less than their owner. Nobody has less than
-        `least_load`."""
+        """Move partitions to members with a load at least two lower than their owner's; returns how many. No
+        load is below `least_load`."""
         load, held = self.load, self.held[topic]
         if not held:
             return 0
@@ -136,7 +137,7 @@ class _Work:
         heapify(most)
         moved = 0
         while True:
-            # Entries of former loads are passed over: every change pushes a new one.
+            # Skip entries of previous loads: every change pushes a new one.
             while -most[0][0] != load[-most[0][1]] or -most[0][1] not in held:
                 heappop(most)
                 if not most:
@@ -156,9 +157,9 @@ class _Work:
             heappush(least, (load[poor], poor))
 
     def send_home(self) -> Steps[int]:
-        """How many partitions went back to whom they were of."""
+        """Return moved partitions to their previous owners; returns how many."""
         away: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        """(topic, partition) by former and new owner"""
+        """(topic, partition) by previous and new owner"""
         for topic in self.order:
             homes = self.homes[topic]
             if not homes:

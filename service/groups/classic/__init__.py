@@ -1,4 +1,4 @@
-"""Classic groups: rounds of JoinGroup and SyncGroup in which a member assigns.
+"""Classic groups: rebalances of JoinGroup and SyncGroup in which a member assigns.
 
 KIP-62, 345, 394, 559, 800 and 814.
 """

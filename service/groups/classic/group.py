@@ -1,7 +1,6 @@
-"""A classic group as the log has it: what the last `GroupMetadata` record says, and what follows of it. [P]
+"""Classic group as its log has it: the state of its last `GroupMetadata` record. [P]
 
-Immutable; replay puts another one in its place. What is going on in a round is in `rounds`, and does not
-survive.
+Immutable; replay replaces it. A rebalance in progress is in `rounds` and is not durable.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ NO_MEMBERS: Final[Mapping[str, MemberValue]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ClassicGroup:
-    """`protocol_type` is None for a simple group: offsets, and nobody who joined.
+    """State of a classic group. `protocol_type` is None for a simple group, which has offsets and no members.
 
-    `state_ms`: since when it is empty, or its last round; -1 if nobody knows.
+    `state_ms`: when it became empty, or its last rebalance; -1 if not known.
     """
 
     generation: int = 0
@@ -51,7 +50,7 @@ class ClassicGroup:
         )
 
     def record(self, group_id: str) -> CoordinatorRecord:
-        """The record that says so."""
+        """Return the record of this state."""
         value = GroupValue(
             self.protocol_type or "",
             self.generation,
@@ -69,9 +68,8 @@ class ClassicGroup:
 
     @cached_property
     def subscribed(self) -> frozenset[str] | None:
-        """Topics that the members want; None where they cannot be known: another protocol type, or
-        other bytes.
-        """
+        """Topics of the members' subscriptions; None if they cannot be known: another protocol type, or
+        malformed metadata."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -84,11 +82,11 @@ class ClassicGroup:
             return None
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+        """Check the ids. Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
         check_member(self.members, self.instances, member_id, instance_id)
 
     def replacing(self, old_id: str, member: MemberValue) -> ClassicGroup:
-        """`member` in the place of `old_id`, also as the leader."""
+        """Return the group with `member` in the place of `old_id`, also as the leader."""
         members = {(member.member_id if k == old_id else k): m for k, m in self.members.items()}
         members[member.member_id] = member
         leader = member.member_id if self.leader == old_id else self.leader
@@ -98,7 +96,7 @@ class ClassicGroup:
 def check_member(
     members: Mapping[str, object], instances: Mapping[str, str], member_id: str, instance_id: str | None
 ) -> None:
-    """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    """Check a member's ids. Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
     if instance_id is not None:
         existing = instances.get(instance_id)
         if existing is not None and existing != member_id:
@@ -110,4 +108,4 @@ def check_member(
 
 
 EMPTY_GROUP: Final = ClassicGroup()
-"""A simple group: what a commit of nobody's makes."""
+"""Simple group, which a commit without a group creates."""

@@ -1,4 +1,4 @@
-"""A classic group as offsets and administration see it: what its log says, and its round. [P]"""
+"""View of a classic group for offsets and administration: its durable state and its rebalance. [P]"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.groups.requests import NO_MEMBER, DescribedGroup, DescribedMember
 
 
 class ClassicLook:
-    """A `Group`."""
+    """A `Group` of the classic protocol."""
 
     __slots__ = ("_group", "_group_id", "_round")
 
@@ -65,7 +65,7 @@ class ClassicLook:
         return None
 
     def _check_member(self, member_id: str, instance_id: str | None) -> int:
-        """The generation that the member is of."""
+        """Return the member's generation."""
         if self._round is not None:
             self._round.check_member(member_id, instance_id)
             return self._round.generation
@@ -73,11 +73,11 @@ class ClassicLook:
         return self._group.generation
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Anybody may."""
+        """Allow any member, and none."""
 
     def check_offset_delete(self) -> None:
         if not self.is_empty and self.protocol_type != CONSUMER_PROTOCOL:
-            # Nobody knows what its members read.
+            # The coordinator does not know what its members read.
             raise RequestError(ErrorCode.non_empty_group)
 
     def check_delete(self) -> None:
@@ -89,7 +89,7 @@ class ClassicLook:
         return self.protocol_type == CONSUMER_PROTOCOL if subscribed is None else topic in subscribed
 
     def _subscribed(self) -> frozenset[str] | None:
-        """Of the last generation that has begun, as `ClassicGroup.subscribedTopics` of Kafka."""
+        """Return the topics of the last generation that has begun (Kafka `ClassicGroup.subscribedTopics`)."""
         this = self._round
         if this is None or this.subscriptions is None:
             return self._group.subscribed
@@ -114,7 +114,7 @@ class ClassicLook:
         return (records.group_tombstone(self._group_id),)
 
     def describe(self) -> DescribedGroup:
-        """Metadata of the members only while the group is stable: there is a protocol then."""
+        """Describe the group; members' metadata only while it is stable, as it has a protocol then."""
         if self._round is not None:
             given = {} if self._round.forgot_assignments else self._group.members
             members = tuple(

@@ -1,4 +1,4 @@
-"""Members of a classic group while a round is under way: what each can do, waits for, and votes for. [P]"""
+"""Members of a classic group during a rebalance: protocols, waiting requests, votes. [P]"""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 from service.groups.records import MemberValue
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Names and metadata, most wanted first."""
+"""names and metadata, the most preferred first"""
 
 
 def protocols_of(request: Any) -> Protocols:
-    """Those of a JoinGroup. Of a name that comes twice the first counts (Kafka keeps them in a set)."""
+    """Return the protocols of a JoinGroup. Of a repeated name the first counts (Kafka keeps them in a
+    set)."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))
@@ -20,7 +21,7 @@ def protocols_of(request: Any) -> Protocols:
 
 
 class Member:
-    """One member. `join` and `sync` are the tickets of requests that wait for their answers."""
+    """One member. `join` and `sync` are the tickets of requests that wait for their responses."""
 
     __slots__ = (
         "client_host",
@@ -55,7 +56,7 @@ class Member:
         self.join: int | None = None
         self.sync: int | None = None
         self.is_new = False
-        """in its first round: it has no session yet"""
+        """in its first rebalance: it has no session yet"""
 
     @classmethod
     def of_value(cls, value: MemberValue, protocols: Protocols) -> Member:
@@ -71,14 +72,14 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """The member cannot be asked to send heartbeats meanwhile."""
+        """The member waits for a response, so it cannot send heartbeats."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def value(self, protocol: str | None, assignment: bytes) -> MemberValue:
-        """As the record of the round has it."""
+        """Return the member's part of the group's record."""
         return MemberValue(
             self.member_id,
             self.instance_id,
@@ -92,7 +93,7 @@ class Member:
 
 
 def common_protocols(all_protocols: Iterable[Protocols]) -> set[str]:
-    """What every one of them names."""
+    """Return the protocols that all members support."""
     common: set[str] | None = None
     for protocols in all_protocols:
         names = {name for name, _ in protocols}
@@ -101,10 +102,10 @@ def common_protocols(all_protocols: Iterable[Protocols]) -> set[str]:
 
 
 def select_protocol(members: Mapping[str, Protocols]) -> str:
-    """The protocol with the most votes: each member's is the first of its list that all know.
+    """Return the protocol with the most votes: each member votes for the first of its list that all support.
 
-    Of several with as many votes the one that was voted for first. There is always one: nobody gets in who
-    has none in common with the others.
+    Of equals, the first that was voted for. There is always one: a member must have a protocol in common with
+    the others to join.
     """
     candidates = common_protocols(members.values())
     votes: dict[str, int] = {}

@@ -1,8 +1,7 @@
-"""One event at one classic group: the steps of a rebalance, gathered into a decision. [P]
+"""One event at one classic group: the steps of a rebalance, collected into a decision. [P]
 
 Steps and their order are those of Kafka's `GroupMetadataManager` (`prepareRebalance`,
-`completeClassicGroupJoin` and their neighbours); each takes what it needs from the group's `Round` and leaves
-effects and records behind.
+`completeClassicGroupJoin` and others). Each reads the group's `Round` and adds effects and records.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ SYNC: Final = "classic sync"
 
 
 class Created(NamedTuple):
-    """The record of a new group."""
+    """Event of the record of a new group."""
 
     group_id: str
 
 
 class Emptied(NamedTuple):
-    """The record of a group whose last member is gone."""
+    """Event of the record of a group whose last member is gone."""
 
     group_id: str
     generation: int
 
 
 class Assigned(NamedTuple):
-    """The record of what a leader has assigned."""
+    """Event of the record of a leader's assignment."""
 
     group_id: str
     generation: int
 
 
 class Returned(NamedTuple):
-    """The record of a static member that came back under another id."""
+    """Event of the record of a static member that returned under another id."""
 
     group_id: str
     old_id: str
@@ -65,17 +64,17 @@ ClassicEvent = Created | Emptied | Assigned | Returned
 
 
 class Live:
-    """What is known of a classic group and need not survive."""
+    """Volatile state of a classic group."""
 
     __slots__ = ("pending", "protocols", "round", "unsynced")
 
     def __init__(self) -> None:
         self.round: Round | None = None
-        """while one is under way"""
+        """the rebalance in progress"""
         self.pending: dict[str, None] = {}
-        """ids that were given to members, who are to join with them (KIP-394)"""
+        """member ids that were given out and have not joined yet (KIP-394)"""
         self.protocols: dict[str, Protocols] = {}
-        """all protocols of the members; the log has the chosen one's metadata only"""
+        """all protocols of the members; the log has the chosen protocol's metadata only"""
         self.unsynced: dict[str, None] = {}
         """members of a stable group that have not fetched their assignment"""
 
@@ -85,7 +84,7 @@ class Live:
 
 
 class Turn:
-    """One event at one group. `group` is what the log says now; an empty one where it says nothing."""
+    """One event at one group. `group` is its durable state, an empty group if it has none."""
 
     __slots__ = ("_opened", "config", "effects", "event", "group", "group_id", "live", "now_ms", "records")
 
@@ -107,7 +106,7 @@ class Turn:
 
     @property
     def round(self) -> Round:
-        """The round that is under way, or the group as it would begin one."""
+        """The rebalance in progress, or the group as it would begin one."""
         if self.live.round is not None:
             return self.live.round
         if self._opened is None:
@@ -118,31 +117,31 @@ class Turn:
 
     @property
     def phase(self) -> Phase:
-        """The group's state."""
+        """State of the group."""
         if self.live.round is not None:
             return self.live.round.phase
         return Phase.STABLE if self.group.members else Phase.EMPTY
 
-    # Answers and timers.
+    # Responses and timers.
 
     def reply(self, ticket: int | None, response: object) -> None:
         if ticket is not None:
             self.effects.append(DeferredReply(ticket, response))
 
     def end_join(self, member: Member, error: ErrorCode, member_id: str | None = None) -> None:
-        """A member that waits in the first half waits no more."""
+        """End a member's wait in the join phase with an error."""
         ticket = self.round.end_wait_join(member)
         told = member.member_id if member_id is None else member_id
         self.reply(ticket, JoinGroupResponse(error, told))
 
     def end_sync(self, member: Member, error: ErrorCode) -> bool:
-        """A member that waits for its assignment waits no more. False: it did not."""
+        """End a member's wait for its assignment with an error; returns False if it does not wait."""
         ticket, member.sync = member.sync, None
         self.reply(ticket, SyncGroupResponse(error))
         return ticket is not None
 
     def start_session(self, member_id: str, timeout_ms: int) -> None:
-        """The member is alive, and has this long to say so again."""
+        """Restart the member's session."""
         self.effects.append(Schedule((SESSION, self.group_id, member_id), self.now_ms + timeout_ms))
 
     def end_session(self, member_id: str) -> None:
@@ -154,11 +153,12 @@ class Turn:
     # Steps of a rebalance.
 
     def all_joined(self) -> bool:
-        """Nobody is awaited, not even those who have been given an id."""
+        """Return whether all members, and all ids that were given out, have joined."""
         return self.round.all_joined and not self.live.pending
 
     def remove(self, member_id: str) -> None:
-        """A member, or an id that was given, is gone. Whatever it waits for ends: it may join anew."""
+        """Remove a member, or an id that was given out. Requests that it waits with fail; it may join
+        again."""
         self.live.pending.pop(member_id, None)
         member = self.round.members.get(member_id)
         if member is not None:
@@ -167,14 +167,14 @@ class Turn:
             self.round.remove(member_id)
 
     def rebalance(self) -> None:
-        """Somebody came, went or changed: begin a round, or go on with the one that has begun."""
+        """Begin a rebalance after a change of the members, or continue the one in progress."""
         if self.round.phase in MAY_PREPARE:
             self.prepare()
         else:
             self.maybe_complete()
 
     def prepare(self) -> None:
-        """PreparingRebalance begins."""
+        """Enter PreparingRebalance."""
         this = self.round
         for member in this.members.values():
             if self.end_sync(member, ErrorCode.rebalance_in_progress):
@@ -189,7 +189,7 @@ class Turn:
         this.since_ms = self.now_ms
         self.live.round = this
         if this.initial:
-            # The group is new: more members will follow soon.
+            # The group is new: more members are likely to join soon.
             this.delay_ms = self.config.group_initial_rebalance_delay_ms
             this.remaining_ms = max(this.rebalance_timeout_ms - this.delay_ms, 0)
             this.joined_since = False
@@ -200,14 +200,13 @@ class Turn:
             self.schedule_join(this.rebalance_timeout_ms)
 
     def maybe_complete(self) -> None:
-        """The first half ends as soon as all have joined; never that of a group's first round, which
-        has its time.
-        """
+        """End the join phase if all have joined; never that of a group's first rebalance, which runs for its
+        full time."""
         if self.phase is Phase.PREPARING and not self.round.initial and self.all_joined():
             self.complete_join()
 
     def join_time_is_up(self) -> None:
-        """The first half has taken its time. A first round is extended while members arrive."""
+        """End the join phase on its timeout. A first rebalance is extended while members arrive."""
         this = self.round
         if this.phase is not Phase.PREPARING:
             return
@@ -222,7 +221,7 @@ class Turn:
         self.complete_join()
 
     def complete_join(self) -> None:
-        """The first half is over: a generation begins, or the group is empty."""
+        """End the join phase: a generation begins, or the group is empty."""
         this = self.round
         self.effects.append(Cancel((JOIN, self.group_id)))
         for member in [m for m in this.members.values() if m.join is None and m.instance_id is None]:
@@ -233,7 +232,7 @@ class Turn:
         elif this.elect():
             self._begin_generation(this)
         else:
-            # Static members alone, none of which has come: their sessions end, or they come.
+            # Only static members, of which none has joined: they join, or their sessions end.
             self.schedule_join(this.rebalance_timeout_ms)
 
     def _end_empty(self, this: Round) -> None:
@@ -261,7 +260,7 @@ class Turn:
         self.effects.append(Schedule((SYNC, self.group_id), self.now_ms + this.rebalance_timeout_ms))
 
     def sync_time_is_up(self) -> None:
-        """Whoever was told of the generation and has not sent SyncGroup is gone."""
+        """Remove the members that have joined the generation and not sent SyncGroup."""
         this = self.round
         if this.phase not in (Phase.COMPLETING, Phase.STABLE) or not this.unsynced:
             return
@@ -271,13 +270,13 @@ class Turn:
         self.prepare()
 
     def has_synced(self, member_id: str) -> None:
-        """A member has sent SyncGroup."""
+        """Note that a member has sent SyncGroup."""
         unsynced = self.live.unsynced if self.live.round is None else self.live.round.unsynced
         if unsynced.pop(member_id, False) is None and not unsynced:
             self.effects.append(Cancel((SYNC, self.group_id)))
 
     def remove_and_rebalance(self, member_id: str) -> None:
-        """A member's session has ended."""
+        """Remove a member whose session has ended."""
         self.remove(member_id)
         if self.phase is Phase.PREPARING:
             if self.all_joined():
@@ -285,10 +284,10 @@ class Turn:
         elif self.phase is not Phase.EMPTY:
             self.rebalance()
 
-    # What came of a write.
+    # Outcomes of writes.
 
     def assigned(self) -> None:
-        """What the leader assigned is in the log: everybody gets it, and the group is stable."""
+        """Answer all members, as the leader's assignment is committed: the group is stable."""
         this = self.live.round
         assert this is not None
         for member in this.members.values():
@@ -305,14 +304,14 @@ class Turn:
         self.live.protocols = {member.member_id: member.protocols for member in this.members.values()}
 
     def not_assigned(self, error: ErrorCode) -> None:
-        """It is not in the log: everybody hears of it, and the next round begins."""
+        """Answer all members, as writing the leader's assignment failed, and begin the next rebalance."""
         for member in self.round.members.values():
             if self.end_sync(member, error):
                 self.start_session(member.member_id, member.session_timeout_ms)
         self.rebalance()
 
     def not_created(self, error: ErrorCode) -> None:
-        """The group is not in the log: nothing is left of it."""
+        """End all waits and timers, as writing the new group failed."""
         for member_id in self.live.pending:
             self.end_session(member_id)
         if self.live.round is not None:
@@ -323,13 +322,13 @@ class Turn:
             self.effects += (Cancel((JOIN, self.group_id)), Cancel((SYNC, self.group_id)))
 
     def not_emptied(self) -> None:
-        """Those whom the log still has are members again, and their sessions begin anew."""
+        """Restart the sessions of the log's members, as writing the empty group failed."""
         if self.live.round is None:
             for value in self.group.members.values():
                 self.start_session(value.member_id, value.session_timeout_ms)
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID. Opens no round."""
+        """Check the ids, without beginning a rebalance. Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
         if self.live.round is not None:
             self.live.round.check_member(member_id, instance_id)
         else:

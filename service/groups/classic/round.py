@@ -1,13 +1,13 @@
-"""One round of a classic group: who is in it, who is awaited, and what comes of it. [P]
+"""Rebalance of a classic group: its members, those that have joined, and its result. [P]
 
-States, Kafka's `ClassicGroupState`, and where they lie::
+States, Kafka's `ClassicGroupState`, and where they are kept::
 
     Empty, Stable          the group as its log has it (`group`)
     PreparingRebalance     a `Round`: members are joining
     CompletingRebalance    a `Round`: the leader is assigning; until its record is committed
 
-A round begins as a copy of what the log says, and what comes of it is one record. Nothing else of it
-survives: a coordinator that takes over finds the group as it was before, and its members join again.
+A rebalance begins as a copy of the durable state, and its result is one record. Nothing else of it is
+durable: a new coordinator finds the group as it was before, and its members join again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.groups.requests import NO_MEMBER, NONE, JoinGroupMember, JoinGroupR
 
 
 class Phase(Enum):
-    """Values are Kafka's names of the states."""
+    """Group states, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -32,13 +32,12 @@ class Phase(Enum):
 
 
 MAY_PREPARE = frozenset({Phase.EMPTY, Phase.COMPLETING, Phase.STABLE})
-"""States from which a rebalance begins; during one it is not begun again."""
+"""States from which a rebalance begins; one in progress is not begun again."""
 
 
 class Round:
-    """A classic group that changes. Made of the group as its log has it, thrown away when that is true
-    again.
-    """
+    """A classic group during a rebalance. Made from the group's durable state, and dropped when that is up to
+    date again."""
 
     __slots__ = (
         "_instances",
@@ -72,27 +71,27 @@ class Round:
         self.members: dict[str, Member] = {}
         self._instances: dict[str, str] = {}
         self._known: dict[str, int] = {}
-        """how many members know a protocol"""
+        """number of members that support a protocol"""
         self.joining = 0
-        """how many members wait for the first half of the round to end"""
+        """number of members that wait for the join phase to end"""
         for value in group.members.values():
-            # After a load only the protocol that was chosen is known.
+            # After a load only the chosen protocol is known.
             known = protocols.get(value.member_id) or ((group.protocol or "", value.subscription),)
             self._put(Member.of_value(value, known))
         self.unsynced: dict[str, None] = {}
         """members that have not sent SyncGroup in this generation"""
         self.assigning = False
-        """the leader's record is on its way to the log"""
+        """the record of the leader's assignment is being written"""
         self.forgot_assignments = False
-        """a generation was given up before its leader had assigned: nobody has anything now"""
+        """a generation ended before its leader had assigned: no member has an assignment"""
         self.subscriptions: tuple[bytes, ...] | None = None
-        """metadata of the members when the last generation of this round began; None before the first"""
+        """metadata of the members when this rebalance's last generation began; None before the first"""
         self.initial = False
-        """the group was empty before this round"""
+        """the group was empty before this rebalance"""
         self.is_delayed = False
-        """the first round is waiting for more members"""
+        """the first rebalance is waiting for more members"""
         self.joined_since = False
-        """somebody has joined since the delay was looked at last"""
+        """a member has joined since the delay was last extended"""
         self.delay_ms = 0
         self.remaining_ms = 0
 
@@ -116,7 +115,7 @@ class Round:
         self._put(member)
 
     def remove(self, member_id: str) -> Member | None:
-        """Whoever leads then is the longest-standing member. Its tickets are the caller's to answer."""
+        """Remove a member; the caller answers its tickets. If it led, the oldest member leads."""
         member = self.members.pop(member_id, None)
         self.unsynced.pop(member_id, None)
         if member is not None:
@@ -129,7 +128,7 @@ class Round:
         return member
 
     def replace(self, old_id: str, member: Member) -> Member:
-        """`member`, who waits for nothing yet, takes the place of `old_id`, whose instance it is."""
+        """Put `member`, which waits for nothing yet, in the place of `old_id`, whose instance it is."""
         assert member.instance_id is not None
         old = self.members[old_id]
         self._know(old, -1)
@@ -146,7 +145,7 @@ class Round:
         return old
 
     def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
-        """A member has joined anew, with what it can do now."""
+        """Update a member that has joined again."""
         self._know(member, -1)
         member.protocols = protocols
         self._know(member, 1)
@@ -154,30 +153,30 @@ class Round:
         member.session_timeout_ms = session_ms
 
     def wait_join(self, member: Member, ticket: int) -> int | None:
-        """The member waits from now on; returns the ticket that it waited with before."""
+        """Note that the member waits for the join phase to end; returns the ticket of its previous wait."""
         before, member.join = member.join, ticket
         self.joining += before is None
         return before
 
     def end_wait_join(self, member: Member) -> int | None:
-        """The ticket of a member that waits no more."""
+        """End the member's wait and return its ticket."""
         ticket, member.join = member.join, None
         self.joining -= ticket is not None
         return ticket
 
     def instance(self, instance_id: str) -> str | None:
-        """The member that is this instance."""
+        """Return the member id of the instance."""
         return self._instances.get(instance_id)
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+        """Check the ids. Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
         check_member(self.members, self._instances, member_id, instance_id)
 
-    # What holds of all of them.
+    # All members together.
 
     @property
     def awaited(self) -> Iterator[Member]:
-        """Members that wait for the round's first half to end."""
+        """Members that wait for the join phase to end."""
         return (member for member in self.members.values() if member.join is not None)
 
     @property
@@ -189,7 +188,7 @@ class Round:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these can be in the group: all must have one in common."""
+        """Return whether a member with these protocols may join: all members must have one in common."""
         if self.phase is Phase.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type:
@@ -197,11 +196,11 @@ class Round:
         return any(self._known.get(name, 0) == len(self.members) for name, _ in protocols)
 
     def votes(self) -> str:
-        """The protocol of the generation that begins."""
+        """Return the protocol of the generation that begins."""
         return select_protocol({member_id: member.protocols for member_id, member in self.members.items()})
 
     def elect(self) -> bool:
-        """A leader that has joined; False where there is none."""
+        """Elect a leader that has joined; returns False if no member has."""
         if self.leader is None:
             return False
         if self.members[self.leader].join is None:
@@ -212,7 +211,8 @@ class Round:
         return True
 
     def joined(self, member_id: str) -> JoinGroupResponse:
-        """What a member of this generation is told of it; the leader alone hears of the others."""
+        """Return the JoinGroup response of a member of this generation; only the leader's lists the
+        members."""
         members: tuple[JoinGroupMember, ...] = ()
         if self.leader == member_id:
             members = tuple(
@@ -230,7 +230,8 @@ class Round:
         )
 
     def outcome(self, assignments: dict[str, Buffer]) -> ClassicGroup:
-        """The group that comes of this generation; whom the leader has forgotten gets an empty assignment."""
+        """Return the group after this generation; members that the leader left out get an empty
+        assignment."""
         return ClassicGroup(
             self.generation,
             self.protocol_type,

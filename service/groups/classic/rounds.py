@@ -1,18 +1,19 @@
-"""Classic groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the timers between them. [P]
+"""Classic groups of a shard: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and their timers. [P]
 
-A protocol machine: requests, timers and outcomes of writes come in, replies and timers go out. What it
-remembers beside the log (`Live`) does not survive: rounds that are under way, ids that were given to members
-who have not joined yet, protocols that members know besides the one chosen. What survives is changed by
-replay of GroupMetadata alone, and only four decisions write one: the first join of a group, the leader's
-SyncGroup, the last member's end, and a static member's return.
+A protocol machine: requests, timers and outcomes of writes come in, replies and timers go out. Its state
+beside the log (`Live`) is volatile: rebalances in progress, ids given to members that have not joined yet,
+protocols of members besides the chosen one. Durable state is changed by replay of GroupMetadata alone, and
+only four decisions write one: the first join of a group, the leader's SyncGroup, the removal of the last
+member, and a static member's return.
 
-A failed write: all who wait are answered with its error. The first join of a group: nothing is left of the
-group; the leader's SyncGroup: the next round begins; the last member's end: the members of the log are
-members again; a static member's return: the member that was there before is there again.
+If a write fails, all waiting requests get its error. Then: after the first join of a group, nothing is left
+of the group; after the leader's SyncGroup, the next rebalance begins; after the removal of the last member,
+the log's members are members again; after a static member's return, its previous member is back.
 
 Timers are named ``("classic session", group, member)``, ``("classic join", group)`` and ``("classic sync",
-group)``. Order of checks and error codes are those of Kafka's `GroupMetadataManager`. A reply is never lost,
-even where Kafka forgets it: a request in whose place another of the same member waits is told to join again.
+group)``. Order of checks and error codes are those of Kafka's `GroupMetadataManager`. Every request gets a
+response, even where Kafka forgets one: a request that a later one of its member replaces gets
+REBALANCE_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ from service.wire.schema import millis
 
 
 class ClassicGroups:
-    """The classic groups of one shard. `groups` is what the log says; values of other kinds are not
-    looked at.
-    """
+    """Classic groups of one shard. `groups` is the durable state; values of other kinds are ignored."""
 
     def __init__(
         self, groups: Timeline[str, Any], config: Callable[[], GroupsConfig], metrics: GroupMetrics
@@ -70,7 +69,8 @@ class ClassicGroups:
         self._lives: dict[str, Live] = {}
 
     def turn(self, group_id: str, now_ms: int) -> Turn:
-        """An event at this group; an empty group where there is none, or one of another kind."""
+        """Return the step for an event at this group; of an empty group if there is none, or one of another
+        kind."""
         group = self._groups.get(group_id)
         classic = group if isinstance(group, ClassicGroup) else EMPTY_GROUP
         live = self._lives.get(group_id)
@@ -83,24 +83,20 @@ class ClassicGroups:
             self._lives[turn.group_id] = turn.live
 
     def round_of(self, group_id: str) -> Round | None:
-        """The round that is under way."""
+        """Return the rebalance in progress."""
         live = self._lives.get(group_id)
         return None if live is None else live.round
 
     def members(self, group_id: str) -> tuple[Member, ...]:
-        """The members, with all that they know; for whoever makes another kind of group of it. Copies
-        nothing.
-        """
+        """Return the members with all their protocols, for a conversion of the group. Copies nothing."""
         return tuple(self.turn(group_id, 0).round.members.values())
 
     def forget(self, group_id: str) -> None:
-        """The group is gone from the log. Whoever waits was told before (`abandon`)."""
+        """Drop the volatile state of a deleted group. `abandon` has answered its waiting requests before."""
         self._lives.pop(group_id, None)
 
     def abandon(self, group_id: str, error: ErrorCode, now_ms: int) -> tuple[Effect, ...]:
-        """End whatever is under way: whoever waits is told `error`, and there are no timers of the group's
-        any more. Nothing is known of it then that the log does not know.
-        """
+        """Answer all waiting requests with `error`, cancel all timers and drop the group's volatile state."""
         turn = self.turn(group_id, now_ms)
         for member in turn.round.members.values():
             turn.end_session(member.member_id)
@@ -109,9 +105,7 @@ class ClassicGroups:
         return tuple(turn.effects)
 
     def rebalance(self, group_id: str, group: ClassicGroup, now_ms: int) -> tuple[Effect, ...]:
-        """Begin a round in a group that is not, or not yet, what the log says: `group` has just been
-        decided.
-        """
+        """Begin a rebalance in `group`, which has just been decided and is not in the log yet."""
         live = self._lives.get(group_id) or Live()
         turn = Turn(group_id, group, live, self._config(), now_ms)
         for member in group.members.values():
@@ -131,9 +125,8 @@ class ClassicGroups:
         now_ms: int,
         instead_of: tuple[CoordinatorRecord, ...] = (),
     ) -> CoordinatorResult[Any]:
-        """`fresh_id` is a new UUID as text. `instead_of`: the tombstones of a group of another kind, which is
-        empty and gives way to this one.
-        """
+        """Handle a JoinGroup. `fresh_id` is a new UUID as text. `instead_of`: tombstones of an empty group of
+        another kind, which this one replaces."""
         group_id, member_id = request.group_id, request.member_id
         is_new_group = bool(instead_of) or group_id not in self._groups
         if is_new_group and member_id != NO_MEMBER:
@@ -154,7 +147,7 @@ class ClassicGroups:
             decision = self._join_again(turn, request, client, ticket, protocols)
         self._done(turn)
         if is_new_group:
-            # So that the group is there for whoever asks the log, before its first round ends.
+            # The group exists in the log before its first rebalance ends.
             created = ClassicGroup(state_ms=now_ms).record(group_id)
             decision = decision._replace(records=(*instead_of, created), event=Created(group_id))
         return decision
@@ -166,7 +159,7 @@ class ClassicGroups:
             return True
         if phase is Phase.PREPARING:
             member = turn.round.members.get(member_id)
-            # Those who wait already: the group may have been larger when its bound was set.
+            # A waiting member stays: the group may have exceeded its limit when that was set.
             return (member is not None and member.join is not None) or turn.round.joining < most
         return member_id in turn.round.members or len(turn.round.members) < most
 
@@ -206,7 +199,7 @@ class ClassicGroups:
         this.add(member, request.protocol_type)
         this.wait_join(member, ticket)
         turn.live.pending.pop(member_id, None)
-        # Somebody who is gone before the round ends cannot be told from somebody who waits: but not for ever.
+        # A new member that disconnects looks like one that waits for the rebalance: limit its wait.
         turn.start_session(member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
         turn.rebalance()
         return turn.decision(LATER)
@@ -217,7 +210,7 @@ class ClassicGroups:
         member_id, this = request.member_id, turn.round
         if member_id in turn.live.pending:
             if request.group_instance_id is not None:
-                # A static member is never given an id to join with.
+                # Static members do not get ids to join with.
                 return _refused_join(ErrorCode.unknown_server_error, member_id)
             return self._add(turn, request, client, ticket, member_id)
         try:
@@ -229,7 +222,7 @@ class ClassicGroups:
             return _refused_join(ErrorCode.unknown_member_id, member_id)
         unchanged = member.protocols == protocols
         if this.phase is Phase.COMPLETING and unchanged:
-            # It has not heard of the generation.
+            # Its response to this generation's join was lost.
             return turn.decision(this.joined(member_id))
         if this.phase is Phase.STABLE and unchanged and this.leader != member_id:
             return turn.decision(this.joined(member_id))
@@ -272,7 +265,7 @@ class ClassicGroups:
         return turn.decision(LATER)
 
     def heartbeat(self, request: Any, now_ms: int) -> CoordinatorResult[Any]:
-        """Raises `RequestError` for a member that is none, or not of this generation."""
+        """Handle a Heartbeat. Raises `RequestError` for an unknown member, or one of another generation."""
         turn = self.turn(request.group_id, now_ms)
         turn.check_member(request.member_id, request.group_instance_id)
         this = turn.live.round
@@ -301,7 +294,7 @@ class ClassicGroups:
     def _leave(self, turn: Turn, who: Any) -> ErrorCode:
         member_id = who.member_id
         if member_id == NO_MEMBER:
-            # An operator ends a static member by its instance.
+            # An operator may remove a static member by its instance id.
             member_id = None if who.group_instance_id is None else turn.round.instance(who.group_instance_id)
             if member_id is None:
                 return ErrorCode.unknown_member_id
@@ -321,7 +314,7 @@ class ClassicGroups:
     # Offsets.
 
     def is_alive(self, group_id: str, member_id: str, now_ms: int) -> tuple[Effect, ...]:
-        """A member has committed, which says as much as a heartbeat does."""
+        """Restart the session of a member that has committed, as a heartbeat does."""
         turn = self.turn(group_id, now_ms)
         if turn.phase not in (Phase.STABLE, Phase.PREPARING):
             return ()
@@ -333,7 +326,7 @@ class ClassicGroups:
     # Events.
 
     def loaded(self, group_id: str, group: ClassicGroup, now_ms: int) -> tuple[Effect, ...]:
-        """All sessions begin now. A group beyond its bound rebalances, so that somebody can be left out."""
+        """Start all sessions. A group above its size limit rebalances, so that members can be left out."""
         turn = self.turn(group_id, now_ms)
         for member in group.members.values():
             turn.start_session(member.member_id, member.session_timeout_ms)
@@ -343,7 +336,7 @@ class ClassicGroups:
         return tuple(turn.effects)
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome | None:
-        """None for a timer that is not of classic groups."""
+        """Handle a due timer; returns None for one that is not of classic groups."""
         match name:
             case (kind, str(group_id), *rest) if kind in (SESSION, JOIN, SYNC):
                 if not isinstance(self._groups.get(group_id), ClassicGroup):
@@ -360,7 +353,7 @@ class ClassicGroups:
         return None
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome | None:
-        """None for an event that is not of classic groups."""
+        """Handle the outcome of a write; returns None for an event that is not of classic groups."""
         if not isinstance(event, ClassicEvent):
             return None
         turn = self.turn(event.group_id, now_ms)

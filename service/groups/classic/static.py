@@ -1,8 +1,8 @@
-"""Static members that come back: an instance that is a member joins without a member id (KIP-345). [P]
+"""Static members that return: a known instance joins without a member id (KIP-345). [P]
 
-It gets a new id, and whoever has the old one is fenced. In a stable group whose protocol does not change by
-it, one record says so and nobody is disturbed; a leader that can skip its assignment (JoinGroup 9, KIP-814)
-is told to. Before that version it is told that the old id leads, lest it assign.
+It gets a new member id, and the holder of the old one is fenced. In a stable group whose protocol stays the
+same, one record replaces the member without a rebalance; if it leads, JoinGroup 9 lets it skip its assignment
+(KIP-814). Before that version the response names the old id as the leader, so that it does not assign.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.wire.schema import millis
 def come_back(
     turn: Turn, request: Any, client: Client, ticket: int, old_id: str, new_id: str
 ) -> CoordinatorResult[Any]:
-    """The instance that was `old_id` joins as `new_id`."""
+    """Let the instance that was `old_id` join as `new_id`."""
     if turn.phase is Phase.STABLE:
         decision = _undisturbed(turn, request, client, old_id, new_id)
         if decision is not None:
@@ -50,7 +50,7 @@ def come_back(
     this.replace(old_id, member)
     turn.start_session(new_id, known.session_timeout_ms)
     this.wait_join(member, ticket)
-    # In CompletingRebalance, too: the leader may have been told of the old id already.
+    # In CompletingRebalance, too: the leader may have received the old id already.
     turn.rebalance()
     return turn.decision(LATER)
 
@@ -58,7 +58,7 @@ def come_back(
 def _undisturbed(
     turn: Turn, request: Any, client: Client, old_id: str, new_id: str
 ) -> CoordinatorResult[Any] | None:
-    """None where the group's protocol would change."""
+    """Replace the member without a rebalance; returns None if the group's protocol would change."""
     group, protocols = turn.group, protocols_of(request)
     all_protocols = {member_id: m.protocols for member_id, m in turn.round.members.items()}
     if select_protocol(all_protocols | {old_id: protocols}) != group.protocol:
@@ -95,7 +95,7 @@ def _undisturbed(
 
 
 def returned(turn: Turn, event: Returned) -> None:
-    """The record of an undisturbed return is in the log, or it is not."""
+    """Apply the outcome of the record of a return without rebalance: it is committed, or failed."""
     live = turn.live
     if event.new_id in turn.group.members:
         live.protocols.pop(event.old_id, None)
@@ -109,5 +109,5 @@ def returned(turn: Turn, event: Returned) -> None:
 
 
 def rebalance_timeout_ms(request: Any, client: Client) -> int:
-    """JoinGroup 0 has no rebalance timeout: the session's stands for it."""
+    """Return the rebalance timeout; JoinGroup 0 has none, and the session timeout stands for it."""
     return millis(request.session_timeout if client.version == 0 else request.rebalance_timeout)

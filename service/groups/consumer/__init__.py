@@ -1,1 +1,1 @@
-"""Groups of KIP-848's protocol: their state, the heartbeat's pipeline, target and reconciliation."""
+"""KIP-848 groups: state, heartbeat pipeline, target assignment and reconciliation."""

@@ -1,10 +1,10 @@
-"""Members of a KIP-848 group that use the classic protocol: their four requests, translated. [P]
+"""Classic-protocol members of a KIP-848 group: their four requests, translated. [P]
 
-A member learns that its target has moved by REBALANCE_IN_PROGRESS and rejoins; its generation is its epoch,
-and each SyncGroup is answered at once with what it may have by now. What it must give up it names no more
-when it rejoins; so a cooperative member pauses nothing else.
+REBALANCE_IN_PROGRESS tells a member that its target has changed, and it rejoins. Its generation is its epoch,
+and a SyncGroup is answered at once with the partitions that it may own now. A cooperative member stops naming
+revoked partitions when it rejoins, and does not pause the others.
 
-Source: Apache Kafka ``GroupMetadataManager.classicGroupJoinToConsumerGroup`` and its neighbours.
+Source: Apache Kafka ``GroupMetadataManager.classicGroupJoinToConsumerGroup`` and related methods.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MEMBER_ID_REQUIRED_FROM = 4
 
 
 class ClassicMembers:
-    """The classic side of one shard's KIP-848 groups."""
+    """Classic-protocol side of one shard's KIP-848 groups."""
 
     def __init__(self, context: Context, migration: GroupMigration) -> None:
         self._context = context
@@ -53,7 +53,7 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int
     ) -> CoordinatorResult[JoinGroupResponse]:
-        """A JoinGroup. Every refusal is an answer, which names no member, and nothing is written."""
+        """Handle a JoinGroup. A rejected request gets a response without a member id; nothing is written."""
         try:
             return self._join(group, request, client, fresh_id, now_ms)
         except RequestError as e:
@@ -94,7 +94,7 @@ class ClassicMembers:
         return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
     def _write_join(self, joining: _Joining, now_ms: int, out: Writing) -> tuple[Member, bool]:
-        """The member as it is then, and whether the group has turned classic with it."""
+        """Write the join; returns the resulting member, and whether the group was downgraded with it."""
         context, group, member = self._context, joining.group, joining.member
         existing = group.static_member(joining.request.group_instance_id)
         turns = existing is not None and self._migration.is_last_modern(group, existing)
@@ -119,7 +119,7 @@ class ClassicMembers:
         return updated, True
 
     def _owned(self, subscription: Subscription) -> list[TopicPartitions]:
-        """What the member says it has, by topic id."""
+        """Return the partitions that the member reports as owned, by topic id."""
         owned = []
         for name, numbers in subscription.owned:
             topic = self._context.topics.by_name(name)
@@ -128,7 +128,7 @@ class ClassicMembers:
         return owned
 
     def sync(self, group: ConsumerGroup, request: Any, now_ms: int) -> CoordinatorResult[SyncGroupResponse]:
-        """A SyncGroup: what the member may have by now."""
+        """Handle a SyncGroup: respond with the partitions that the member may own now."""
         out = Writing()
         try:
             member = self._classic_member(group, request)
@@ -153,7 +153,7 @@ class ClassicMembers:
     def heartbeat(
         self, group: ConsumerGroup, request: Any, now_ms: int
     ) -> CoordinatorResult[HeartbeatResponse]:
-        """A Heartbeat: REBALANCE_IN_PROGRESS where rejoining brings the member further."""
+        """Handle a Heartbeat: REBALANCE_IN_PROGRESS if the member makes progress by rejoining."""
         out = Writing()
         try:
             member = self._classic_member(group, request)
@@ -173,7 +173,7 @@ class ClassicMembers:
         return CoordinatorResult(HeartbeatResponse(error), effects=tuple(out.effects))
 
     def leave(self, group: ConsumerGroup, request: Any, now_ms: int) -> CoordinatorResult[LeaveGroupResponse]:
-        """A LeaveGroup of one or several; members of KIP-848 may be sent away by it, too."""
+        """Handle a LeaveGroup of one or more members, also of members that use the new protocol."""
         answers, leaving = [], {}
         for identity in request.members:
             error = ErrorCode.none
@@ -192,7 +192,8 @@ class ClassicMembers:
         return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
     def _classic_member(self, group: ConsumerGroup, request: Any) -> Member:
-        """Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
+        """Return the member. Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        ILLEGAL_GENERATION."""
         member = membership.member_of(group, request.member_id, request.group_instance_id)
         if member.classic is None:
             raise RequestError(ErrorCode.unknown_member_id)
@@ -209,7 +210,7 @@ class ClassicMembers:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
 
     def _await_join(self, group: ConsumerGroup, member: Member, now_ms: int, out: Writing) -> None:
-        """The member has its rebalance timeout to rejoin, from the first time that it is told."""
+        """Start the member's rebalance timeout, if it is not running, within which it has to rejoin."""
         due = group.volatile.join_due
         if due.get(member.member_id, now_ms) <= now_ms:
             due[member.member_id] = now_ms + member.rebalance_timeout_ms
@@ -226,7 +227,7 @@ class ClassicMembers:
 
 
 class _Joining(NamedTuple):
-    """A classic member that joins, as it was before, and what it brings."""
+    """A classic member that joins: its previous state, and its request."""
 
     group: ConsumerGroup
     member: Member
@@ -255,7 +256,8 @@ class _Joining(NamedTuple):
 
 
 def _supports(group: ConsumerGroup, protocol_type: str, names: list[str]) -> bool:
-    """Whether the member has a protocol that all classic members have; any will do where there are none."""
+    """Return whether the member supports a protocol that all classic members support; any if there are
+    none."""
     if protocol_type != CONSUMER_PROTOCOL or not names:
         return False
     classics = [member.classic for member in group.members.values() if member.classic is not None]
@@ -273,13 +275,13 @@ def _subscription(metadata: bytes) -> Subscription:
 
 
 def _first_protocol(member: Member) -> tuple[str, bytes]:
-    """The one that the member is answered in."""
+    """Return the protocol of the member's responses."""
     protocols = member.classic.supported_protocols if member.classic is not None else ()
     return protocols[0] if protocols else ("", b"")
 
 
 def _waits(group: ConsumerGroup, member: Member) -> bool:
-    """Whether something that the member is to have is still somebody's."""
+    """Return whether another member still owns a partition of the member's target."""
 
     def is_awaited(topic_id: UUID, number: int) -> bool:
         return number not in member.assigned.get(topic_id, ()) and group.owner(topic_id, number) is not None
@@ -289,7 +291,7 @@ def _waits(group: ConsumerGroup, member: Member) -> bool:
 
 
 def _leaving(group: ConsumerGroup, identity: Any) -> Member:
-    """An operator may name a static member by its instance id alone."""
+    """Return the member to remove; an operator may name a static member by its instance id alone."""
     if identity.group_instance_id is not None and identity.member_id == NO_MEMBER:
         static = group.static_member(identity.group_instance_id)
         if static is None:

@@ -1,4 +1,4 @@
-"""What decisions about KIP-848 groups look at beside the group itself. [P]"""
+"""Dependencies and intermediate results of decisions about KIP-848 groups. [P]"""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from service.groups.metrics import GroupMetrics
 
 
 class TimerKind(StrEnum):
-    """What ends with a timer: always somebody's membership."""
+    """Timers of members. Each ends a membership."""
 
     SESSION = "consumer session"
     REBALANCE = "consumer rebalance"
-    """a member has not given up partitions"""
+    """a member has not revoked partitions"""
     JOIN = "consumer join"
-    """a classic member was told to rejoin"""
+    """a classic member had to rejoin and has not"""
     SYNC = "consumer sync"
-    """a classic member has joined and not asked for its assignment"""
+    """a classic member has joined and not sent SyncGroup"""
 
 
 class ConsumerTimer(NamedTuple):
-    """The name of a timer of a member."""
+    """Name of a member's timer."""
 
     kind: TimerKind
     group_id: str
@@ -46,23 +46,23 @@ class ConsumerTimer(NamedTuple):
 
 
 class WorkKind(StrEnum):
-    """Long work for a group."""
+    """Kinds of long work for a group."""
 
     TARGET = "consumer target"
     REGEX = "consumer regex"
 
 
 class ConsumerWork(NamedTuple):
-    """The name of long work."""
+    """Name of long work."""
 
     kind: WorkKind
     group_id: str
 
 
 class Opened(NamedTuple):
-    """A group that a member comes to, and the records that make it one of KIP-848 if it was classic.
+    """A group that a member joins, with the records that convert it if it was classic.
 
-    `part` is called once nothing can be refused any more: it ends what is under way in the classic group.
+    `part` is called after the last check that may reject the join: it ends the classic group's rebalance.
     """
 
     group: ConsumerGroup
@@ -72,7 +72,7 @@ class Opened(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What turns a group classic."""
+    """Decision that converts a group to the classic protocol."""
 
     records: tuple[CoordinatorRecord, ...]
     effects: tuple[Effect, ...]
@@ -80,17 +80,19 @@ class Turn(NamedTuple):
 
 
 class Migration(Protocol):
-    """`groups/migration.py`, as the rest of the room sees it."""
+    """Interface of `groups/migration.py` to this room."""
 
     def upgraded(self, group_id: str, now_ms: int) -> Opened:
-        """A classic group, or none at all, as one of KIP-848. Raises `RequestError` where it cannot be."""
+        """Return a classic group, or a new one, as a KIP-848 group. Raises `RequestError` if it cannot be
+        upgraded."""
 
     def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Turn | None:
-        """What turns a group classic once these members are gone, if it is to."""
+        """Return the downgrade of a group once these members are gone; None if it is not to be downgraded."""
 
 
 class Context:
-    """One for each shard. Versions of the topics count what `topics_changed` told since the shard began."""
+    """Dependencies of one shard's KIP-848 groups. Topic versions count calls of `topics_changed` since the
+    shard's start."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Context:
         self._new_uuid = new_uuid
 
     def group(self, group_id: str) -> ConsumerGroup:
-        """Raises `RequestError` GROUP_ID_NOT_FOUND."""
+        """Return the group. Raises `RequestError` GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -123,7 +125,8 @@ class Context:
         )
 
     def new_member_id(self) -> str:
-        """As Kafka's ``Uuid.randomUuid()`` looks; no dash in front, which tools take for an option."""
+        """Return an id in the format of Kafka's ``Uuid.randomUuid()``; a leading dash would look like an
+        option to tools."""
         while True:
             text = urlsafe_b64encode(self._new_uuid().bytes)[:22].decode()
             if not text.startswith("-"):
@@ -148,7 +151,7 @@ def cancel(kind: TimerKind, group_id: str, member_id: str) -> Cancel:
 
 
 class Writing:
-    """What a decision collects on its way: records in order, and effects."""
+    """Records, in order, and effects that a decision collects."""
 
     __slots__ = ("effects", "event", "records")
 
@@ -161,7 +164,7 @@ class Writing:
         self.effects.append(BackgroundWork(ConsumerWork(kind, group_id), steps))
 
     def turn(self, turn: Turn) -> None:
-        """The group turns classic."""
+        """Convert the group to the classic protocol."""
         self.records += turn.records
         self.effects += turn.effects
         self.event = turn.event

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe, and what offsets and administration ask of a KIP-848 group. [P]
+"""ConsumerGroupDescribe, and the view of a KIP-848 group for offsets and administration. [P]
 
 Source: Apache Kafka ``ConsumerGroup.asDescribedGroup``, ``validateOffsetCommit``, ``validateOffsetFetch``.
 """
@@ -27,11 +27,11 @@ from service.groups.group import CheckPartition
 from service.groups.protocol import CONSUMER_PROTOCOL
 
 _COMMITS_BY_EPOCH_FROM = 9
-"""The version of OffsetCommit that knows member epochs."""
+"""First version of OffsetCommit that has member epochs."""
 
 
 def described(group: ConsumerGroup, assignors: tuple[str, ...], topics: TopicsView) -> DescribedConsumerGroup:
-    """The group as its committed records have it."""
+    """Describe the group's committed state."""
     members = [member for _, member in group.members.committed_items()]
     epoch, target_epoch = group.committed_epochs()
     return DescribedConsumerGroup(
@@ -68,7 +68,7 @@ def _member(group: ConsumerGroup, member: Member, topics: TopicsView) -> Describ
 def _assignment(
     partitions: Iterable[tuple[UUID, tuple[int, ...]]], topics: TopicsView
 ) -> DescribedAssignment:
-    """Of topics that are there."""
+    """Describe an assignment, without topics that do not exist."""
     found = []
     for topic_id, numbers in partitions:
         topic = topics.by_id(topic_id)
@@ -78,7 +78,7 @@ def _assignment(
 
 
 class ConsumerLook:
-    """A look at one group: at its newest state, or at the committed one."""
+    """View of one group: of its newest state, or of the committed one."""
 
     kind: Literal["consumer"] = "consumer"
     protocol_type: str = CONSUMER_PROTOCOL
@@ -99,7 +99,8 @@ class ConsumerLook:
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, version: int
     ) -> CheckPartition | None:
-        """Of an older epoch a partition is taken if it was the member's then already (KIP-1251)."""
+        """Accept commits with an older member epoch for partitions that the member already owned at that
+        epoch (KIP-1251)."""
         if epoch < 0 and self.is_empty:
             return None
         member = self._member(member_id)
@@ -126,7 +127,7 @@ class ConsumerLook:
             raise _stale(member, f"{epoch} does not match the expected member epoch {member.epoch}.")
 
     def check_offset_delete(self) -> None:
-        """Any group of KIP-848 tells what it is subscribed to."""
+        """Allow it: the subscriptions of a KIP-848 group are always known."""
 
     def check_delete(self) -> None:
         if not self.is_empty:

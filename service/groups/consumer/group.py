@@ -1,23 +1,23 @@
-"""A KIP-848 group: its members, their targets, and who has which partition. Changed by replay alone. [P]
+"""State of a KIP-848 group: members, targets, and owners of partitions. Changed by replay alone. [P]
 
 Epochs: the *group epoch* rises with every change of members, subscriptions or topics; the *target epoch* is
 the group epoch that the targets were made for; a *member's epoch* is the target epoch that it has reached.
 
-Group states, found from the rest and kept nowhere::
+Group states, derived and not stored::
 
     Empty        no members
     Assigning    the targets are of an older epoch than the group
-    Reconciling  somebody is not at its target yet
+    Reconciling  some member has not reached its target
     Stable
 
 Member states and their moves (`reconcile`)::
 
     STABLE                 at its target
-    UNREVOKED_PARTITIONS   must give up partitions before it may go on
-    UNRELEASED_PARTITIONS  waits for partitions that others have not given up
+    UNREVOKED_PARTITIONS   must revoke partitions before its epoch rises
+    UNRELEASED_PARTITIONS  waits for partitions that others have not revoked
 
-What a group is volatile in is `Volatile`: a memory of what was looked at, and of what is under way.
-Source: Apache Kafka ``ConsumerGroup``, ``ModernGroup``, ``ConsumerGroupMember``.
+Volatile state is in `Volatile`: results of checks, and work in progress. Source: Apache Kafka
+``ConsumerGroup``, ``ModernGroup``, ``ConsumerGroupMember``.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from service.groups.records_modern import (
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
 AWAY_EPOCH: Final = -2
-"""A static member left for a while: whoever comes next with its instance id takes its place."""
+"""Epoch of a static member that left temporarily: the next member with its instance id replaces it."""
 FIRST_EPOCH: Final = 1
-"""Of a group nobody has joined, and of its targets."""
+"""Epoch of a group without members, and of its targets."""
 NO_EPOCH: Final = -1
-"""Of targets that are gone with their group."""
+"""Epoch of targets that were deleted with their group."""
 
 NEVER: Final = -1
-"""Before any version of the topics."""
+"""Below any version of the topics."""
 
 NOTHING_OWNED: Final[Owned] = MappingProxyType({})
 NO_PARTITIONS: Final[Partitions] = MappingProxyType({})
 
 
 class MemberState(IntEnum):
-    """As in the record; see above."""
+    """Member states by their numbers in the record; see above."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -67,7 +67,7 @@ class MemberState(IntEnum):
 
 
 class GroupState(Enum):
-    """As the admin APIs name them."""
+    """Group states by their names in the admin APIs."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -77,7 +77,7 @@ class GroupState(Enum):
 
 
 class Member(NamedTuple):
-    """A member as its records 5 and 8 have it. `classic`: it uses the classic protocol."""
+    """A member, from its records 5 and 8. `classic`: it uses the classic protocol."""
 
     member_id: str
     epoch: int = JOINING_EPOCH
@@ -121,7 +121,7 @@ class Member(NamedTuple):
         )
 
     def subscription(self) -> MemberValue:
-        """What record 5 says."""
+        """Return the value of record 5."""
         return MemberValue(
             instance_id=self.instance_id,
             rack_id=self.rack_id,
@@ -135,7 +135,7 @@ class Member(NamedTuple):
         )
 
     def current(self) -> CurrentValue:
-        """What record 8 says."""
+        """Return the value of record 8."""
         return CurrentValue(
             member_epoch=self.epoch,
             previous_member_epoch=self.previous_epoch,
@@ -146,7 +146,8 @@ class Member(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression stands for, as of a version of the metadata and a time (ms)."""
+    """Topics that match a regular expression, with the version of the metadata and the time (ms) of the
+    match."""
 
     topics: frozenset[str]
     version: int
@@ -154,41 +155,41 @@ class Resolved(NamedTuple):
 
 
 class Subscribers(NamedTuple):
-    """How many members are subscribed to a topic by its name, and how many regular expressions name it."""
+    """Number of members that subscribe to a topic by name, and of regular expressions that match it."""
 
     by_name: int
     by_regex: int
 
 
 BELIEVED_MS: Final = 60_000
-"""So long work that was begun is believed to be under way: what reports nothing by then is begun anew."""
+"""Timeout of long work: without a result by then it is started again."""
 
 
 def is_under_way(until_ms: int, now_ms: int) -> bool:
-    """Whether work that is believed in until then is. A clock that was set back makes nobody wait longer."""
+    """Return whether work with this timeout is in progress. After a clock was set back, it is not."""
     return until_ms - BELIEVED_MS <= now_ms < until_ms
 
 
 class Volatile:
-    """What a coordinator remembers of a group beside its records; what is lost of it is found again."""
+    """Volatile state of a group; what is lost is found again."""
 
     __slots__ = ("assigning", "checked", "join_due", "resolved_at", "resolving_until_ms")
 
     def __init__(self) -> None:
         self.checked: tuple[int, int] | None = None
-        """version of the topics and group epoch at which the metadata's hash was found unchanged"""
+        """version of the topics and group epoch at which the metadata hash was last found unchanged"""
         self.resolved_at = NEVER
         """version of the topics that the regular expressions were last resolved with"""
         self.resolving_until_ms = 0
-        """they are being resolved; when nothing is heard of it by then, it is begun anew"""
+        """timeout of the resolution in progress"""
         self.assigning: tuple[int, int] | None = None
-        """epoch for which targets are being made, and until when (ms) that is believed"""
+        """epoch of the target assignment in progress, and its timeout (ms)"""
         self.join_due: dict[str, int] = {}
-        """by when classic members that were told to rejoin must have done so"""
+        """deadlines of classic members that have to rejoin"""
 
 
 class ConsumerGroup:
-    """One group. Timelines are the shard's; nothing but `put_*`, `remove_*` and `set_*` changes them."""
+    """One group. Timelines are the shard's; only `put_*`, `remove_*` and `set_*` change them."""
 
     __slots__ = (
         "_journal",
@@ -216,7 +217,7 @@ class ConsumerGroup:
         """by the topic's name"""
         self.regexes: Timeline[str, Resolved] = Timeline(journal)
         self.regex_members: Timeline[str, int] = Timeline(journal)
-        """how many members are subscribed to a regular expression"""
+        """number of members that subscribe to a regular expression"""
         self._owners: dict[UUID, Timeline[int, str]] = {}
         self.volatile = Volatile()
 
@@ -234,21 +235,21 @@ class ConsumerGroup:
 
     @property
     def target_ms(self) -> int:
-        """When the targets were made; 0 when there are none, or nobody knows."""
+        """Time at which the targets were made; 0 if there are none, or it is not known."""
         return self._numbers.get("target ms", 0)
 
     @property
     def classic_count(self) -> int:
-        """Members that use the classic protocol."""
+        """Number of members that use the classic protocol."""
         return self._numbers.get("classic", 0)
 
     @property
     def has_partition_metadata(self) -> bool:
-        """The log has a record of type 4, which is to be tombstoned."""
+        """The log has a record of type 4, which needs a tombstone."""
         return "partition metadata" in self._numbers
 
     def owner(self, topic_id: UUID, partition: int) -> str | None:
-        """The member that has the partition, or has not given it up yet."""
+        """Return the member that owns the partition, or has not revoked it yet."""
         owners = self._owners.get(topic_id)
         return None if owners is None else owners.get(partition)
 
@@ -259,13 +260,13 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def target(self, member_id: str, instance_id: str | None = None) -> Partitions:
-        """A static member's is that of whoever holds its instance id."""
+        """Return the member's target; a static member's is that of its instance id's holder."""
         if instance_id is not None:
             member_id = self.static_members.get(instance_id, "")
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def topics_of(self, member: Member) -> frozenset[str]:
-        """What a member is subscribed to, by names and by its regular expression as far as it is resolved."""
+        """Return the topics that a member subscribes to, by name or by its resolved regular expression."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         if resolved is None or not resolved.topics:
             return member.topics
@@ -277,7 +278,7 @@ class ConsumerGroup:
         return _state(self.members.values(), self.epoch, self.target_epoch)
 
     def committed_epochs(self) -> tuple[int, int]:
-        """The group's and the targets'."""
+        """Return the committed group epoch and target epoch."""
         committed = self._numbers.committed
         return committed("epoch", FIRST_EPOCH), committed("target epoch", FIRST_EPOCH)
 
@@ -285,7 +286,7 @@ class ConsumerGroup:
         members = (member for _, member in self.members.committed_items())
         return _state(members, *self.committed_epochs())
 
-    # What replay does.
+    # Changes by replay.
 
     def put_member(self, new: Member) -> None:
         old = self.members.get(new.member_id)
@@ -382,7 +383,7 @@ class ConsumerGroup:
             self._numbers["classic"] = self.classic_count + change
 
     def _own(self, member_id: str, assigned: Owned, pending: Owned, new: Member | None) -> None:
-        """The member had `assigned` and `pending`; now it has what `new` says."""
+        """Change the owners: the member owned `assigned` and `pending`, and now owns what `new` has."""
         after = (NOTHING_OWNED, NOTHING_OWNED) if new is None else (new.assigned, new.pending_revocation)
         if (assigned, pending) == after:
             return
@@ -403,7 +404,7 @@ class ConsumerGroup:
                 owners[partition] = member_id
 
     def _sweep(self) -> None:
-        """Nothing is kept of topics that nobody owns anything of, once no change of it can be taken back."""
+        """Drop empty per-topic ownership maps once no uncommitted change can roll back into them."""
         if len(self._journal) == 0:
             for topic_id in [topic_id for topic_id, owners in self._owners.items() if not len(owners)]:
                 del self._owners[topic_id]

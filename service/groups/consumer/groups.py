@@ -1,6 +1,6 @@
-"""The KIP-848 groups of one shard: all that the shard calls (`groups/group.ModernGroups`). [P]
+"""KIP-848 groups of one shard, behind the shard's interface (`groups/group.ModernGroups`). [P]
 
-Owned by the event loop, with the shard. Groups live in the shard's timeline of groups, under their ids.
+Owned by the event loop, with the shard. Groups are kept in the shard's timeline of groups, by id.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from service.groups.requests import (
 
 
 class RegexesWritten(NamedTuple):
-    """The records of what a group's regular expressions stand for."""
+    """Event of the records of a group's resolved regular expressions."""
 
     group_id: str
 
 
 class ConsumerGroups:
-    """Decisions about them, and their replay."""
+    """Decisions about KIP-848 groups, and their replay."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class ConsumerGroups:
     def heartbeat(
         self, request: Any, client: Client, now_ms: int
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat, to whatever group it names."""
+        """Handle a ConsumerGroupHeartbeat, to a group of any kind."""
         return heartbeat(self._context, self._migration, request, client, now_ms)
 
     def describe(self, group_id: str) -> DescribedConsumerGroup:
-        """One group of ConsumerGroupDescribe, as it is committed."""
+        """Describe the committed state of one group for ConsumerGroupDescribe."""
         group = self._context.groups.committed(group_id)
         if isinstance(group, ConsumerGroup):
             return described(group, self._context.config().assignors, self._context.topics)
@@ -102,7 +102,7 @@ class ConsumerGroups:
         fresh_id: str,
         now_ms: int,
     ) -> CoordinatorResult[JoinGroupResponse]:
-        """A JoinGroup to a group that is not empty."""
+        """Handle a JoinGroup to a group that is not empty."""
         return self._classic_members.join(group, request, client, fresh_id, now_ms)
 
     def sync(
@@ -123,7 +123,7 @@ class ConsumerGroups:
     # Replay.
 
     def replay(self, offset: int, kind: int, key: bytes, value: bytes | None) -> bool:
-        """False for a record of a type that is not of these groups. Raises `CorruptionError`."""
+        """Replay a record; returns False for a type that is not of these groups. Raises `CorruptionError`."""
         if kind not in KEY_TYPES:
             return False
         parsed = decode_key(key)
@@ -139,7 +139,7 @@ class ConsumerGroups:
             return True
         decoded = decode_value(parsed, value)
         if not isinstance(group, ConsumerGroup):
-            # A classic one in its place has offsets alone, or has been ended by the log already.
+            # A classic group here has only offsets, or the log has deleted it already.
             group = groups[parsed.group_id] = ConsumerGroup(parsed.group_id, self._context.journal)
         apply(group, parsed, decoded)
         return True
@@ -147,11 +147,11 @@ class ConsumerGroups:
     # Events.
 
     def loaded(self, group_id: str, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
-        """Everybody's session begins anew, and the time of those who are to give up partitions."""
+        """Start all sessions, and the timers of members that must revoke partitions."""
         return membership.sessions(self._context, group, now_ms)
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
-        """A member's time is up: it is fenced, if it is still what the timer was for."""
+        """Fence a member whose timer is due, if the timer's reason still holds."""
         if not isinstance(name, ConsumerTimer):
             return NOTHING
         group = self._context.groups.get(name.group_id)
@@ -166,12 +166,12 @@ class ConsumerGroups:
         try:
             membership.fence(self._context, self._migration, group, [member], now_ms, out)
         except RequestError:
-            # It was to turn the group classic, which cannot be: it stays until that can, or others come.
+            # The downgrade that its removal requires failed: try again later.
             return CoordinatorResult(None, effects=(schedule(name.kind, *name[1:], now_ms + _AGAIN_MS),))
         return CoordinatorResult(None, tuple(out.records), tuple(out.effects), out.event)
 
     def worked(self, name: Hashable, result: object, now_ms: int) -> Outcome:
-        """Long work is done; what it was done for may be gone, or be another by now."""
+        """Apply the result of long work, if its group still exists and is unchanged."""
         if not isinstance(name, ConsumerWork):
             return NOTHING
         group = self._context.groups.get(name.group_id)
@@ -196,7 +196,8 @@ class ConsumerGroups:
         return self._migration.written(event, error, now_ms)
 
     def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...], now_ms: int) -> Outcome:
-        """Groups look at their topics again with the next heartbeat of any member."""
+        """Note new versions of the topics; each group checks its topics at the next heartbeat of any
+        member."""
         self._context.topics_version += 1
         if any(self._context.topics.by_name(name) is not None for name in names):
             self._context.new_topics_version = self._context.topics_version

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member joins, says that it lives and what it has, or leaves. [P]
+"""ConsumerGroupHeartbeat: a member joins, reports its state, or leaves. [P]
 
 Source: KIP-848, KIP-1082; Apache Kafka ``GroupMetadataManager.consumerGroupHeartbeat``.
 """
@@ -33,7 +33,8 @@ from service.groups.requests import Client
 def heartbeat(
     context: Context, migration: Migration, request: Any, client: Client, now_ms: int
 ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-    """Every refusal is an answer with its error and message, and nothing is written."""
+    """Handle a ConsumerGroupHeartbeat. A rejected request gets a response with error and message; nothing is
+    written."""
     try:
         check_heartbeat(request, client.version, context.config().assignors)
         if request.member_epoch in (LEAVING_EPOCH, AWAY_EPOCH):
@@ -78,7 +79,7 @@ def _beat(
 
 
 def _opened(context: Context, migration: Migration, group_id: str, now_ms: int) -> Opened:
-    """The group that somebody joins: there already, made of a classic one, or new."""
+    """Return the group to join: an existing one, a converted classic one, or a new one."""
     found = context.groups.get(group_id)
     if isinstance(found, ConsumerGroup):
         return Opened(found)
@@ -86,7 +87,8 @@ def _opened(context: Context, migration: Migration, group_id: str, now_ms: int) 
 
 
 def _updated(member: Member, request: Any, client: Client) -> Member:
-    """The member with what the request says; null is what did not change. Whoever sends it is not classic."""
+    """Return the member with the request's fields; null fields have not changed. It is not classic any
+    more."""
     timeout_ms = rebalance_timeout_ms(request)
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if (

@@ -1,7 +1,7 @@
-"""Who may be a member, and how one goes: checks of ids and epochs, static members, fencing. [P]
+"""Membership in a KIP-848 group: checks of ids and epochs, static members, fencing. [P]
 
-A member is *fenced* by its going: its records are tombstoned, its partitions are free with them, and the
-group's epoch rises. Source: KIP-848, KIP-345; Apache Kafka ``GroupMetadataManager``.
+A member is *fenced* by its removal: its records get tombstones, which frees its partitions, and the group's
+epoch rises. Source: KIP-848, KIP-345; Apache Kafka ``GroupMetadataManager``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _REJOIN: Final = "The member must abandon all its partitions and rejoin."
 
 
 class Comer(NamedTuple):
-    """Who comes. `joins`: one that is not known may become a member. `epoch`: None for a classic member."""
+    """Sender of a request. `joins`: it may become a member if it is unknown. `epoch`: None for a classic
+    member."""
 
     member_id: str
     instance_id: str | None
@@ -54,7 +55,7 @@ class Comer(NamedTuple):
 
 
 def check_size(context: Context, group: ConsumerGroup, member_id: str) -> None:
-    """Raises `RequestError` GROUP_MAX_SIZE_REACHED for one more than there may be."""
+    """Check the size limit. Raises `RequestError` GROUP_MAX_SIZE_REACHED for a new member of a full group."""
     most = context.config().max_size
     if len(group.members) >= most and member_id not in group.members:
         raise RequestError(
@@ -64,7 +65,7 @@ def check_size(context: Context, group: ConsumerGroup, member_id: str) -> None:
 
 
 def admitted(group: ConsumerGroup, comer: Comer, out: Writing) -> Member:
-    """The member as it is now, or as it begins. For one in a static member's place records are written.
+    """Return the member, existing or new. Writes records for one that replaces a static member.
 
     Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
     """
@@ -107,7 +108,7 @@ def _admitted_static(group: ConsumerGroup, comer: Comer, instance_id: str, out: 
 
 
 def check_instance(member: Member, member_id: str) -> None:
-    """Raises `RequestError` FENCED_INSTANCE_ID where somebody else has the instance id."""
+    """Check the owner of an instance id. Raises `RequestError` FENCED_INSTANCE_ID if it is another member."""
     if member.member_id != member_id:
         raise RequestError(
             ErrorCode.fenced_instance_id,
@@ -117,7 +118,7 @@ def check_instance(member: Member, member_id: str) -> None:
 
 
 def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
-    """Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the member. Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if instance_id is None:
         member = group.members.get(member_id)
         if member is None:
@@ -131,7 +132,8 @@ def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> 
 
 
 def _check_epoch(member: Member, comer: Comer) -> None:
-    """The previous epoch is taken from a member that has nothing it should not have: an answer was lost."""
+    """Check the epoch. The previous epoch is accepted from a member that owns only assigned partitions: its
+    last response was lost."""
     epoch = comer.epoch
     if epoch is None or epoch == JOINING_EPOCH or epoch == member.epoch:
         return
@@ -162,7 +164,7 @@ def _unknown_instance(instance_id: str) -> RequestError:
 
 
 def went_away(group: ConsumerGroup, member: Member, out: Writing) -> None:
-    """A static member leaves for a while. Its partitions stay with it, and go to who comes in its place."""
+    """Mark a static member as temporarily gone. It keeps its partitions, which go to its replacement."""
     out.records.append(
         current_record(
             group.group_id,
@@ -184,7 +186,7 @@ def fence(
     now_ms: int,
     out: Writing,
 ) -> None:
-    """These members go; the group turns classic where none but classic members are left, and it may."""
+    """Remove these members; downgrade the group if only classic members remain and the policy allows it."""
     if not members:
         return
     leaving = frozenset(member.member_id for member in members)
@@ -206,17 +208,17 @@ def fence(
     hashed = metadata_hash(names_after(group, [(member, None) for member in members]), context.topics)
     out.records.append(epoch_record(group.group_id, group.epoch + 1, hashed))
     for member in members:
-        # The session's timer stays: should this not be written, that one ends the membership.
+        # Keep the session's timer: it ends the membership if this write fails.
         out.effects += cancelled(group.group_id, member.member_id)[1:]
 
 
 def cancelled(group_id: str, member_id: str) -> list[Cancel]:
-    """All timers of a member, the session's first."""
+    """Return cancellations of all timers of a member, the session's first."""
     return [cancel(kind, group_id, member_id) for kind in TimerKind]
 
 
 def sessions(context: Context, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
-    """Everybody's session begins now, and the time of those who are to give up partitions."""
+    """Start all sessions, and the timers of members that must revoke partitions."""
     effects: list[Effect] = []
     due_ms = now_ms + context.session_timeout_ms(group.group_id)
     for member in group.members.values():
@@ -236,7 +238,8 @@ def _removal(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def tombstones(group: ConsumerGroup, replaced: dict[str, str] | None = None) -> tuple[CoordinatorRecord, ...]:
-    """The records that end a group; those of ids in `replaced` have become those of others."""
+    """Return the records that delete a group. `replaced`: old ids of members whose records have been
+    replaced."""
     group_id = group.group_id
     ids = [(replaced or {}).get(member_id, member_id) for member_id in group.members]
     keys: tuple[ModernKey, ...] = (

@@ -1,9 +1,9 @@
-"""What every change of a member goes through, heartbeat of KIP-848 or classic join. [P]
+"""Pipeline of every change of a member, by KIP-848 heartbeat or classic join. [P]
 
 Member record → regular expressions → hash of the subscribed topics → epoch → targets → the member's own
-assignment. Each step looks at the group as it is and at what the steps before have found; nothing is changed,
-but for the group's memory of what is under way (`group.Volatile`).
-Source: Apache Kafka ``GroupMetadataManager.consumerGroupHeartbeat``, ``classicGroupJoinToConsumerGroup``.
+assignment. Each step reads the present group and the results of the steps before; none changes the group,
+except its volatile notes of work in progress (`group.Volatile`). Source: Apache Kafka
+``GroupMetadataManager.consumerGroupHeartbeat``, ``classicGroupJoinToConsumerGroup``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from service.groups.records_modern import (
 
 
 class Changed(NamedTuple):
-    """What a member's new subscription means: it is another one; the group's epoch is to rise at once."""
+    """Effect of a member's new subscription: `subscription` has changed; `bumps`: the group's epoch rises at
+    once."""
 
     subscription: bool
     bumps: bool
@@ -51,7 +52,8 @@ _UNCHANGED: Final = Changed(False, False)
 def write_subscription(
     context: Context, group: ConsumerGroup, old: Member, new: Member, now_ms: int, out: Writing
 ) -> Changed:
-    """The member's record, if it is another one, and what its regular expression asks for."""
+    """Write the member's record if it has changed, and start the resolution of regular expressions that is
+    due."""
     if new is old and not group.regex_members:
         return _UNCHANGED
     if new != old:
@@ -72,7 +74,7 @@ def write_subscription(
 def write_epoch(
     context: Context, group: ConsumerGroup, old: Member, new: Member, bumps: bool, out: Writing
 ) -> int:
-    """The group's epoch from now on: one more when the subscription changed, or the topics of it did."""
+    """Return the group's epoch, one higher if the subscriptions or their topics have changed."""
     checked = (context.topics_version, group.epoch)
     if not bumps and group.volatile.checked == checked:
         return group.epoch
@@ -90,7 +92,7 @@ def write_epoch(
 def write_targets(
     context: Context, group: ConsumerGroup, epoch: int, member: Member, now_ms: int, out: Writing
 ) -> tuple[int, Partitions]:
-    """The targets' epoch and the member's target from now on; new ones where they are due."""
+    """Return the target epoch and the member's target; makes new targets if they are due."""
     last = group.target_epoch, group.target(member.member_id, member.instance_id)
     if group.target_epoch >= epoch:
         return last
@@ -116,7 +118,8 @@ def _begin_targets(group: ConsumerGroup, base: targets.Basis, now_ms: int, out: 
 def write_made_targets(
     context: Context, group: ConsumerGroup, made: targets.Made, now_ms: int, out: Writing
 ) -> None:
-    """What came of long work: written, begun anew, or forgotten, whichever the group needs by now."""
+    """Apply the result of long work: write it, start again, or drop it, as the group has changed
+    meanwhile."""
     group.volatile.assigning = None
     if not group.epoch == made.epoch > group.target_epoch:
         return
@@ -137,7 +140,7 @@ def write_assignment(
     now_ms: int,
     out: Writing,
 ) -> Member:
-    """The member as near to its target as it may be now. Raises `RequestError` FENCED_MEMBER_EPOCH."""
+    """Return the member, reconciled as far as possible now. Raises `RequestError` FENCED_MEMBER_EPOCH."""
     target_epoch, target = goal
     if not subscription_changed and member.is_reconciled_to(target_epoch):
         return member
@@ -146,7 +149,7 @@ def write_assignment(
     if moved == member:
         return member
     out.records.append(current_record(group.group_id, moved.member_id, moved.current()))
-    if moved.classic is None:  # those have the timers of their own protocol
+    if moved.classic is None:  # classic members have other timers
         if moved.state is MemberState.UNREVOKED_PARTITIONS:
             due_ms = now_ms + moved.rebalance_timeout_ms
             out.effects.append(schedule(TimerKind.REBALANCE, group.group_id, moved.member_id, due_ms))
@@ -156,13 +159,13 @@ def write_assignment(
 
 
 def subscribed_ids(context: Context, group: ConsumerGroup, member: Member) -> frozenset[UUID]:
-    """Ids of the topics that a member may have partitions of."""
+    """Return the ids of the topics that a member may own partitions of."""
     found = (context.topics.by_name(name) for name in group.topics_of(member))
     return frozenset(topic.topic_id for topic in found if topic is not None)
 
 
 def write_resolved(context: Context, group: ConsumerGroup, result: Resolution, out: Writing) -> None:
-    """What came of resolving expressions: their records, and the next epoch where something is another."""
+    """Write the resolved expressions, and the next epoch if the topics have changed."""
     found = {regex: topics for regex, topics in result.topics.items() if regex in group.regex_members}
     changed = False
     for regex, topics in found.items():

@@ -1,7 +1,7 @@
-"""How a member gets from what it has to its target: first it gives up, then it is given. [P]
+"""Reconciliation of a member's assignment with its target: revoke first, then assign. [P]
 
-A partition is given only once nobody has it. So at every moment each has one owner at most, and a member
-that must give some up stays in its epoch, and is asked to, until it no longer names them as its own.
+A partition is assigned only once no other member owns it, so each has at most one owner at any time. A member
+that must revoke partitions stays in its epoch until it no longer reports them as owned.
 
 Source: KIP-848; Apache Kafka ``CurrentAssignmentBuilder``.
 """
@@ -20,7 +20,7 @@ from service.groups.records_modern import Owned, Partitions
 
 
 class Goal(NamedTuple):
-    """Where a member is to get: the targets' epoch, its own target, and the topics that it may have."""
+    """Target epoch and target of a member, and the topics that it may own."""
 
     epoch: int
     target: Partitions
@@ -34,10 +34,10 @@ def reconciled(
     subscription_changed: bool,
     owned: Iterable[Any] | None,
 ) -> Member:
-    """`member`, as near to its goal as it may be now.
+    """Return `member`, reconciled with its goal as far as possible now.
 
-    `owned` are the partitions that it says it has (`topic_id`, `partitions` each), None if it does not say.
-    Raises `RequestError` FENCED_MEMBER_EPOCH for a member in a state of a later version.
+    `owned` are the partitions that it reports (`topic_id`, `partitions` each), None if it does not report
+    them. Raises `RequestError` FENCED_MEMBER_EPOCH for a member in a state of a later version.
     """
     match member.state:
         case MemberState.STABLE:
@@ -61,7 +61,7 @@ def reconciled(
 
 
 def _has_any(owned: Iterable[Any] | None, revoked: Owned) -> bool:
-    """Whether the member still has some of what it is to give up; it has while it does not say."""
+    """Return whether the member may still own some of the revoked partitions; True if it does not report."""
     if owned is None:
         return True
     return any(n in revoked.get(topic.topic_id, ()) for topic in owned for n in topic.partitions)
@@ -78,7 +78,7 @@ def _moved(member: Member, epoch: int, state: MemberState, assigned: Owned, pend
 
 
 def _without_unsubscribed(member: Member, goal: Goal, owned: Iterable[Any] | None) -> Member:
-    """The member stays where it is, and gives up topics that it is not subscribed to any more."""
+    """Revoke topics that the member no longer subscribes to, in its present epoch."""
     unsubscribed = {t: epochs for t, epochs in member.assigned.items() if t not in goal.topic_ids}
     if not unsubscribed:
         return member

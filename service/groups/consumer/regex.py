@@ -1,11 +1,11 @@
-"""Regular expressions in subscriptions: checked where they come in, resolved in steps, kept by the group. [P]
+"""Regular expressions in subscriptions: checked on arrival, resolved in steps, cached in the group. [P]
 
-They are RE2's, as Kafka's are: matched against the whole name, in time linear in it. RE2 itself is imported
-with the first of them: most nodes never see one.
+They are RE2 expressions, as in Kafka: matched against the whole name, in time linear in it. RE2 is imported
+on first use, as most nodes never need it.
 
 An expression is resolved when it is new, again when there are new topics, and every
-``group.consumer.regex.refresh.interval.ms``; all of a group's together, and at most every 10 s.
-Source: Apache Kafka ``TopicRegexResolver``, ``GroupMetadataManager.maybeUpdateRegularExpressions``.
+``group.consumer.regex.refresh.interval.ms``; all of a group's together, and at most every 10 s. Source:
+Apache Kafka ``TopicRegexResolver``, ``GroupMetadataManager.maybeUpdateRegularExpressions``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from service.groups.consumer.group import ConsumerGroup, Member, is_under_way
 
 REFRESH_MIN_INTERVAL_MS: Final = 10_000
 _MOST_MEMORY: Final = 1 << 20
-"""What RE2 may use for one expression; a larger one is refused."""
+"""Memory limit of RE2 for one expression; an expression that needs more is rejected."""
 _TOPICS_A_STEP: Final = 100
 
 
 class Resolution(NamedTuple):
-    """What expressions stand for, with the version of the topics and the time (ms) of their resolution."""
+    """Topics that match each expression, with the version of the topics and the time (ms) of the match."""
 
     topics: dict[str, frozenset[str]]
     version: int
@@ -34,7 +34,7 @@ class Resolution(NamedTuple):
 
 
 def compiled(regex: str) -> Any:
-    """Raises `RequestError` INVALID_REGULAR_EXPRESSION."""
+    """Compile the expression. Raises `RequestError` INVALID_REGULAR_EXPRESSION."""
     import re2
 
     options = re2.Options()
@@ -53,7 +53,8 @@ def compiled(regex: str) -> Any:
 def resolution(
     regexes: Iterable[str], names: Iterable[str], version: int, timestamp: int
 ) -> Steps[Resolution]:
-    """The names that match each expression; one that does not compile, which no check let in, has none."""
+    """Match the names with each expression; one that does not compile, which the checks exclude, matches
+    none."""
     patterns, found = [], {}
     for regex in regexes:
         yield 50
@@ -72,10 +73,10 @@ def resolution(
 
 
 class RegexChange(NamedTuple):
-    """What a member's change means for the group's expressions.
+    """Effect of a member's change on the group's expressions.
 
-    `resolved`: what it stands for is known, so that the targets can be made at once. `dropped`: nobody is
-    subscribed to that one any more. `to_resolve`: all that is to be resolved now.
+    `resolved`: the member's expression is resolved, so the targets can be made at once. `dropped`: an
+    expression without subscribers. `to_resolve`: all expressions to resolve now.
     """
 
     changed: bool = False
@@ -85,7 +86,8 @@ class RegexChange(NamedTuple):
 
 
 class Freshness(NamedTuple):
-    """What decides whether it is time: when some topic was last made, as a version, and the interval."""
+    """Inputs of the decision to resolve again: the version with the newest topic, the interval and the
+    time."""
 
     new_topics: int
     refresh_interval_ms: int
@@ -93,7 +95,8 @@ class Freshness(NamedTuple):
 
 
 def regex_change(group: ConsumerGroup, old: Member, new: Member, fresh: Freshness) -> RegexChange:
-    """Raises `RequestError` INVALID_REGULAR_EXPRESSION for one that no member has yet."""
+    """Return the effect of a member's change. Raises `RequestError` INVALID_REGULAR_EXPRESSION for a new
+    expression that does not compile."""
     change = RegexChange()
     is_new = False
     if old.regex != new.regex:
@@ -118,7 +121,7 @@ def _to_resolve(
 ) -> tuple[str, ...]:
     if is_under_way(group.volatile.resolving_until_ms, fresh.now_ms):
         return ()
-    # A time that is still to come was written before the clock was set back: it says nothing.
+    # Ignore a time in the future: it was written before the clock was set back.
     resolved_ms = (resolved.timestamp for resolved in group.regexes.values())
     last_ms = max((at for at in resolved_ms if at <= fresh.now_ms), default=None)
     if last_ms is not None and fresh.now_ms <= last_ms + REFRESH_MIN_INTERVAL_MS:

@@ -1,7 +1,7 @@
-"""What a record of types 3 to 8 and 16 does to its group: the only thing that changes one. [P]
+"""Replay of records of types 3 to 8 and 16: the only code that changes a group's durable state. [P]
 
-Nothing here refuses what parses: a compacted log may have lost records that others are about, a tombstone
-may be of what is gone, and a log of Apache Kafka's is as good as one of ours.
+Any record that parses is applied: a compacted log may lack records that others refer to, a tombstone may be
+of what is gone, and the log may be Apache Kafka's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from service.groups.records_modern import (
 
 
 def apply(group: ConsumerGroup, key: ModernKey, value: ModernValue | None) -> None:
-    """Change `group` as the record says; the end of the group itself (`EpochKey`) is its shard's."""
+    """Apply the record to `group`; the shard handles the end of the group itself (`EpochKey`)."""
     match key:
         case EpochKey():
             if isinstance(value, EpochValue):

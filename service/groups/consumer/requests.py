@@ -1,8 +1,8 @@
-"""Requests and answers of KIP-848, and the checks that come before any group is looked for. [P]
+"""Requests and responses of KIP-848, and the checks before a group is looked up. [P]
 
-Requests are the canonical messages of `service/wire`, or anything with their fields. Answers are tuples with
-the canonical fields' names, which the wire's encoders take.
-Source: Apache Kafka ``GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
+Requests are the canonical messages of `service/wire`, or anything with their fields. Responses are tuples
+with the canonical fields' names, which the wire's encoders accept. Source: Apache Kafka
+``GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.wire.schema import millis
 
 UNCHANGED_MS = -1
 MEMBER_ID_REQUIRED_FROM = 1
-"""The version of ConsumerGroupHeartbeat in which members name themselves."""
+"""First version of ConsumerGroupHeartbeat in which members choose their ids."""
 
 
 class TopicPartitions(NamedTuple):
@@ -34,7 +34,7 @@ class HeartbeatAssignment(NamedTuple):
 
 
 class ConsumerGroupHeartbeatResponse(NamedTuple):
-    """`heartbeat_interval` in ms; without an assignment where nothing is new."""
+    """Response to ConsumerGroupHeartbeat. `heartbeat_interval` in ms; no assignment if it has not changed."""
 
     error_code: ErrorCode = NONE
     error_message: str | None = None
@@ -56,7 +56,7 @@ class DescribedAssignment(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """`member_type`: 0 classic, 1 consumer (KIP-1099)."""
+    """A member. `member_type`: 0 classic, 1 consumer (KIP-1099)."""
 
     member_id: str
     instance_id: str | None
@@ -86,11 +86,11 @@ class DescribedConsumerGroup(NamedTuple):
 
 
 MOST_OWNED: Final = 50_000
-"""Topics and partitions that a member may say it has: all are looked at in one go."""
+"""Most topics and partitions that a member may report as owned: they are checked in one go."""
 
 
 def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> None:
-    """Raises `RequestError` INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
+    """Check the request. Raises `RequestError` INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     if version >= MEMBER_ID_REQUIRED_FROM or epoch > 0 or epoch == LEAVING_EPOCH:
         _check_text(request.member_id, "MemberId")
@@ -124,12 +124,12 @@ def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> N
 
 
 def rebalance_timeout_ms(request: Any) -> int:
-    """-1 where it did not change."""
+    """Return the rebalance timeout; -1 if it has not changed."""
     return millis(request.rebalance_timeout)
 
 
 def is_full(request: Any) -> bool:
-    """Whether the member says all of what it wants and has: then it is told all of what it is given."""
+    """Return whether the request has all fields: then the response has the whole assignment."""
     return (
         rebalance_timeout_ms(request) != UNCHANGED_MS
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -138,11 +138,11 @@ def is_full(request: Any) -> bool:
 
 
 _TRIMMED = "".join(map(chr, range(0x21)))
-"""What Java's `String.trim` drops, by which Kafka tells a blank id; `str.strip` drops other characters."""
+"""Characters that Java's `String.trim` removes, by which Kafka detects a blank id; `str.strip` differs."""
 
 
 def _check_text(text: str | None, name: str) -> None:
-    """Ids are keys of records, too: those that no key can carry are refused here."""
+    """Check an id. Ids are parts of record keys, so too long ones are rejected."""
     if text is None:
         return
     if not text.strip(_TRIMMED):

@@ -1,8 +1,8 @@
-"""What a group is subscribed to after a change, and the hash that tells when its topics changed. [P]
+"""Topics that a group is subscribed to after a change, and the hash that detects changed topics. [P]
 
-The hash is compared with itself alone: a sum of one 64-bit hash per existing topic, over its name, id and
-number of partitions, so that it does not depend on order. 0 is that of no topics. Kafka's own is another one:
-a group read from its log is found changed once.
+The hash is only compared with itself: the sum of a 64-bit hash per existing topic, of its name, id and number
+of partitions, so that order does not matter; 0 for no topics. Kafka's hash differs: a group that is read from
+Kafka's log looks changed once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def names_after(
     group: ConsumerGroup,
     changes: Iterable[tuple[Member | None, Member | None]],
 ) -> list[str]:
-    """Names of topics that the group is subscribed to once each (old, new) member has changed so.
+    """Return the names of topics that the group is subscribed to after each (old, new) member has changed.
 
-    A regular expression whose last subscriber is gone counts no more.
+    A regular expression without subscribers does not count.
     """
     changed: dict[str, int] = {}
     left: dict[str, int] = {}
@@ -49,7 +49,7 @@ def names_after(
 
 
 def names_resolved(group: ConsumerGroup, resolved: dict[str, frozenset[str]]) -> list[str]:
-    """Names of topics once these regular expressions stand for these topics."""
+    """Return the names of topics after these regular expressions have been resolved to these topics."""
     counts = dict(group.subscribed)
     for regex, topics in resolved.items():
         old = group.regexes.get(regex)
@@ -62,7 +62,7 @@ def names_resolved(group: ConsumerGroup, resolved: dict[str, frozenset[str]]) ->
 
 
 def metadata_hash(names: Iterable[str], topics: TopicsView) -> int:
-    """Of the topics with these names that exist."""
+    """Return the hash of the existing topics with these names."""
     total = 0
     for name in names:
         topic = topics.by_name(name)

@@ -1,8 +1,8 @@
-"""The targets: when they are made, by which assignor, and the records that say them. [P]
+"""Target assignments: when they are made, by which assignor, and their records. [P]
 
-They are made at once for small groups, and as long work for large ones (`LARGE`): what comes of it is written
-if the group's epoch has not moved on meanwhile.
-Source: Apache Kafka ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAssignment``.
+Those of small groups are made at once, those of large ones (`LARGE`) as long work: the result is written if
+the group's epoch has not changed meanwhile. Source: Apache Kafka ``TargetAssignmentBuilder``,
+``GroupMetadataManager.maybeUpdateTargetAssignment``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
     range_assignor.NAME: range_assignor.assign,
 }
 LARGE: Final = 2_000
-"""Members and partitions together; what is larger is assigned in slices."""
+"""Members plus partitions; a larger group is assigned in slices."""
 MANY_MEMBERS: Final = 150
-"""Members; those of more are dealt with in slices whatever they share: some milliseconds."""
+"""Members; a group with more is assigned in slices, whatever its partitions: that takes some milliseconds."""
 
 
 Subscriptions: TypeAlias = Mapping[str, tuple[str | None, frozenset[str]]]
-"""Instance id and names of topics of each member."""
+"""instance id and topic names of each member"""
 _NOBODY: Final[Subscriptions] = MappingProxyType({})
 
 
 class Basis(NamedTuple):
-    """What targets are made of, as it was at `epoch`."""
+    """Input of target assignments, as of `epoch`."""
 
     group_id: str
     epoch: int
@@ -54,30 +54,29 @@ class Basis(NamedTuple):
 
 
 class Made(NamedTuple):
-    """New targets for a group's epoch, and the records of those that are new, without the epoch's."""
+    """New targets for a group's epoch, and the records of changed targets, without the epoch's record."""
 
     epoch: int
     targets: Mapping[str, Partitions]
     records: tuple[CoordinatorRecord, ...]
     subscriptions: Subscriptions = _NOBODY
-    """what they were made of"""
+    """the input they were made from"""
 
     def is_of(self, group: ConsumerGroup) -> bool:
-        """Whether the group's members are those that the targets were made for. At the same epoch they need
-        not be: a static member came back under another id, or a write failed and its epoch was given again.
-        """
+        """Return whether the group's members are those that the targets were made for. At the same epoch they
+        may differ: a static member returned under another id, or a write failed and its epoch was used
+        again."""
         return self.subscriptions == _subscriptions(group, group.members.items())
 
 
 def is_due(target_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Whether new targets may be made: at once when there are none yet, or nobody knows since when, as with a
-    clock that was set back.
-    """
+    """Return whether new targets may be made: also at once if there are none yet, or the time of the last is
+    not plausible, as after a clock was set back."""
     return target_ms == 0 or interval_ms == 0 or not target_ms <= now_ms < target_ms + interval_ms
 
 
 def preferred_assignor(members: Iterable[Member], assignors: tuple[str, ...]) -> str:
-    """The one that most members name; of equals, and without votes, the first of `assignors`."""
+    """Return the assignor that most members name; of equals, and without votes, the first of `assignors`."""
     votes = dict.fromkeys(assignors, 0)
     for member in members:
         if member.assignor in votes:
@@ -92,7 +91,8 @@ def basis(
     assignors: tuple[str, ...],
     topics: TopicsView,
 ) -> Basis:
-    """Of the group as it is once `changed` is in it, in the place of who had its instance id before."""
+    """Return the input for the group with `changed`, which replaces the previous holder of its instance
+    id."""
     members = dict(group.members.items())
     targets = dict(group.targets.items())
     if changed is not None:
@@ -103,8 +103,7 @@ def basis(
             if before in targets:
                 targets[changed.member_id] = targets.pop(before)
     subscriptions = _subscriptions(group, members.items())
-    # Of very many members it would take long to look at everybody's; that nobody is subscribed to some of
-    # these any more does no harm.
+    # Collecting the topics of very many members would take long; topics without subscribers do no harm.
     known: dict[str, Topic] = {}
     for name in chain(group.subscribed, group.topics_of(changed) if changed is not None else ()):
         if name not in known and (topic := topics.by_name(name)) is not None:
@@ -121,7 +120,7 @@ def _subscriptions(
 
 
 def made(base: Basis) -> Steps[Made]:
-    """The targets of every member."""
+    """Make the targets of all members."""
     spec = yield from spec_of(base.subscriptions, base.topics, base.targets)
     targets = yield from ASSIGNORS[base.assignor](spec)
     records = []
@@ -134,5 +133,5 @@ def made(base: Basis) -> Steps[Made]:
 
 
 def records_of(group_id: str, new: Made, now_ms: int) -> tuple[CoordinatorRecord, ...]:
-    """Those that say them, and for which epoch they are."""
+    """Return the records of the targets and of their epoch."""
     return (*new.records, target_epoch_record(group_id, new.epoch, now_ms))
