@@ -23,9 +23,9 @@ from service.base.timeline import Journal
 from service.coordinator.ports import TopicsView
 from service.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.classic.group import ClassicGroup
+from service.groups.classic.groups import ClassicGroups
 from service.groups.classic.members import Member as RoundMember
-from service.groups.classic.round import Phase, Round
-from service.groups.classic.rounds import ClassicGroups
+from service.groups.classic.rebalance import Phase, Round
 from service.groups.consumer.context import Context, Opened, TimerKind, Turn, schedule
 from service.groups.consumer.group import ConsumerGroup, Member
 from service.groups.consumer.membership import cancelled, sessions, tombstones

@@ -19,7 +19,7 @@ from service.coordinator.batching import RECORD_OVERHEAD
 from service.coordinator.ports import CoordinatorTopic, TopicsView
 from service.coordinator.shard import Effect, Schedule
 from service.groups.classic.group import ClassicGroup
-from service.groups.classic.rebalance import SESSION
+from service.groups.classic.rebalance_step import SESSION
 from service.groups.consumer.group import ConsumerGroup
 from service.groups.offset_commits import TOPIC_IDS_FROM
 from service.groups.offsets import Offsets

@@ -29,8 +29,8 @@ from service.coordinator.shard import (
 )
 from service.groups import admin, offset_commits, records
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
-from service.groups.classic.look import ClassicLook
-from service.groups.classic.rounds import ClassicGroups
+from service.groups.classic.group_view import ClassicLook
+from service.groups.classic.groups import ClassicGroups
 from service.groups.config import EXPIRY_RETRY_MS, GroupsConfig
 from service.groups.expiry import Deletion, Expiry, Piece, first_pieces
 from service.groups.group import Group, ModernGroups

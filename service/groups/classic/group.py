@@ -1,6 +1,6 @@
 """Classic group as its log has it: the state of its last `GroupMetadata` record. [P]
 
-Immutable; replay replaces it. A rebalance in progress is in `rounds` and is not durable.
+Immutable; replay replaces it. A rebalance in progress is in `rebalance` and is not durable.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from service.coordinator.shard import LATER, CoordinatorResult
 from service.groups.classic.members import Member, protocols_of, select_protocol
-from service.groups.classic.rebalance import Returned, Turn
-from service.groups.classic.round import Phase
+from service.groups.classic.rebalance import Phase
+from service.groups.classic.rebalance_step import Returned, Turn
 from service.groups.requests import (
     NO_MEMBER,
     NONE,

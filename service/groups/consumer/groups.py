@@ -15,7 +15,7 @@ from service.base.errors import RequestError
 from service.base.timeline import Journal, Timeline
 from service.coordinator.ports import TopicsView
 from service.coordinator.shard import NOTHING, CoordinatorResult, Effect, Outcome
-from service.groups.classic.rounds import ClassicGroups
+from service.groups.classic.groups import ClassicGroups
 from service.groups.consumer import membership, pipeline
 from service.groups.consumer.classic_members import ClassicMembers
 from service.groups.consumer.context import (

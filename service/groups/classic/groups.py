@@ -29,7 +29,8 @@ from service.coordinator.shard import LATER, NOTHING, CoordinatorRecord, Coordin
 from service.groups.classic import static
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
 from service.groups.classic.members import Member, Protocols, protocols_of
-from service.groups.classic.rebalance import (
+from service.groups.classic.rebalance import Phase, Round
+from service.groups.classic.rebalance_step import (
     JOIN,
     SESSION,
     SYNC,
@@ -41,7 +42,6 @@ from service.groups.classic.rebalance import (
     Returned,
     Turn,
 )
-from service.groups.classic.round import Phase, Round
 from service.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupsConfig
 from service.groups.metrics import GroupMetrics
 from service.groups.requests import (
