@@ -12,8 +12,8 @@ from bench.measures import Measured
 from service.base.turn_queues import SLICE_US
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform
-from service.groups.assignors.spec import Targets, Topic
-from service.groups.consumer.target import Basis, made
+from service.groups.assignors.spec import Targets, TopicSpec
+from service.groups.consumer.target import Basis, make_targets
 from service.node.gc_policy import MIDDLE, NEVER, YOUNG
 
 MEMBERS = 1000
@@ -51,13 +51,13 @@ SUBSCRIPTIONS: Final[Mapping[str, Callable[[int, list[str]], list[str]]]] = {
 
 
 def _stepped(name: str, kind: str, targets: Targets, gone: int) -> tuple[float, float, Targets]:
-    topics = {f"topic-{number:04}": Topic(UUID(int=number + 1), PARTITIONS) for number in range(TOPICS)}
+    topics = {f"topic-{number:04}": TopicSpec(UUID(int=number + 1), PARTITIONS) for number in range(TOPICS)}
     names, of = sorted(topics), SUBSCRIPTIONS[kind]
     subscriptions: dict[str, tuple[str | None, frozenset[str]]] = {
         f"member-{member:04}": (None, frozenset(of(member, names))) for member in range(gone, MEMBERS)
     }
     gc.collect()  # a group's members are old
-    steps = made(Basis("g", 1, name, subscriptions, topics, targets))
+    steps = make_targets(Basis("g", 1, name, subscriptions, topics, targets))
     began = before = time.perf_counter()
     longest, left_us = 0.0, SLICE_US
     while True:

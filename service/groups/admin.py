@@ -30,14 +30,14 @@ _KINDS: Final = frozenset({"classic", "consumer"})
 _NAME_US: Final = 1
 
 
-class Filter(NamedTuple):
+class GroupFilter(NamedTuple):
     """States and kinds in lower case; None matches all. Names that no group can have are dropped."""
 
     states: frozenset[str] | None
     kinds: frozenset[str] | None
 
     @classmethod
-    def of(cls, states: Sequence[str], kinds: Sequence[str]) -> Steps[Filter]:
+    def of(cls, states: Sequence[str], kinds: Sequence[str]) -> Steps[GroupFilter]:
         """Read a client's filter, which may be very long; whitespace around a state is ignored."""
         found: tuple[set[str], set[str]] = (set(), set())
         for state in states:
@@ -48,7 +48,7 @@ class Filter(NamedTuple):
             found[1].update(_KINDS & {kind.lower()})
         return cls(frozenset(found[0]) if states else None, frozenset(found[1]) if kinds else None)
 
-    def takes(self, group: Group) -> bool:
+    def matches(self, group: Group) -> bool:
         return (self.states is None or group.state.lower() in self.states) and (
             self.kinds is None or group.kind in self.kinds
         )

@@ -50,7 +50,7 @@ class MemberInfo(NamedTuple):
     problem: str | None = None
 
 
-class Position(NamedTuple):
+class PartitionProgress(NamedTuple):
     """Progress of a group in a partition. None: nothing committed, no such partition, or no member has it."""
 
     topic: str
@@ -75,7 +75,7 @@ class GroupInfo(NamedTuple):
     epoch: int | None
     assignment_epoch: int | None
     members: tuple[MemberInfo, ...]
-    positions: tuple[Position, ...] = ()
+    positions: tuple[PartitionProgress, ...] = ()
     cut: int = 0
 
     @property

@@ -22,8 +22,8 @@ from service.groups.admin_models import (
     GroupRow,
     Listing,
     MemberInfo,
+    PartitionProgress,
     Partitions,
-    Position,
 )
 from service.groups.protocol import (
     CONSUMER_PROTOCOL,
@@ -97,7 +97,8 @@ def describe_group(cluster: Cluster, row: GroupRow, most: int | None = None) -> 
     looked_up = places if most is None else places[:most]
     ends = cluster.ends(looked_up)
     positions = tuple(
-        Position(*place, committed.get(place), ends.get(place), owners.get(place)) for place in looked_up
+        PartitionProgress(*place, committed.get(place), ends.get(place), owners.get(place))
+        for place in looked_up
     )
     return info._replace(positions=positions, cut=len(places) - len(looked_up))
 

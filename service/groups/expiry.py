@@ -20,7 +20,7 @@ from service.coordinator.ports import TopicsView
 from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.group import Group
-from service.groups.offsets import Offsets, Place, Position
+from service.groups.offsets import CommittedOffsets, OffsetAndMetadata, Place
 from service.groups.records import OffsetKey
 
 PIECE_PLACES: Final = 250
@@ -30,14 +30,14 @@ _OFFSET_US: Final = 2
 _STEP_OFFSETS: Final = 100
 
 
-class Piece(NamedTuple):
+class GroupPlaces(NamedTuple):
     """Some partitions of a group; none if only the group itself may be deleted."""
 
     group_id: str
     places: tuple[Place, ...]
 
 
-def is_expired(position: Position, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+def is_expired(position: OffsetAndMetadata, base_ms: int, now_ms: int, retention_ms: int) -> bool:
     if position.expire_ms != NO_TIMESTAMP:
         return now_ms >= position.expire_ms
     return now_ms - base_ms >= retention_ms
@@ -47,24 +47,24 @@ class Expiry:
     """Offsets and groups that have expired at `now_ms`."""
 
     def __init__(
-        self, offsets: Offsets, look: Callable[[str], Group | None], now_ms: int, retention_ms: int
+        self, offsets: CommittedOffsets, view: Callable[[str], Group | None], now_ms: int, retention_ms: int
     ) -> None:
         self._offsets = offsets
-        self._look = look
+        self._view = view
         self._now_ms = now_ms
         self._retention_ms = retention_ms
 
-    def scan(self, group_ids: Iterable[str]) -> Steps[tuple[Piece, ...]]:
+    def scan(self, group_ids: Iterable[str]) -> Steps[tuple[GroupPlaces, ...]]:
         """Return pieces to decide about."""
-        found: list[Piece] = []
+        found: list[GroupPlaces] = []
         for group_id in tuple(group_ids):
             yield _GROUP_US
-            group = self._look(group_id)
+            group = self._view(group_id)
             if group is None:
                 continue
             if not self._offsets.has_any(group_id):
                 if group.is_empty and not self._offsets.is_any_unstable(group_id):
-                    found.append(Piece(group_id, ()))
+                    found.append(GroupPlaces(group_id, ()))
                 continue
             if group.expiry_base_ms(0) is None:
                 continue
@@ -77,10 +77,10 @@ class Expiry:
             found += _pieces(group_id, places)
         return tuple(found)
 
-    def decide(self, piece: Piece) -> list[CoordinatorRecord]:
+    def decide(self, piece: GroupPlaces) -> list[CoordinatorRecord]:
         """Return the tombstones of the offsets that are still expired, and the group's if it is empty
         then."""
-        group = self._look(piece.group_id)
+        group = self._view(piece.group_id)
         if group is None:
             return []
         tombstones = []
@@ -93,7 +93,7 @@ class Expiry:
             tombstones += group.tombstones()
         return tombstones
 
-    def _goes(self, group_id: str, group: Group, place: Place, position: Position) -> bool:
+    def _goes(self, group_id: str, group: Group, place: Place, position: OffsetAndMetadata) -> bool:
         base_ms = group.expiry_base_ms(position.commit_ms)
         return (
             base_ms is not None
@@ -111,14 +111,14 @@ class Deletion:
     and a coordinator elected later has read the metadata that far.
     """
 
-    def __init__(self, offsets: Offsets, topics: TopicsView, names: frozenset[str]) -> None:
+    def __init__(self, offsets: CommittedOffsets, topics: TopicsView, names: frozenset[str]) -> None:
         self._offsets = offsets
         self._topics = topics
         self._names = names
 
-    def scan(self) -> Steps[tuple[Piece, ...]]:
+    def scan(self) -> Steps[tuple[GroupPlaces, ...]]:
         """Return pieces to decide about, with offsets of open transactions among them."""
-        found: list[Piece] = []
+        found: list[GroupPlaces] = []
         yield from self._offsets.forget_topics(self._names)
         for group_id in tuple(self._offsets.groups()):
             yield _GROUP_US
@@ -133,10 +133,10 @@ class Deletion:
             yield _GROUP_US
             for group_id, place, position in tuple(self._offsets.pending_of(producer_id)):
                 if self._goes(place, position):
-                    found.append(Piece(group_id, (place,)))
+                    found.append(GroupPlaces(group_id, (place,)))
         return tuple(found)
 
-    def decide(self, piece: Piece) -> list[CoordinatorRecord]:
+    def decide(self, piece: GroupPlaces) -> list[CoordinatorRecord]:
         """Return the tombstones of the offsets that are still to be deleted."""
         gone = []
         for place in piece.places:
@@ -149,19 +149,20 @@ class Deletion:
                 gone.append(records.offset_tombstone(OffsetKey(piece.group_id, *place)))
         return gone
 
-    def _goes(self, place: Place, position: Position) -> bool:
+    def _goes(self, place: Place, position: OffsetAndMetadata) -> bool:
         if position.topic_id is None:
             return place[0] in self._names
         return self._topics.by_id(position.topic_id) is None
 
 
-def _pieces(group_id: str, places: list[Place]) -> list[Piece]:
+def _pieces(group_id: str, places: list[Place]) -> list[GroupPlaces]:
     return [
-        Piece(group_id, tuple(places[at : at + PIECE_PLACES])) for at in range(0, len(places), PIECE_PLACES)
+        GroupPlaces(group_id, tuple(places[at : at + PIECE_PLACES]))
+        for at in range(0, len(places), PIECE_PLACES)
     ]
 
 
-def first_pieces(pieces: tuple[Piece, ...]) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+def first_pieces(pieces: tuple[GroupPlaces, ...]) -> tuple[tuple[GroupPlaces, ...], tuple[GroupPlaces, ...]]:
     """Split into the pieces of one decision and the rest."""
     places = 0
     for count, piece in enumerate(pieces):

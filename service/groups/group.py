@@ -13,7 +13,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, Outcome
-from service.groups.requests import Client
+from service.groups.requests import RequestOrigin
 
 CheckPartition: TypeAlias = Callable[[str, UUID | None, int], None]
 """Raises `RequestError`, which fails the whole request, if a member may not commit for (topic, topic id,
@@ -74,27 +74,34 @@ class ModernGroups(Protocol):
     ``offsets…`` belong to others. `group` is always the value in the shard's timeline of groups.
     """
 
-    def look(self, group_id: str, group: Any, committed: bool) -> Group: ...
+    def view(self, group_id: str, group: Any, committed: bool) -> Group: ...
 
     def replay(self, offset: int, kind: int, key: bytes, value: bytes | None) -> bool:
         """Replay a record of types 3 to 8 and 16; returns False for another type. Raises
         `CorruptionError`."""
 
     def join(
-        self, group_id: str, group: Any, request: Any, client: Client, ticket: int, fresh_id: str, now_ms: int
+        self,
+        group_id: str,
+        group: Any,
+        request: Any,
+        client: RequestOrigin,
+        ticket: int,
+        fresh_id: str,
+        now_ms: int,
     ) -> CoordinatorResult[Any]:
         """Handle a JoinGroup to a consumer group that is not empty."""
 
     def sync(
-        self, group_id: str, group: Any, request: Any, client: Client, ticket: int, now_ms: int
+        self, group_id: str, group: Any, request: Any, client: RequestOrigin, ticket: int, now_ms: int
     ) -> CoordinatorResult[Any]: ...
 
     def classic_heartbeat(
-        self, group_id: str, group: Any, request: Any, client: Client, now_ms: int
+        self, group_id: str, group: Any, request: Any, client: RequestOrigin, now_ms: int
     ) -> CoordinatorResult[Any]: ...
 
     def leave(
-        self, group_id: str, group: Any, request: Any, client: Client, ticket: int, now_ms: int
+        self, group_id: str, group: Any, request: Any, client: RequestOrigin, ticket: int, now_ms: int
     ) -> CoordinatorResult[Any]: ...
 
     def loaded(self, group_id: str, group: Any, now_ms: int) -> tuple[Effect, ...]: ...

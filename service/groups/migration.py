@@ -24,10 +24,10 @@ from service.coordinator.ports import TopicsView
 from service.coordinator.shard import NOTHING, CoordinatorRecord, CoordinatorResult, Effect, Outcome
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.groups import ClassicGroups
-from service.groups.classic.members import Member as RoundMember
-from service.groups.classic.rebalance import Phase, Round
-from service.groups.consumer.context import Context, Opened, TimerKind, Turn, schedule
-from service.groups.consumer.group import ConsumerGroup, Member
+from service.groups.classic.members import ClassicGroupMember
+from service.groups.classic.rebalance import Phase, Rebalance
+from service.groups.consumer.context import ConsumerGroupContext, Downgrade, Opened, TimerKind, schedule
+from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember
 from service.groups.consumer.membership import cancelled, sessions, tombstones
 from service.groups.consumer.replay import apply
 from service.groups.consumer.subscriptions import metadata_hash
@@ -39,7 +39,7 @@ from service.groups.protocol import (
     decode_subscription,
     encode_assignment,
 )
-from service.groups.records import MemberValue, group_tombstone
+from service.groups.records import ClassicMemberValue, group_tombstone
 from service.groups.records_modern import (
     ClassicMemberMetadata,
     Partitions,
@@ -53,7 +53,7 @@ from service.groups.records_modern import (
 )
 
 
-class Turned(NamedTuple):
+class ProtocolChanged(NamedTuple):
     """Event of a group's conversion: if its write fails, the group goes on under its old protocol."""
 
     kind: str
@@ -67,7 +67,7 @@ TO_CONSUMER: Final = "classic to consumer"
 class GroupMigration:
     """Upgrades and downgrades of one shard's groups."""
 
-    def __init__(self, context: Context, classics: ClassicGroups) -> None:
+    def __init__(self, context: ConsumerGroupContext, classics: ClassicGroups) -> None:
         self._context = context
         self._classics = classics
 
@@ -81,11 +81,11 @@ class GroupMigration:
         if not isinstance(classic, ClassicGroup):
             return Opened(group)
         ended = group_tombstone(group_id)
-        this = self._classics.turn(group_id, now_ms).round
-        if this.phase is Phase.EMPTY:
-            return Opened(group, (ended,), lambda: self._part(group_id, (), now_ms))
-        self._check_upgrade(group_id, this)
-        made = _as_consumer_group(group_id, this, classic, self._context.topics)
+        rebalance = self._classics.step(group_id, now_ms).rebalance
+        if rebalance.phase is Phase.EMPTY:
+            return Opened(group, (ended,), lambda: self._end_classic(group_id, (), now_ms))
+        self._check_upgrade(group_id, rebalance)
+        made = _as_consumer_group(group_id, rebalance, classic, self._context.topics)
         for record in made:
             key = decode_key(record.key)
             assert key is not None
@@ -93,29 +93,29 @@ class GroupMigration:
             apply(group, key, decode_value(key, record.value))
         due = tuple(
             schedule(TimerKind.SESSION, group_id, member.member_id, now_ms + member.session_timeout_ms)
-            for member in this.members.values()
+            for member in rebalance.members.values()
         )
         return Opened(
             group,
             (ended, *made),
-            lambda: self._part(group_id, due, now_ms),
-            Turned(TO_CONSUMER, group_id),
+            lambda: self._end_classic(group_id, due, now_ms),
+            ProtocolChanged(TO_CONSUMER, group_id),
         )
 
-    def _part(self, group_id: str, then: tuple[Effect, ...], now_ms: int) -> tuple[Effect, ...]:
+    def _end_classic(self, group_id: str, then: tuple[Effect, ...], now_ms: int) -> tuple[Effect, ...]:
         """Answer members that wait in the classic group: they must rejoin."""
         return (*self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms), *then)
 
-    def _check_upgrade(self, group_id: str, this: Round) -> None:
+    def _check_upgrade(self, group_id: str, rebalance: Rebalance) -> None:
         config = self._context.config()
         if not config.migration_policy.upgrades:
             raise _cannot_upgrade(group_id, "online upgrade is disabled")
-        if this.protocol_type != CONSUMER_PROTOCOL:
+        if rebalance.protocol_type != CONSUMER_PROTOCOL:
             raise _cannot_upgrade(group_id, "the group does not use the consumer embedded protocol")
-        if len(this.members) > config.max_size:
+        if len(rebalance.members) > config.max_size:
             raise _cannot_upgrade(group_id, "the group size exceeds the consumer group maximum size")
 
-    def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Turn | None:
+    def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Downgrade | None:
         """Return the downgrade of the group once `leaving` are gone; None if it is not to be downgraded."""
         staying = len(group.members) - len(leaving)
         modern = len(group.members) - group.classic_count
@@ -126,15 +126,20 @@ class GroupMigration:
         members = [member for member in group.members.values() if member.member_id not in leaving]
         return self._as_classic(group, members, {}, True, now_ms)
 
-    def is_last_modern(self, group: ConsumerGroup, member: Member) -> bool:
+    def is_last_modern(self, group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
         """Return whether the group is downgraded once a classic member replaces this one."""
         if member.classic is not None or group.classic_count != len(group.members) - 1:
             return False
         return self._may_downgrade(len(group.members))
 
     def downgraded_by(
-        self, group: ConsumerGroup, replaced: Member, joining: Member, rebalance: bool, now_ms: int
-    ) -> Turn:
+        self,
+        group: ConsumerGroup,
+        replaced: ConsumerGroupMember,
+        joining: ConsumerGroupMember,
+        rebalance: bool,
+        now_ms: int,
+    ) -> Downgrade:
         """Return the downgrade of the group, as `joining` has replaced its last member of the new
         protocol."""
         members = [member for member in group.members.values() if member.member_id != replaced.member_id]
@@ -143,7 +148,7 @@ class GroupMigration:
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
         """Restore a group whose conversion was not written: all sessions restart."""
-        if not isinstance(event, Turned) or error is None:
+        if not isinstance(event, ProtocolChanged) or error is None:
             return NOTHING
         group = self._context.groups.get(event.group_id)
         if isinstance(group, ClassicGroup):
@@ -160,21 +165,21 @@ class GroupMigration:
     def _as_classic(
         self,
         group: ConsumerGroup,
-        members: list[Member],
+        members: list[ConsumerGroupMember],
         replaced: dict[str, str],
         rebalance: bool,
         now_ms: int,
-    ) -> Turn:
+    ) -> Downgrade:
         """Return the downgrade. `replaced`: old member ids, by which others' records have been written
         already."""
         group_id = group.group_id
         classic = _as_classic_group(group, members, replaced, self._context.topics, now_ms)
-        begin = self._classics.rebalance if rebalance else self._classics.loaded
+        begin = self._classics.begin_rebalance if rebalance else self._classics.loaded
         ends = [e for member_id in group.members for e in cancelled(group_id, member_id)]
-        return Turn(
+        return Downgrade(
             (*tombstones(group, replaced), classic.record(group_id)),
             (*ends, *begin(group_id, classic, now_ms)),
-            Turned(TO_CLASSIC, group_id),
+            ProtocolChanged(TO_CLASSIC, group_id),
         )
 
 
@@ -189,30 +194,30 @@ def _cannot_upgrade(group_id: str, reason: str) -> RequestError:
 
 
 def _as_consumer_group(
-    group_id: str, this: Round, classic: ClassicGroup, topics: TopicsView
+    group_id: str, rebalance: Rebalance, classic: ClassicGroup, topics: TopicsView
 ) -> tuple[CoordinatorRecord, ...]:
     """Return the group's records. A member's assignment is the log's; the result of the present rebalance is
     not known."""
-    members: list[Member] = []
+    members: list[ConsumerGroupMember] = []
     targets: list[Partitions] = []
     taken: set[tuple[UUID, int]] = set()
     try:
-        for comer in this.members.values():
-            value = classic.members.get(comer.member_id)
+        for member in rebalance.members.values():
+            value = classic.members.get(member.member_id)
             target = _target_of(group_id, value.assignment if value else b"", topics, taken)
             targets.append(target)
-            members.append(_as_member(comer, this, target))
+            members.append(_as_member(member, rebalance, target))
     except MalformedEmbedded as e:
         raise _cannot_upgrade(group_id, f"the embedded consumer protocol is malformed: {e}") from e
     hashed = metadata_hash({name for member in members for name in member.topics}, topics)
     return (
         *(member_record(group_id, member.member_id, member.subscription()) for member in members),
-        epoch_record(group_id, this.generation, hashed),
+        epoch_record(group_id, rebalance.generation, hashed),
         *(
             target_record(group_id, member.member_id, target)
             for member, target in zip(members, targets, strict=True)
         ),
-        target_epoch_record(group_id, this.generation, 0),
+        target_epoch_record(group_id, rebalance.generation, 0),
         *(current_record(group_id, member.member_id, member.current()) for member in members),
     )
 
@@ -245,22 +250,22 @@ def _custom_assignor(group_id: str) -> RequestError:
     )
 
 
-def _as_member(member: RoundMember, this: Round, target: Partitions) -> Member:
-    metadata = member.metadata(this.protocol)
+def _as_member(member: ClassicGroupMember, rebalance: Rebalance, target: Partitions) -> ConsumerGroupMember:
+    metadata = member.metadata(rebalance.protocol)
     if not metadata and member.protocols:
         metadata = member.protocols[0][1]  # the group has no protocol yet
     subscription = decode_subscription(metadata)
-    return Member(
+    return ConsumerGroupMember(
         member.member_id,
-        epoch=this.generation,
-        previous_epoch=this.generation,
+        epoch=rebalance.generation,
+        previous_epoch=rebalance.generation,
         instance_id=member.instance_id,
         rack_id=subscription.rack or None,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         client_id=member.client_id,
         client_host=member.client_host,
         topics=frozenset(subscription.topics),
-        assigned={t: dict.fromkeys(numbers, this.generation) for t, numbers in target.items()},
+        assigned={t: dict.fromkeys(numbers, rebalance.generation) for t, numbers in target.items()},
         classic=ClassicMemberMetadata(
             session_timeout_ms=member.session_timeout_ms, supported_protocols=member.protocols
         ),
@@ -272,7 +277,7 @@ def _as_member(member: RoundMember, this: Round, target: Partitions) -> Member:
 
 def _as_classic_group(
     group: ConsumerGroup,
-    members: list[Member],
+    members: list[ConsumerGroupMember],
     replaced: dict[str, str],
     topics: TopicsView,
     now_ms: int,
@@ -292,7 +297,7 @@ def _as_classic_group(
             raise RequestError(
                 ErrorCode.group_id_not_found, f"Cannot downgrade the classic group {group.group_id}: {e}."
             ) from e
-        values[member.member_id] = MemberValue(
+        values[member.member_id] = ClassicMemberValue(
             member.member_id,
             member.instance_id,
             member.client_id,
@@ -306,7 +311,7 @@ def _as_classic_group(
     return ClassicGroup(group.epoch, CONSUMER_PROTOCOL, protocol, leader, now_ms, MappingProxyType(values))
 
 
-def _chosen_protocol(members: Iterable[Member]) -> str | None:
+def _chosen_protocol(members: Iterable[ConsumerGroupMember]) -> str | None:
     """Return the common protocol with the most votes; of equals, the first that was named."""
     lists = [[name for name, _ in m.classic.supported_protocols] for m in members if m.classic is not None]
     common = set.intersection(*map(set, lists)) if lists else set()

@@ -24,7 +24,7 @@ from service.groups import records
 from service.groups.config import GroupsConfig
 from service.groups.group import Group
 from service.groups.offset_pieces import add_topics
-from service.groups.offsets import Offsets, Place, Position
+from service.groups.offsets import CommittedOffsets, OffsetAndMetadata, Place
 from service.groups.records import MAX_STRING_BYTES, OffsetKey, OffsetValue
 from service.groups.requests import (
     NONE,
@@ -35,8 +35,8 @@ from service.groups.requests import (
     FetchedGroup,
     FetchedPartition,
     FetchedTopic,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
+    GroupCommitRequest,
+    GroupCommitResponse,
     OffsetCommitTopic,
     OffsetDeleteResponse,
     OffsetFetchGroup,
@@ -44,8 +44,8 @@ from service.groups.requests import (
 )
 from service.wire.schema import millis
 
-_TOLD_AT_ONCE: Final = 100
-_TOLD_US: Final = 3
+_STEP_PARTITIONS: Final = 100
+_PARTITION_US: Final = 3
 TOPIC_IDS_FROM: Final = 10
 """First version of OffsetCommit and OffsetFetch that names topics by id."""
 
@@ -56,10 +56,10 @@ TOPIC_IDS_FROM: Final = 10
 class KnownCommit(NamedTuple):
     """`request` has the topics and partitions that exist, `refused` the responses for the others."""
 
-    request: OffsetCommitRequest
+    request: GroupCommitRequest
     refused: tuple[CommittedTopic, ...]
 
-    def answer(self, response: OffsetCommitResponse) -> OffsetCommitResponse:
+    def answer(self, response: GroupCommitResponse) -> GroupCommitResponse:
         """Merge the coordinator's response with `refused`."""
         return response._replace(topics=_merged(response.topics, self.refused))
 
@@ -85,7 +85,7 @@ def known_commit(request: Any, topics: TopicsView, version: int) -> KnownCommit:
         if there:
             known.append(OffsetCommitTopic(topic.name, topic.topic_id, there))
     return KnownCommit(
-        OffsetCommitRequest(
+        GroupCommitRequest(
             request.group_id,
             tuple(known),
             request.generation_id_or_member_epoch,
@@ -113,16 +113,16 @@ def _merged(
     return tuple(merged.values())
 
 
-class Commit(NamedTuple):
+class CommitDecision(NamedTuple):
     """Records of a commit, and its response."""
 
     records: tuple[CoordinatorRecord, ...]
-    response: OffsetCommitResponse
+    response: GroupCommitResponse
 
 
 def commit(
-    request: OffsetCommitRequest, version: int, group: Group | None, config: GroupsConfig, now_ms: int
-) -> Commit:
+    request: GroupCommitRequest, version: int, group: Group | None, config: GroupsConfig, now_ms: int
+) -> CommitDecision:
     """Decide an OffsetCommit. Raises `RequestError` if the whole request is rejected.
 
     Without a group and a generation it creates a simple group, which has offsets only.
@@ -142,16 +142,16 @@ def commit(
     for topic in request.topics:
         prefix = records.offset_key_prefix(request.group_id, topic.name)
         end = records.offset_value_end(now_ms, topic.topic_id)
-        told: list[CommittedPartition] = []
+        partitions: list[CommittedPartition] = []
         for partition in topic.partitions:
             index = partition.partition_index
             metadata = partition.committed_metadata or ""
             if metadata and _is_too_large(metadata, config):
-                told.append(CommittedPartition(index, ErrorCode.offset_metadata_too_large))
+                partitions.append(CommittedPartition(index, ErrorCode.offset_metadata_too_large))
                 continue
             if check is not None:
                 check(topic.name, topic.topic_id, index)
-            told.append(_taken(index))
+            partitions.append(_accepted(index))
             offset, leader_epoch = partition.committed_offset, partition.committed_leader_epoch
             if is_short and not metadata:
                 raw = records.short_offset_value(offset, leader_epoch, end)
@@ -160,12 +160,12 @@ def commit(
                     OffsetValue(offset, leader_epoch, metadata, now_ms, expire_ms, topic.topic_id)
                 )
             writes.append(CoordinatorRecord(prefix + index.to_bytes(4, "big"), raw))
-        answers.append(CommittedTopic(topic.name, topic.topic_id, tuple(told)))
-    return Commit(tuple(writes), OffsetCommitResponse(tuple(answers)))
+        answers.append(CommittedTopic(topic.name, topic.topic_id, tuple(partitions)))
+    return CommitDecision(tuple(writes), GroupCommitResponse(tuple(answers)))
 
 
 @lru_cache(maxsize=1 << 10)
-def _taken(partition: int) -> CommittedPartition:
+def _accepted(partition: int) -> CommittedPartition:
     """Return the response for an offset that is written."""
     return CommittedPartition(partition)
 
@@ -223,7 +223,7 @@ def with_topic_ids(fetched: FetchedGroup, topics: TopicsView) -> FetchedGroup:
     return fetched._replace(topics=tuple(named))
 
 
-def is_of_another_topic(position: Position, topic_id: UUID | None) -> bool:
+def is_of_another_topic(position: OffsetAndMetadata, topic_id: UUID | None) -> bool:
     """Return whether `position` was committed for another topic than `topic_id`; None if the topic does not
     exist.
 
@@ -234,20 +234,24 @@ def is_of_another_topic(position: Position, topic_id: UUID | None) -> bool:
 
 
 def fetch(
-    request: OffsetFetchGroup, group: Group | None, offsets: Offsets, topics: TopicsView, stable: bool
+    request: OffsetFetchGroup,
+    group: Group | None,
+    offsets: CommittedOffsets,
+    topics: TopicsView,
+    stable: bool,
 ) -> FetchedGroup:
     """Return the requested offsets: the committed ones; with `stable` the newest, with an error where an open
     transaction commits. An unknown group has no offsets. Raises `RequestError` if the member may not read
     them."""
-    nobody = _is_nobody(request, group)
+    has_no_group = _has_no_group(request, group)
     fetched = []
     for topic in request.topics or ():
-        if nobody:
+        if has_no_group:
             partitions = [FetchedPartition(index) for index in topic.partition_indexes]
         else:
             topic_id = topic.topic_id or _id_of(topic.name, topics)
             partitions = [
-                _told(request.group_id, topic.name, topic_id, index, offsets, stable)
+                _fetched_partition(request.group_id, topic.name, topic_id, index, offsets, stable)
                 for index in topic.partition_indexes
             ]
         fetched.append(FetchedTopic(topic.name, topic.topic_id, tuple(partitions)))
@@ -255,16 +259,20 @@ def fetch(
 
 
 def fetch_all(
-    request: OffsetFetchGroup, group: Group | None, offsets: Offsets, topics: TopicsView, stable: bool
+    request: OffsetFetchGroup,
+    group: Group | None,
+    offsets: CommittedOffsets,
+    topics: TopicsView,
+    stable: bool,
 ) -> Steps[FetchedGroup]:
     """Return all present offsets of the group as `fetch` does; the steps build the response."""
-    if _is_nobody(request, group):
+    if _has_no_group(request, group):
         return _all(request.group_id, (), topics, frozenset())
     unstable = frozenset(offsets.unstable_places(request.group_id)) if stable else frozenset[Place]()
     return _all(request.group_id, offsets.of_group(request.group_id, committed=not stable), topics, unstable)
 
 
-def _is_nobody(request: OffsetFetchGroup, group: Group | None) -> bool:
+def _has_no_group(request: OffsetFetchGroup, group: Group | None) -> bool:
     """Return whether the group does not exist. Raises `RequestError` if the member may not read its
     offsets."""
     if group is None:
@@ -283,8 +291,8 @@ def _id_of(name: str, topics: TopicsView) -> UUID | None:
     return None if topic is None else topic.topic_id
 
 
-def _told(
-    group_id: str, name: str, topic_id: UUID | None, index: int, offsets: Offsets, stable: bool
+def _fetched_partition(
+    group_id: str, name: str, topic_id: UUID | None, index: int, offsets: CommittedOffsets, stable: bool
 ) -> FetchedPartition:
     if stable and offsets.is_unstable(group_id, name, index):
         return FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
@@ -296,22 +304,22 @@ def _told(
 
 def _all(
     group_id: str,
-    positions: Iterable[tuple[Place, Position]],
+    positions: Iterable[tuple[Place, OffsetAndMetadata]],
     topics: TopicsView,
     unstable: frozenset[Place],
 ) -> Steps[FetchedGroup]:
     by_topic: dict[str, list[FetchedPartition]] = {}
     for count, (place, found) in enumerate(positions):
-        if count % _TOLD_AT_ONCE == 0:
-            yield _TOLD_AT_ONCE * _TOLD_US
+        if count % _STEP_PARTITIONS == 0:
+            yield _STEP_PARTITIONS * _PARTITION_US
         topic, index = place
         if is_of_another_topic(found, _id_of(topic, topics)):
             continue
         if place in unstable:
-            told = FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
+            partition = FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
         else:
-            told = FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
-        by_topic.setdefault(topic, []).append(told)
+            partition = FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
+        by_topic.setdefault(topic, []).append(partition)
     return FetchedGroup(group_id, tuple(FetchedTopic(t, None, tuple(ps)) for t, ps in by_topic.items()))
 
 
@@ -362,7 +370,7 @@ def known_delete(request: Any, topics: TopicsView) -> KnownDelete:
 
 
 def delete(
-    request: KnownDelete, group: Group | None, offsets: Offsets
+    request: KnownDelete, group: Group | None, offsets: CommittedOffsets
 ) -> tuple[tuple[CoordinatorRecord, ...], OffsetDeleteResponse]:
     """Decide an OffsetDelete. Raises GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP."""
     if group is None:
@@ -380,12 +388,12 @@ def delete(
                 or offsets.is_unstable(request.group_id, topic.name, index)
             ):
                 tombstones.append(records.offset_tombstone(OffsetKey(request.group_id, topic.name, index)))
-        told = tuple([DeletedPartition(p.partition_index, error) for p in topic.partitions])
-        answers.append(DeletedTopic(topic.name, told))
+        partitions = tuple([DeletedPartition(p.partition_index, error) for p in topic.partitions])
+        answers.append(DeletedTopic(topic.name, partitions))
     return tuple(tombstones), OffsetDeleteResponse(topics=tuple(answers))
 
 
-def delete_most(group_id: str, offsets: Offsets, most: int) -> list[CoordinatorRecord]:
+def delete_most(group_id: str, offsets: CommittedOffsets, most: int) -> list[CoordinatorRecord]:
     """Return tombstones of at most `most` offsets of a group, those of open transactions included."""
     stable = offsets.places(group_id)
     unstable = (place for place in offsets.unstable_places(group_id) if not offsets.has(group_id, *place))

@@ -3,8 +3,8 @@
 An offset is kept as one byte string, and the (topic, partition) pairs are shared between groups: offsets are
 most of a large coordinator's memory, and most of them are never read.
 
-Offsets of a transaction are pending under its producer until its marker; of two writers, the later record
-wins (Kafka ``OffsetMetadataManager``).
+Offsets of a transaction are pending under its producer until its marker; of two writers, the later
+record wins (Kafka ``OffsetMetadataManager``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ID_TAG: Final = b"\1\0\x10"
 _PLACES_AT_ONCE: Final = 1000
 
 
-class Position(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """A committed offset, as `OffsetValue`, and the offset of its record."""
 
     offset: int
@@ -86,11 +86,11 @@ def _row(value: bytes, record_offset: int) -> bytes:
     return _pack(decode_offset_value(value), record_offset)
 
 
-def _unpack(row: bytes) -> Position:
+def _unpack(row: bytes) -> OffsetAndMetadata:
     offset, leader_epoch, commit_ms, expire_ms, record_offset, raw_id = _ROW.unpack_from(row)
     topic_id = None if raw_id == _NO_ID else uuid_from_bytes(raw_id)
     metadata = row[_ROW.size :].decode()
-    return Position(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id, record_offset)
+    return OffsetAndMetadata(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id, record_offset)
 
 
 class Nested(Generic[Outer, Inner, V]):
@@ -146,7 +146,7 @@ class Nested(Generic[Outer, Inner, V]):
             self._empty.clear()
 
 
-class Offsets:
+class CommittedOffsets:
     """Offsets of one shard."""
 
     def __init__(self, journal: Journal) -> None:
@@ -159,7 +159,9 @@ class Offsets:
 
     # Reads.
 
-    def get(self, group: str, topic: str, partition: int, committed: bool = False) -> Position | None:
+    def get(
+        self, group: str, topic: str, partition: int, committed: bool = False
+    ) -> OffsetAndMetadata | None:
         """Return the group's offset for a partition; `committed`: as of the last committed record."""
         timeline = self._positions.get(group)
         if timeline is None:
@@ -168,7 +170,7 @@ class Offsets:
         row = timeline.committed(place) if committed else timeline.get(place)
         return None if row is None else _unpack(row)
 
-    def of_group(self, group: str, committed: bool = False) -> Iterator[tuple[Place, Position]]:
+    def of_group(self, group: str, committed: bool = False) -> Iterator[tuple[Place, OffsetAndMetadata]]:
         """Return all offsets of the group as of now; changes during the iteration are not seen."""
         timeline = self._positions.get(group)
         if timeline is None:
@@ -210,7 +212,7 @@ class Offsets:
         """Return the producers of open transactions."""
         return iter(self._pending)
 
-    def pending_of(self, producer_id: int) -> Iterator[tuple[str, Place, Position]]:
+    def pending_of(self, producer_id: int) -> Iterator[tuple[str, Place, OffsetAndMetadata]]:
         """Yield group, partition and offset of what the producer's transaction will commit."""
         timeline = self._pending.get(producer_id)
         if timeline is not None:

@@ -22,7 +22,7 @@ from service.groups.classic.group import ClassicGroup
 from service.groups.classic.rebalance_step import SESSION
 from service.groups.consumer.group import ConsumerGroup
 from service.groups.offset_commits import TOPIC_IDS_FROM
-from service.groups.offsets import Offsets
+from service.groups.offsets import CommittedOffsets
 from service.groups.records import MAX_STRING_BYTES, offset_key_prefix
 from service.groups.requests import NO_MEMBER
 from service.groups.shard import GroupShard
@@ -64,7 +64,7 @@ _row = bytearray(ROW_BYTES + _LONGEST_METADATA + MAX_STRING_BYTES)
 """Buffers for one request at a time: the records of a request are written before the next is read."""
 
 
-class Plain(NamedTuple):
+class PlainRequest(NamedTuple):
     """A parsed request; its topics and partitions are in this module's arrays."""
 
     frame: memoryview
@@ -77,7 +77,7 @@ class Plain(NamedTuple):
     topics: int
 
 
-def read(frame: memoryview, position: int, version: int) -> Plain | None:
+def read(frame: memoryview, position: int, version: int) -> PlainRequest | None:
     """Parse the request whose body begins at `position`; None if it is not plain. Valid until the next
     call."""
     topics = read_commit(frame, position, version, MOST, _head, _topics, _rows)
@@ -96,7 +96,9 @@ def read(frame: memoryview, position: int, version: int) -> Plain | None:
         return None
     if len(group_id) > _LONGEST_ID:
         return None
-    return Plain(frame, version, group_id, head[GROUP_SIZE], head[EPOCH], member_id, instance_id, topics)
+    return PlainRequest(
+        frame, version, group_id, head[GROUP_SIZE], head[EPOCH], member_id, instance_id, topics
+    )
 
 
 class PlainCommit:
@@ -105,10 +107,14 @@ class PlainCommit:
     __slots__ = ("_commit_ms", "_group_id", "_offsets", "_packed", "_plain", "_topics", "count", "size")
 
     def __init__(
-        self, plain: Plain, topics: list[tuple[CoordinatorTopic, bytes]], offsets: Offsets, commit_ms: int
+        self,
+        plain: PlainRequest,
+        topics: list[tuple[CoordinatorTopic, bytes]],
+        offsets: CommittedOffsets,
+        commit_ms: int,
     ) -> None:
         """`topics`: each topic of the request, with the prefix of its records' keys."""
-        self._plain: Plain | None = plain
+        self._plain: PlainRequest | None = plain
         self._topics = topics
         self._group_id = plain.group_id
         self._offsets = offsets
@@ -152,10 +158,10 @@ class PlainCommit:
 
 
 def decide(
-    plain: Plain, shard: GroupShard, topics: TopicsView, now_ms: int
+    plain: PlainRequest, shard: GroupShard, topics: TopicsView, now_ms: int
 ) -> tuple[PlainCommit, tuple[Effect, ...]] | None:
     """Return the records and effects of the request; None if it is not plain after all. Changes nothing."""
-    effects = _taken_from(plain, shard, now_ms)
+    effects = _accepted_effects(plain, shard, now_ms)
     if effects is None:
         return None
     known: list[tuple[CoordinatorTopic, bytes]] = []
@@ -175,7 +181,7 @@ def decide(
     return PlainCommit(plain, known, shard.offsets, now_ms), effects
 
 
-def _topic(plain: Plain, at: int, size: int, topics: TopicsView) -> CoordinatorTopic | None:
+def _topic(plain: PlainRequest, at: int, size: int, topics: TopicsView) -> CoordinatorTopic | None:
     raw = plain.frame[at : at + size]
     if plain.version >= TOPIC_IDS_FROM:
         return topics.by_id(uuid_from_bytes(bytes(raw)))
@@ -185,13 +191,13 @@ def _topic(plain: Plain, at: int, size: int, topics: TopicsView) -> CoordinatorT
         return None
 
 
-def _taken_from(plain: Plain, shard: GroupShard, now_ms: int) -> tuple[Effect, ...] | None:
+def _accepted_effects(plain: PlainRequest, shard: GroupShard, now_ms: int) -> tuple[Effect, ...] | None:
     """Return the effects of an accepted commit, as `Group.check_commit` and `is_alive` decide; None if not
     plain."""
     group_id, epoch = plain.group_id, plain.epoch
     group = shard.groups.get(group_id)
     if type(group) is ClassicGroup:
-        if shard.classic.round_of(group_id) is not None:
+        if shard.classic.rebalance_of(group_id) is not None:
             return None
         if not group.members:
             return _NO_EFFECTS if epoch < 0 else None
@@ -210,7 +216,7 @@ def _taken_from(plain: Plain, shard: GroupShard, now_ms: int) -> tuple[Effect, .
     return None
 
 
-def answer(plain: Plain, block: PlainCommit, correlation_id: int) -> bytes:
+def answer(plain: PlainRequest, block: PlainCommit, correlation_id: int) -> bytes:
     """Return the encoded response, without errors."""
     out = _room(block.size)
     return write_answer(plain.frame, plain.version, correlation_id, _topics, plain.topics, _rows, out)

@@ -84,7 +84,7 @@ class GroupKey:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberValue:
+class ClassicMemberValue:
     """A member of a classic group: its metadata under the group's protocol, and its assignment."""
 
     member_id: str
@@ -107,7 +107,7 @@ class GroupValue:
     protocol: str | None
     leader: str | None
     state_ms: int
-    members: tuple[MemberValue, ...] = ()
+    members: tuple[ClassicMemberValue, ...] = ()
 
 
 def record_type(key: bytes) -> int:
@@ -199,7 +199,7 @@ def decode_group_value(value: bytes) -> GroupValue:
         return GroupValue(protocol_type, generation, protocol, leader, state_ms, members)
 
 
-def _member(cursor: Cursor, version: int) -> MemberValue:
+def _member(cursor: Cursor, version: int) -> ClassicMemberValue:
     compact = version >= 4
     read_string: Callable[[], str] = cursor.compact_string if compact else cursor.string
     read_optional = cursor.nullable_compact_string if compact else cursor.nullable_string
@@ -213,7 +213,7 @@ def _member(cursor: Cursor, version: int) -> MemberValue:
     if compact:
         cursor.skip_tagged_fields()
     # Version 0 has no rebalance timeout; the session timeout stands for it, as in Kafka.
-    return MemberValue(
+    return ClassicMemberValue(
         member_id,
         instance_id,
         client_id,
@@ -335,9 +335,9 @@ __all__ = [
     "LEGACY_OFFSET_COMMIT",
     "MAX_STRING_BYTES",
     "OFFSET_COMMIT",
+    "ClassicMemberValue",
     "GroupKey",
     "GroupValue",
-    "MemberValue",
     "OffsetKey",
     "OffsetValue",
     "decode_group_key",

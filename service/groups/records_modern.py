@@ -117,7 +117,7 @@ _TYPE_OF: Final = {kind: number for number, kind in KEY_TYPES.items()}
 # Values.
 
 
-class Entity:
+class ConsumerRecordEntity:
     """Common class attributes of the entities below, for kio."""
 
     __slots__ = ()
@@ -127,7 +127,7 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochValue(Entity):
+class EpochValue(ConsumerRecordEntity):
     """Epoch of the group, and hash of its subscribed topics."""
 
     epoch: int = field(metadata={"kafka_type": "int32"})
@@ -135,7 +135,7 @@ class EpochValue(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRacks(Entity):
+class PartitionRacks(ConsumerRecordEntity):
     """Deprecated part of the deprecated record."""
 
     partition: int = field(metadata={"kafka_type": "int32"})
@@ -143,7 +143,7 @@ class PartitionRacks(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMetadata(Entity):
+class TopicMetadata(ConsumerRecordEntity):
     """A subscribed topic, as brokers before 4.1 kept it."""
 
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
@@ -153,7 +153,7 @@ class TopicMetadata(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMetadataValue(Entity):
+class PartitionMetadataValue(ConsumerRecordEntity):
     """Subscribed topics, as brokers before 4.1 kept them."""
 
     topics: tuple[TopicMetadata, ...]
@@ -184,7 +184,7 @@ class MemberValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetEpochValue(Entity):
+class TargetEpochValue(ConsumerRecordEntity):
     """Group epoch of the target assignments, and when they were made (ms; 0: not known)."""
 
     assignment_epoch: int = field(metadata={"kafka_type": "int32"})
@@ -210,7 +210,7 @@ class CurrentValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegexValue(Entity):
+class RegexValue(ConsumerRecordEntity):
     """Topics that matched a regular expression, with the version of the metadata and the time (ms) of the
     match."""
 

@@ -28,7 +28,7 @@ _MOST_NAME_BYTES: Final = MAX_STRING_BYTES - 37
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
-class Client(NamedTuple):
+class RequestOrigin(NamedTuple):
     """Sender of a request, and the request's version. `host` is its address with Kafka's slash in front."""
 
     client_id: str
@@ -99,7 +99,7 @@ class OffsetCommitTopic(NamedTuple):
     partitions: tuple[OffsetCommitPartition, ...]
 
 
-class OffsetCommitRequest(NamedTuple):
+class GroupCommitRequest(NamedTuple):
     """OffsetCommit request. `retention_time` in ms (or as the wire has durations); -1 in versions after 4."""
 
     group_id: str
@@ -121,7 +121,7 @@ class CommittedTopic(NamedTuple):
     partitions: tuple[CommittedPartition, ...]
 
 
-class OffsetCommitResponse(NamedTuple):
+class GroupCommitResponse(NamedTuple):
     topics: tuple[CommittedTopic, ...]
     throttle_time: int = 0
 
@@ -221,7 +221,7 @@ def refused_group_id(group_id: str) -> ErrorCode | None:
 
 
 def refused_join(
-    request: Any, client: Client, config: GroupsConfig, most_metadata_bytes: int
+    request: Any, client: RequestOrigin, config: GroupsConfig, most_metadata_bytes: int
 ) -> ErrorCode | None:
     """Return the error of a JoinGroup that is rejected before its group is looked up. `most_metadata_bytes`:
     limit of a member's protocols together, from the size limit of the topic of groups. Kafka keeps any size
@@ -252,9 +252,9 @@ def refused_sync(request: Any, version: int) -> ErrorCode | None:
     return refused_group_id(request.group_id)
 
 
-def commit_failed(request: Any, error: ErrorCode) -> OffsetCommitResponse:
+def commit_failed(request: Any, error: ErrorCode) -> GroupCommitResponse:
     """Return the response to an OffsetCommit that failed as a whole."""
-    return OffsetCommitResponse(
+    return GroupCommitResponse(
         tuple(
             CommittedTopic(
                 topic.name,
@@ -284,7 +284,7 @@ def fetch_failed(group: Any, error: ErrorCode, version: int) -> FetchedGroup:
     )
 
 
-def left_by_nobody(request: Any) -> LeaveGroupResponse:
+def leave_unknown_group(request: Any) -> LeaveGroupResponse:
     """Return the response to a LeaveGroup of a group that does not exist."""
     return LeaveGroupResponse(
         members=tuple(

@@ -29,26 +29,26 @@ from service.coordinator.shard import (
 )
 from service.groups import admin, offset_commits, records
 from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
-from service.groups.classic.group_view import ClassicLook
+from service.groups.classic.group_view import ClassicGroupView
 from service.groups.classic.groups import ClassicGroups
 from service.groups.config import EXPIRY_RETRY_MS, GroupsConfig
-from service.groups.expiry import Deletion, Expiry, Piece, first_pieces
+from service.groups.expiry import Deletion, Expiry, GroupPlaces, first_pieces
 from service.groups.group import Group, ModernGroups
 from service.groups.metrics import GroupMetrics
 from service.groups.offset_commits import KnownDelete
-from service.groups.offsets import Offsets
+from service.groups.offsets import CommittedOffsets
 from service.groups.requests import (
     NO_MEMBER,
-    Client,
     DeletedGroup,
     DescribedGroup,
     FetchedGroup,
+    GroupCommitRequest,
     JoinGroupResponse,
     ListedGroup,
-    OffsetCommitRequest,
     OffsetFetchGroup,
+    RequestOrigin,
     SyncGroupResponse,
-    left_by_nobody,
+    leave_unknown_group,
 )
 
 EXPIRY: Final = ("offsets expiry",)
@@ -94,7 +94,7 @@ class GroupShard:
         self.metrics = metrics
         self._journal = Journal()
         self.groups: Timeline[str, Any] = Timeline(self._journal)
-        self.offsets = Offsets(self._journal)
+        self.offsets = CommittedOffsets(self._journal)
         self.classic = ClassicGroups(self.groups, config, metrics)
         self.modern = modern(self)
         self._warn = warn
@@ -146,40 +146,42 @@ class GroupShard:
 
     # Views.
 
-    def look(self, group_id: str) -> Group | None:
+    def view(self, group_id: str) -> Group | None:
         """Return the group in its newest state."""
-        return self._look(group_id, self.groups.get(group_id), committed=False)
+        return self._view(group_id, self.groups.get(group_id), committed=False)
 
-    def committed_look(self, group_id: str) -> Group | None:
+    def committed_view(self, group_id: str) -> Group | None:
         """Return the group in its committed state. A rebalance is not in the log: its present state is
         returned."""
-        return self._look(group_id, self.groups.committed(group_id), committed=True)
+        return self._view(group_id, self.groups.committed(group_id), committed=True)
 
-    def _look(self, group_id: str, group: Any, committed: bool) -> Group | None:
+    def _view(self, group_id: str, group: Any, committed: bool) -> Group | None:
         if group is None:
             return None
         if isinstance(group, ClassicGroup):
-            return ClassicLook(group_id, group, self.classic.round_of(group_id))
-        return self.modern.look(group_id, group, committed)
+            return ClassicGroupView(group_id, group, self.classic.rebalance_of(group_id))
+        return self.modern.view(group_id, group, committed)
 
     # Requests of classic members, after `refused_join` and the like.
 
     def join_group(
-        self, request: Any, client: Client, ticket: int, fresh_id: str, now_ms: int
+        self, request: Any, client: RequestOrigin, ticket: int, fresh_id: str, now_ms: int
     ) -> CoordinatorResult[Any]:
         """Handle a JoinGroup. `fresh_id`: a new UUID as text, in case a member needs one."""
         group_id = request.group_id
         group = self.groups.get(group_id)
         if group is None or isinstance(group, ClassicGroup):
             return self.classic.join(request, client, ticket, fresh_id, now_ms)
-        there = self.modern.look(group_id, group, committed=False)
+        there = self.modern.view(group_id, group, committed=False)
         if not there.is_empty:
             return self.modern.join(group_id, group, request, client, ticket, fresh_id, now_ms)
         if request.member_id != NO_MEMBER:
             return CoordinatorResult(JoinGroupResponse(ErrorCode.unknown_member_id, request.member_id))
         return self.classic.join(request, client, ticket, fresh_id, now_ms, there.tombstones())
 
-    def sync_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> CoordinatorResult[Any]:
+    def sync_group(
+        self, request: Any, client: RequestOrigin, ticket: int, now_ms: int
+    ) -> CoordinatorResult[Any]:
         group = self.groups.get(request.group_id)
         if group is None:
             return CoordinatorResult(SyncGroupResponse(ErrorCode.unknown_member_id))
@@ -187,7 +189,7 @@ class GroupShard:
             return self.classic.sync(request, ticket, now_ms)
         return self.modern.sync(request.group_id, group, request, client, ticket, now_ms)
 
-    def heartbeat(self, request: Any, client: Client, now_ms: int) -> CoordinatorResult[Any]:
+    def heartbeat(self, request: Any, client: RequestOrigin, now_ms: int) -> CoordinatorResult[Any]:
         """Handle a classic member's Heartbeat. Raises `RequestError`."""
         group = self.groups.get(request.group_id)
         if group is None:
@@ -196,22 +198,24 @@ class GroupShard:
             return self.classic.heartbeat(request, now_ms)
         return self.modern.classic_heartbeat(request.group_id, group, request, client, now_ms)
 
-    def leave_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> CoordinatorResult[Any]:
+    def leave_group(
+        self, request: Any, client: RequestOrigin, ticket: int, now_ms: int
+    ) -> CoordinatorResult[Any]:
         group = self.groups.get(request.group_id)
         if group is None:
-            return CoordinatorResult(left_by_nobody(request))
+            return CoordinatorResult(leave_unknown_group(request))
         if isinstance(group, ClassicGroup):
             return self.classic.leave(request, now_ms)
         return self.modern.leave(request.group_id, group, request, client, ticket, now_ms)
 
-    # Offsets.
+    # CommittedOffsets.
 
     def commit_offsets(
-        self, request: OffsetCommitRequest, version: int, now_ms: int
+        self, request: GroupCommitRequest, version: int, now_ms: int
     ) -> CoordinatorResult[Any]:
         """Commit offsets of existing topics and partitions (`known_commit`). Raises `RequestError`."""
         config = self.config()
-        group = self.look(request.group_id)
+        group = self.view(request.group_id)
         commit = offset_commits.commit(request, version, group, config, now_ms)
         self.metrics.offset_commits += len(commit.records)
         effects: tuple[Effect, ...] = ()
@@ -221,44 +225,44 @@ class GroupShard:
 
     def fetch_offsets(self, request: OffsetFetchGroup) -> FetchedGroup:
         """Read committed offsets. Raises `RequestError`."""
-        group = self.committed_look(request.group_id)
+        group = self.committed_view(request.group_id)
         return offset_commits.fetch(request, group, self.offsets, self.topics, stable=False)
 
     def fetch_stable_offsets(self, request: OffsetFetchGroup) -> CoordinatorResult[Any]:
         """Read the newest offsets, as a decision without records: its response waits until they are
         committed. Raises `RequestError`."""
-        group = self.look(request.group_id)
+        group = self.view(request.group_id)
         return CoordinatorResult(offset_commits.fetch(request, group, self.offsets, self.topics, stable=True))
 
     def fetch_all_offsets(self, request: OffsetFetchGroup) -> Steps[FetchedGroup]:
         """Read all offsets committed now; the steps change nothing and see no change. Raises
         `RequestError`."""
-        group = self.committed_look(request.group_id)
+        group = self.committed_view(request.group_id)
         return offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=False)
 
     def fetch_all_stable_offsets(self, request: OffsetFetchGroup) -> CoordinatorResult[Steps[FetchedGroup]]:
         """Read all newest offsets, as `fetch_stable_offsets` does. Raises `RequestError`."""
-        group = self.look(request.group_id)
+        group = self.view(request.group_id)
         return CoordinatorResult(
             offset_commits.fetch_all(request, group, self.offsets, self.topics, stable=True)
         )
 
     def delete_offsets(self, request: KnownDelete) -> CoordinatorResult[Any]:
         """Delete offsets. Raises `RequestError`."""
-        tombstones, response = offset_commits.delete(request, self.look(request.group_id), self.offsets)
+        tombstones, response = offset_commits.delete(request, self.view(request.group_id), self.offsets)
         self.metrics.offset_deletions += len(tombstones)
         return CoordinatorResult(response, tombstones)
 
     # Administration.
 
-    def list_groups(self, wanted: admin.Filter) -> Steps[list[ListedGroup]]:
+    def list_groups(self, wanted: admin.GroupFilter) -> Steps[list[ListedGroup]]:
         """Read the committed groups that match. Groups may come and go between the steps."""
         listed = []
         for group_id in [group_id for group_id, _ in self.groups.committed_items()]:
             group = self.groups.committed(group_id)
             yield _LIST_US + len(getattr(group, "members", ())) // 8
-            there = self._look(group_id, group, committed=True)
-            if there is not None and wanted.takes(there):
+            there = self._view(group_id, group, committed=True)
+            if there is not None and wanted.matches(there):
                 listed.append(ListedGroup(group_id, there.protocol_type or "", there.state, there.kind))
         return listed
 
@@ -266,8 +270,8 @@ class GroupShard:
         """Read committed classic groups for DescribeGroups; others are not found."""
         described = []
         for group_id in group_ids:
-            there = self.committed_look(group_id)
-            if isinstance(there, ClassicLook):
+            there = self.committed_view(group_id)
+            if isinstance(there, ClassicGroupView):
                 described.append(there.describe())
             else:
                 described.append(admin.not_described(group_id, there is not None, version))
@@ -284,7 +288,7 @@ class GroupShard:
         for group_id in group_ids:
             if len(writes) + len(answers) >= DELETED_AT_ONCE:
                 break
-            group = self.look(group_id)
+            group = self.view(group_id)
             if group is None:
                 answers.append(DeletedGroup(group_id, ErrorCode.group_id_not_found))
                 continue
@@ -309,7 +313,7 @@ class GroupShard:
         for count, group_id in enumerate(tuple(self.groups)):
             if count % _CENSUS_GROUPS == 0:
                 yield _CENSUS_GROUPS * _CENSUS_US
-            there = self.look(group_id)
+            there = self.view(group_id)
             if there is not None:
                 found[there.kind, there.state] += 1
         return found
@@ -373,12 +377,12 @@ class GroupShard:
     # Expiry and deletion of offsets.
 
     def _expiry(self, now_ms: int) -> Expiry:
-        return Expiry(self.offsets, self.look, now_ms, self.config().offsets_retention_ms)
+        return Expiry(self.offsets, self.view, now_ms, self.config().offsets_retention_ms)
 
     def _next_expiry(self, now_ms: int) -> Effect:
         return Schedule(EXPIRY, now_ms + self.config().offsets_retention_check_interval_ms)
 
-    def _remove_expired(self, pieces: tuple[Piece, ...], now_ms: int) -> Outcome:
+    def _remove_expired(self, pieces: tuple[GroupPlaces, ...], now_ms: int) -> Outcome:
         """Decide on some of the pieces; the rest follow in another turn."""
         now, later = first_pieces(pieces)
         expiry = self._expiry(now_ms)
@@ -394,7 +398,7 @@ class GroupShard:
         deletion = Deletion(self.offsets, self.topics, deleted.names)
         return CoordinatorResult(None, effects=(BackgroundWork(deleted, deletion.scan()),))
 
-    def _remove_deleted(self, deleted: TopicsDeleted, pieces: tuple[Piece, ...]) -> Outcome:
+    def _remove_deleted(self, deleted: TopicsDeleted, pieces: tuple[GroupPlaces, ...]) -> Outcome:
         now, later = first_pieces(pieces)
         deletion = Deletion(self.offsets, self.topics, deleted.names)
         gone = [record for piece in now for record in deletion.decide(piece)]
@@ -404,6 +408,6 @@ class GroupShard:
         return CoordinatorResult(None, tuple(gone), effects, deleted, divisible=True)
 
 
-def _the_rest(pieces: tuple[Piece, ...]) -> Steps[tuple[Piece, ...]]:
+def _the_rest(pieces: tuple[GroupPlaces, ...]) -> Steps[tuple[GroupPlaces, ...]]:
     yield 0
     return pieces

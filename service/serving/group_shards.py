@@ -10,7 +10,7 @@ from service.groups.config import GroupsConfig
 from service.groups.consumer.groups import ConsumerGroups
 from service.groups.consumer_config import ConsumerConfig, GroupSettings
 from service.groups.metrics import GroupMetrics
-from service.groups.requests import Client
+from service.groups.requests import RequestOrigin
 from service.groups.shard import GroupShard
 from service.network.exchange import RequestContext
 
@@ -42,9 +42,9 @@ def make_shard(
     return GroupShard(partition, topics, config, metrics, modern, warn)
 
 
-def client_of(context: RequestContext) -> Client:
+def client_of(context: RequestContext) -> RequestOrigin:
     """Who asks, as groups note it."""
-    return Client(context.client_id, f"/{context.client_host}", context.api_version)
+    return RequestOrigin(context.client_id, f"/{context.client_host}", context.api_version)
 
 
 def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:

@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.coordinator.shard import CoordinatorResult
 from service.groups.config import GroupsConfig
-from service.groups.consumer.describe import ConsumerLook
-from service.groups.consumer.group import ConsumerGroup, Member
+from service.groups.consumer.describe import ConsumerGroupView
+from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember
 from service.groups.consumer.groups import ConsumerGroups
 from service.groups.consumer_config import ConsumerConfig
 from service.groups.metrics import GroupMetrics
@@ -184,12 +184,12 @@ class Consumers(Members):
         """The answer to a heartbeat."""
         return self.answer(self.beat(member_id, epoch, **about))
 
-    def member(self, member_id: str, group_id: str = "g") -> Member:
+    def member(self, member_id: str, group_id: str = "g") -> ConsumerGroupMember:
         return self.world.group(group_id).members[member_id]
 
-    def look(self, group_id: str = "g") -> ConsumerLook:
-        look = self.leader.shard.look(group_id)
-        assert isinstance(look, ConsumerLook)
+    def look(self, group_id: str = "g") -> ConsumerGroupView:
+        look = self.leader.shard.view(group_id)
+        assert isinstance(look, ConsumerGroupView)
         return look
 
 

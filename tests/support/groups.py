@@ -16,7 +16,7 @@ from service.coordinator.shard import NOTHING, CoordinatorResult, Effect, Outcom
 from service.groups.config import GroupsConfig
 from service.groups.group import Group
 from service.groups.metrics import GroupMetrics
-from service.groups.requests import Client
+from service.groups.requests import RequestOrigin
 from service.groups.shard import GroupShard
 from tests.support.shards import ShardLeader
 
@@ -44,7 +44,7 @@ class NoModernGroups:
     def __init__(self, shard: GroupShard) -> None:
         self.shard = shard
 
-    def look(self, group_id: str, group: Any, committed: bool) -> Group:
+    def view(self, group_id: str, group: Any, committed: bool) -> Group:
         raise AssertionError(group)
 
     def replay(self, offset: int, kind: int, key: bytes, value: bytes | None) -> bool:
@@ -90,8 +90,8 @@ def classic_shard(
     )
 
 
-def client(client_id: str = "c", version: int = 9) -> Client:
-    return Client(client_id, "/127.0.0.1", version)
+def client(client_id: str = "c", version: int = 9) -> RequestOrigin:
+    return RequestOrigin(client_id, "/127.0.0.1", version)
 
 
 def protocol(name: str, metadata: bytes = b"") -> Any:
@@ -231,5 +231,5 @@ class Members:
     @property
     def state(self) -> str:
         """Of the group `g`."""
-        group = self.leader.shard.look("g")
+        group = self.leader.shard.view("g")
         return "Dead" if group is None else group.state

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from service.groups.admin_models import Position
+from service.groups.admin_models import PartitionProgress
 
 MOST_GROUPS: Final = 16
 MOST_POINTS: Final = 180
@@ -22,7 +22,7 @@ class Lags:
     def __init__(self) -> None:
         self._groups: OrderedDict[str, dict[Place, deque[tuple[int, int]]]] = OrderedDict()
 
-    def add(self, group_id: str, now_ms: int, positions: Iterable[Position]) -> None:
+    def add(self, group_id: str, now_ms: int, positions: Iterable[PartitionProgress]) -> None:
         """What a look at some of a group's partitions found; `now_ms` ascends."""
         points = self._groups.setdefault(group_id, {})
         self._groups.move_to_end(group_id)

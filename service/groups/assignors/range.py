@@ -29,9 +29,9 @@ def assign(spec: GroupSpec) -> Steps[Targets]:
     members = sorted(spec.members, key=_place)
     subscribers = [array("I") for _ in spec.topics]  # arrays, which the garbage collector does not traverse
     if spec.same_topics and members:
-        everybody = array("I", range(len(members)))
+        all_members = array("I", range(len(members)))
         for topic in members[0].topics:
-            subscribers[topic] = everybody
+            subscribers[topic] = all_members
     else:
         for index, member in enumerate(members):
             yield len(member.topics) // 16 + 1
@@ -42,10 +42,10 @@ def assign(spec: GroupSpec) -> Steps[Targets]:
         if not indexes:
             continue
         quota, extra = divmod(partitions, len(indexes))
-        taking = indexes if quota else indexes[:extra]
-        yield len(taking) // 2 + partitions // 20 + 1
+        receiving = indexes if quota else indexes[:extra]
+        yield len(receiving) // 2 + partitions // 20 + 1
         start = 0
-        for place, index in enumerate(taking):
+        for place, index in enumerate(receiving):
             stop = start + quota + (place < extra)
             targets[members[index].member_id][topic_id] = tuple(range(start, stop))
             start = stop

@@ -32,7 +32,7 @@ class MemberSpec(NamedTuple):
     target: Target = NO_TARGET
 
 
-class Topic(NamedTuple):
+class TopicSpec(NamedTuple):
     """A topic that exists."""
 
     topic_id: UUID
@@ -43,7 +43,7 @@ class GroupSpec(NamedTuple):
     """A group. `same_topics`: all members have the same subscription."""
 
     members: Sequence[MemberSpec]
-    topics: Sequence[Topic]
+    topics: Sequence[TopicSpec]
     same_topics: bool
 
 
@@ -65,7 +65,7 @@ def _indexes(subscribed: frozenset[str], names: Sequence[str], index_of: Mapping
 
 def spec_of(
     subscriptions: Mapping[str, tuple[str | None, frozenset[str]]],
-    topics: Mapping[str, Topic],
+    topics: Mapping[str, TopicSpec],
     targets: Mapping[str, Target],
 ) -> Steps[GroupSpec]:
     """Build the spec of members given as (instance id, names of topics). Names that `topics` lacks do not

@@ -18,9 +18,9 @@ from service.base.types import NO_TIMESTAMP
 from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, subscribed_topics
-from service.groups.records import GroupValue, MemberValue
+from service.groups.records import ClassicMemberValue, GroupValue
 
-NO_MEMBERS: Final[Mapping[str, MemberValue]] = MappingProxyType({})
+NO_MEMBERS: Final[Mapping[str, ClassicMemberValue]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     state_ms: int = NO_TIMESTAMP
-    members: Mapping[str, MemberValue] = field(default_factory=lambda: NO_MEMBERS)
+    members: Mapping[str, ClassicMemberValue] = field(default_factory=lambda: NO_MEMBERS)
 
     @classmethod
     def from_value(cls, value: GroupValue) -> ClassicGroup:
@@ -85,7 +85,7 @@ class ClassicGroup:
         """Check the ids. Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
         check_member(self.members, self.instances, member_id, instance_id)
 
-    def replacing(self, old_id: str, member: MemberValue) -> ClassicGroup:
+    def replacing(self, old_id: str, member: ClassicMemberValue) -> ClassicGroup:
         """Return the group with `member` in the place of `old_id`, also as the leader."""
         members = {(member.member_id if k == old_id else k): m for k, m in self.members.items()}
         members[member.member_id] = member

@@ -11,21 +11,21 @@ from service.base.types import NO_TIMESTAMP
 from service.coordinator.shard import CoordinatorRecord
 from service.groups import records
 from service.groups.classic.group import ClassicGroup
-from service.groups.classic.rebalance import Phase, Round
+from service.groups.classic.rebalance import Phase, Rebalance
 from service.groups.group import CheckPartition
 from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, subscribed_topics
 from service.groups.requests import NO_MEMBER, DescribedGroup, DescribedMember
 
 
-class ClassicLook:
+class ClassicGroupView:
     """A `Group` of the classic protocol."""
 
-    __slots__ = ("_group", "_group_id", "_round")
+    __slots__ = ("_group", "_group_id", "_rebalance")
 
-    def __init__(self, group_id: str, group: ClassicGroup, this: Round | None) -> None:
+    def __init__(self, group_id: str, group: ClassicGroup, rebalance: Rebalance | None) -> None:
         self._group_id = group_id
         self._group = group
-        self._round = this
+        self._rebalance = rebalance
 
     @property
     def kind(self) -> Literal["classic"]:
@@ -33,8 +33,8 @@ class ClassicLook:
 
     @property
     def _phase(self) -> Phase:
-        if self._round is not None:
-            return self._round.phase
+        if self._rebalance is not None:
+            return self._rebalance.phase
         return Phase.STABLE if self._group.members else Phase.EMPTY
 
     @property
@@ -43,7 +43,7 @@ class ClassicLook:
 
     @property
     def protocol_type(self) -> str | None:
-        return self._group.protocol_type if self._round is None else self._round.protocol_type
+        return self._group.protocol_type if self._rebalance is None else self._rebalance.protocol_type
 
     @property
     def is_empty(self) -> bool:
@@ -66,9 +66,9 @@ class ClassicLook:
 
     def _check_member(self, member_id: str, instance_id: str | None) -> int:
         """Return the member's generation."""
-        if self._round is not None:
-            self._round.check_member(member_id, instance_id)
-            return self._round.generation
+        if self._rebalance is not None:
+            self._rebalance.check_member(member_id, instance_id)
+            return self._rebalance.generation
         self._group.check_member(member_id, instance_id)
         return self._group.generation
 
@@ -90,13 +90,13 @@ class ClassicLook:
 
     def _subscribed(self) -> frozenset[str] | None:
         """Return the topics of the last generation that has begun (Kafka `ClassicGroup.subscribedTopics`)."""
-        this = self._round
-        if this is None or this.subscriptions is None:
+        rebalance = self._rebalance
+        if rebalance is None or rebalance.subscriptions is None:
             return self._group.subscribed
-        if this.protocol_type != CONSUMER_PROTOCOL:
+        if rebalance.protocol_type != CONSUMER_PROTOCOL:
             return None
         try:
-            return subscribed_topics(this.subscriptions)
+            return subscribed_topics(rebalance.subscriptions)
         except MalformedEmbedded:
             return None
 
@@ -115,8 +115,8 @@ class ClassicLook:
 
     def describe(self) -> DescribedGroup:
         """Describe the group; members' metadata only while it is stable, as it has a protocol then."""
-        if self._round is not None:
-            given = {} if self._round.forgot_assignments else self._group.members
+        if self._rebalance is not None:
+            given = {} if self._rebalance.forgot_assignments else self._group.members
             members = tuple(
                 DescribedMember(
                     m.member_id,
@@ -126,7 +126,7 @@ class ClassicLook:
                     b"",
                     given[m.member_id].assignment if m.member_id in given else b"",
                 )
-                for m in self._round.members.values()
+                for m in self._rebalance.members.values()
             )
             return DescribedGroup(self._group_id, self.state, self.protocol_type or "", members=members)
         values = self._group.members.values()

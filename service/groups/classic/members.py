@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from service.groups.records import MemberValue
+from service.groups.records import ClassicMemberValue
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """names and metadata, the most preferred first"""
@@ -20,7 +20,7 @@ def protocols_of(request: Any) -> Protocols:
     return tuple(protocols.items())
 
 
-class Member:
+class ClassicGroupMember:
     """One member. `join` and `sync` are the tickets of requests that wait for their responses."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Member:
         """in its first rebalance: it has no session yet"""
 
     @classmethod
-    def of_value(cls, value: MemberValue, protocols: Protocols) -> Member:
+    def of_value(cls, value: ClassicMemberValue, protocols: Protocols) -> ClassicGroupMember:
         return cls(
             value.member_id,
             value.instance_id,
@@ -78,9 +78,9 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
-    def value(self, protocol: str | None, assignment: bytes) -> MemberValue:
+    def value(self, protocol: str | None, assignment: bytes) -> ClassicMemberValue:
         """Return the member's part of the group's record."""
-        return MemberValue(
+        return ClassicMemberValue(
             self.member_id,
             self.instance_id,
             self.client_id,

@@ -3,8 +3,8 @@
 States, Kafka's `ClassicGroupState`, and where they are kept::
 
     Empty, Stable          the group as its log has it (`group`)
-    PreparingRebalance     a `Round`: members are joining
-    CompletingRebalance    a `Round`: the leader is assigning; until its record is committed
+    PreparingRebalance     a `Rebalance`: members are joining
+    CompletingRebalance    a `Rebalance`: the leader is assigning; until its record is committed
 
 A rebalance begins as a copy of the durable state, and its result is one record. Nothing else of it is
 durable: a new coordinator finds the group as it was before, and its members join again.
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from service.base.types import Buffer
 from service.groups.classic.group import ClassicGroup, check_member
-from service.groups.classic.members import Member, Protocols, select_protocol
+from service.groups.classic.members import ClassicGroupMember, Protocols, select_protocol
 from service.groups.requests import NO_MEMBER, NONE, JoinGroupMember, JoinGroupResponse
 
 
@@ -35,7 +35,7 @@ MAY_PREPARE = frozenset({Phase.EMPTY, Phase.COMPLETING, Phase.STABLE})
 """States from which a rebalance begins; one in progress is not begun again."""
 
 
-class Round:
+class Rebalance:
     """A classic group during a rebalance. Made from the group's durable state, and dropped when that is up to
     date again."""
 
@@ -68,7 +68,7 @@ class Round:
         self.protocol = group.protocol
         self.leader = group.leader if group.members else None
         self.since_ms = group.state_ms
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self._instances: dict[str, str] = {}
         self._known: dict[str, int] = {}
         """number of members that support a protocol"""
@@ -77,7 +77,7 @@ class Round:
         for value in group.members.values():
             # After a load only the chosen protocol is known.
             known = protocols.get(value.member_id) or ((group.protocol or "", value.subscription),)
-            self._put(Member.of_value(value, known))
+            self._put(ClassicGroupMember.of_value(value, known))
         self.unsynced: dict[str, None] = {}
         """members that have not sent SyncGroup in this generation"""
         self.assigning = False
@@ -97,24 +97,24 @@ class Round:
 
     # Members.
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: ClassicGroupMember) -> None:
         self.members[member.member_id] = member
         self._know(member, 1)
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.member_id
 
-    def _know(self, member: Member, change: int) -> None:
+    def _know(self, member: ClassicGroupMember, change: int) -> None:
         for name, _ in member.protocols:
             self._known[name] = self._known.get(name, 0) + change
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
             self.leader = member.member_id
         self._put(member)
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicGroupMember | None:
         """Remove a member; the caller answers its tickets. If it led, the oldest member leads."""
         member = self.members.pop(member_id, None)
         self.unsynced.pop(member_id, None)
@@ -127,7 +127,7 @@ class Round:
             self.leader = next(iter(self.members), None)
         return member
 
-    def replace(self, old_id: str, member: Member) -> Member:
+    def replace(self, old_id: str, member: ClassicGroupMember) -> ClassicGroupMember:
         """Put `member`, which waits for nothing yet, in the place of `old_id`, whose instance it is."""
         assert member.instance_id is not None
         old = self.members[old_id]
@@ -144,7 +144,9 @@ class Round:
         self._instances[member.instance_id] = member.member_id
         return old
 
-    def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
+    def update(
+        self, member: ClassicGroupMember, protocols: Protocols, rebalance_ms: int, session_ms: int
+    ) -> None:
         """Update a member that has joined again."""
         self._know(member, -1)
         member.protocols = protocols
@@ -152,13 +154,13 @@ class Round:
         member.rebalance_timeout_ms = rebalance_ms
         member.session_timeout_ms = session_ms
 
-    def wait_join(self, member: Member, ticket: int) -> int | None:
+    def wait_join(self, member: ClassicGroupMember, ticket: int) -> int | None:
         """Note that the member waits for the join phase to end; returns the ticket of its previous wait."""
         before, member.join = member.join, ticket
         self.joining += before is None
         return before
 
-    def end_wait_join(self, member: Member) -> int | None:
+    def end_wait_join(self, member: ClassicGroupMember) -> int | None:
         """End the member's wait and return its ticket."""
         ticket, member.join = member.join, None
         self.joining -= ticket is not None
@@ -175,7 +177,7 @@ class Round:
     # All members together.
 
     @property
-    def awaited(self) -> Iterator[Member]:
+    def awaited(self) -> Iterator[ClassicGroupMember]:
         """Members that wait for the join phase to end."""
         return (member for member in self.members.values() if member.join is not None)
 

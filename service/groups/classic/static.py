@@ -12,30 +12,30 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.coordinator.shard import LATER, CoordinatorResult
-from service.groups.classic.members import Member, protocols_of, select_protocol
+from service.groups.classic.members import ClassicGroupMember, protocols_of, select_protocol
 from service.groups.classic.rebalance import Phase
-from service.groups.classic.rebalance_step import Returned, Turn
+from service.groups.classic.rebalance_step import RebalanceStep, Returned
 from service.groups.requests import (
     NO_MEMBER,
     NONE,
-    Client,
     JoinGroupMember,
     JoinGroupResponse,
+    RequestOrigin,
 )
 from service.wire.schema import millis
 
 
-def come_back(
-    turn: Turn, request: Any, client: Client, ticket: int, old_id: str, new_id: str
+def rejoin(
+    step: RebalanceStep, request: Any, client: RequestOrigin, ticket: int, old_id: str, new_id: str
 ) -> CoordinatorResult[Any]:
     """Let the instance that was `old_id` join as `new_id`."""
-    if turn.phase is Phase.STABLE:
-        decision = _undisturbed(turn, request, client, old_id, new_id)
+    if step.phase is Phase.STABLE:
+        decision = _replace_without_rebalance(step, request, client, old_id, new_id)
         if decision is not None:
             return decision
-    this = turn.round
-    known = this.members[old_id]
-    member = Member(
+    rebalance = step.rebalance
+    known = rebalance.members[old_id]
+    member = ClassicGroupMember(
         new_id,
         known.instance_id,
         known.client_id,
@@ -44,37 +44,37 @@ def come_back(
         millis(request.session_timeout),
         protocols_of(request),
     )
-    turn.end_join(known, ErrorCode.fenced_instance_id)
-    turn.end_sync(known, ErrorCode.fenced_instance_id)
-    turn.end_session(old_id)
-    this.replace(old_id, member)
-    turn.start_session(new_id, known.session_timeout_ms)
-    this.wait_join(member, ticket)
+    step.end_join(known, ErrorCode.fenced_instance_id)
+    step.end_sync(known, ErrorCode.fenced_instance_id)
+    step.end_session(old_id)
+    rebalance.replace(old_id, member)
+    step.start_session(new_id, known.session_timeout_ms)
+    rebalance.wait_join(member, ticket)
     # In CompletingRebalance, too: the leader may have received the old id already.
-    turn.rebalance()
-    return turn.decision(LATER)
+    step.prepare_or_complete()
+    return step.result(LATER)
 
 
-def _undisturbed(
-    turn: Turn, request: Any, client: Client, old_id: str, new_id: str
+def _replace_without_rebalance(
+    step: RebalanceStep, request: Any, client: RequestOrigin, old_id: str, new_id: str
 ) -> CoordinatorResult[Any] | None:
     """Replace the member without a rebalance; returns None if the group's protocol would change."""
-    group, protocols = turn.group, protocols_of(request)
-    all_protocols = {member_id: m.protocols for member_id, m in turn.round.members.items()}
+    group, protocols = step.group, protocols_of(request)
+    all_protocols = {member_id: m.protocols for member_id, m in step.rebalance.members.items()}
     if select_protocol(all_protocols | {old_id: protocols}) != group.protocol:
         return None
     old = group.members[old_id]
-    member = Member.of_value(old, protocols)
+    member = ClassicGroupMember.of_value(old, protocols)
     member.member_id = new_id
     member.rebalance_timeout_ms = rebalance_timeout_ms(request, client)
     member.session_timeout_ms = millis(request.session_timeout)
     after = group.replacing(old_id, member.value(group.protocol, old.assignment))
-    turn.live.protocols = all_protocols | {new_id: protocols}
-    turn.has_synced(old_id)
-    turn.end_session(old_id)
-    turn.start_session(new_id, old.session_timeout_ms)
-    turn.records.append(after.record(turn.group_id))
-    turn.event = Returned(turn.group_id, old_id, new_id)
+    step.volatile.protocols = all_protocols | {new_id: protocols}
+    step.has_synced(old_id)
+    step.end_session(old_id)
+    step.start_session(new_id, old.session_timeout_ms)
+    step.records.append(after.record(step.group_id))
+    step.event = Returned(step.group_id, old_id, new_id)
     skips = client.version >= 9
     leads = after.leader == new_id
     response = JoinGroupResponse(
@@ -91,23 +91,23 @@ def _undisturbed(
         if skips and leads
         else (),
     )
-    return turn.decision(response)
+    return step.result(response)
 
 
-def returned(turn: Turn, event: Returned) -> None:
+def return_written(step: RebalanceStep, event: Returned) -> None:
     """Apply the outcome of the record of a return without rebalance: it is committed, or failed."""
-    live = turn.live
-    if event.new_id in turn.group.members:
-        live.protocols.pop(event.old_id, None)
+    volatile = step.volatile
+    if event.new_id in step.group.members:
+        volatile.protocols.pop(event.old_id, None)
         return
-    live.protocols.pop(event.new_id, None)
-    if live.round is None or event.new_id not in live.round.members:
-        turn.end_session(event.new_id)
-    old = turn.group.members.get(event.old_id)
-    if old is not None and live.round is None:
-        turn.start_session(event.old_id, old.session_timeout_ms)
+    volatile.protocols.pop(event.new_id, None)
+    if volatile.rebalance is None or event.new_id not in volatile.rebalance.members:
+        step.end_session(event.new_id)
+    old = step.group.members.get(event.old_id)
+    if old is not None and volatile.rebalance is None:
+        step.start_session(event.old_id, old.session_timeout_ms)
 
 
-def rebalance_timeout_ms(request: Any, client: Client) -> int:
+def rebalance_timeout_ms(request: Any, client: RequestOrigin) -> int:
     """Return the rebalance timeout; JoinGroup 0 has none, and the session timeout stands for it."""
     return millis(request.session_timeout if client.version == 0 else request.rebalance_timeout)

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.coordinator.shard import CoordinatorResult
 from service.groups.consumer import membership, pipeline
-from service.groups.consumer.context import Context, TimerKind, Writing, cancel, schedule
-from service.groups.consumer.group import ConsumerGroup, Member, MemberState
+from service.groups.consumer.context import ConsumerGroupContext, TimerKind, Writing, cancel, schedule
+from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, MemberState
 from service.groups.consumer.requests import TopicPartitions
 from service.groups.consumer_config import MigrationPolicy
 from service.groups.migration import GroupMigration, embedded_assignment
@@ -31,11 +31,11 @@ from service.groups.protocol import (
 from service.groups.records_modern import ClassicMemberMetadata
 from service.groups.requests import (
     NO_MEMBER,
-    Client,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     LeftMember,
+    RequestOrigin,
     SyncGroupResponse,
 )
 from service.wire.schema import millis
@@ -46,12 +46,12 @@ _MEMBER_ID_REQUIRED_FROM = 4
 class ClassicMembers:
     """Classic-protocol side of one shard's KIP-848 groups."""
 
-    def __init__(self, context: Context, migration: GroupMigration) -> None:
+    def __init__(self, context: ConsumerGroupContext, migration: GroupMigration) -> None:
         self._context = context
         self._migration = migration
 
     def join(
-        self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int
+        self, group: ConsumerGroup, request: Any, client: RequestOrigin, fresh_id: str, now_ms: int
     ) -> CoordinatorResult[JoinGroupResponse]:
         """Handle a JoinGroup. A rejected request gets a response without a member id; nothing is written."""
         try:
@@ -60,7 +60,7 @@ class ClassicMembers:
             return CoordinatorResult(JoinGroupResponse(e.code, NO_MEMBER))
 
     def _join(
-        self, group: ConsumerGroup, request: Any, client: Client, fresh_id: str, now_ms: int
+        self, group: ConsumerGroup, request: Any, client: RequestOrigin, fresh_id: str, now_ms: int
     ) -> CoordinatorResult[JoinGroupResponse]:
         if self._context.config().migration_policy is MigrationPolicy.DISABLED:
             raise RequestError(ErrorCode.inconsistent_group_protocol)
@@ -75,7 +75,7 @@ class ClassicMembers:
             return CoordinatorResult(JoinGroupResponse(ErrorCode.member_id_required, member_id))
         out = Writing()
         joins = is_new if instance_id is not None else True
-        member = membership.admitted(group, membership.Comer(member_id, instance_id, joins), out)
+        member = membership.admitted(group, membership.RequestingMember(member_id, instance_id, joins), out)
         subscription = _subscription(protocols[0][1])
         joining = _Joining(group, member, request, client, subscription, protocols)
         updated, turned = self._write_join(joining, now_ms, out)
@@ -93,7 +93,7 @@ class ClassicMembers:
         )
         return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
-    def _write_join(self, joining: _Joining, now_ms: int, out: Writing) -> tuple[Member, bool]:
+    def _write_join(self, joining: _Joining, now_ms: int, out: Writing) -> tuple[ConsumerGroupMember, bool]:
         """Write the join; returns the resulting member, and whether the group was downgraded with it."""
         context, group, member = self._context, joining.group, joining.member
         existing = group.static_member(joining.request.group_instance_id)
@@ -115,7 +115,7 @@ class ClassicMembers:
             updated = pipeline.write_assignment(
                 context, group, updated, goal, changed.subscription, owned, now_ms, out
             )
-        out.turn(self._migration.downgraded_by(group, existing, updated, rebalance, now_ms))
+        out.downgrade(self._migration.downgraded_by(group, existing, updated, rebalance, now_ms))
         return updated, True
 
     def _owned(self, subscription: Subscription) -> list[TopicPartitions]:
@@ -191,7 +191,7 @@ class ClassicMembers:
         response = LeaveGroupResponse(ErrorCode.none, tuple(answers))
         return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
-    def _classic_member(self, group: ConsumerGroup, request: Any) -> Member:
+    def _classic_member(self, group: ConsumerGroup, request: Any) -> ConsumerGroupMember:
         """Return the member. Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
         ILLEGAL_GENERATION."""
         member = membership.member_of(group, request.member_id, request.group_instance_id)
@@ -201,7 +201,7 @@ class ClassicMembers:
             raise RequestError(ErrorCode.illegal_generation)
         return member
 
-    def _check_protocol(self, member: Member, request: Any) -> None:
+    def _check_protocol(self, member: ConsumerGroupMember, request: Any) -> None:
         name, _ = _first_protocol(member)
         if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (
             None,
@@ -209,7 +209,9 @@ class ClassicMembers:
         ):
             raise RequestError(ErrorCode.inconsistent_group_protocol)
 
-    def _await_join(self, group: ConsumerGroup, member: Member, now_ms: int, out: Writing) -> None:
+    def _await_join(
+        self, group: ConsumerGroup, member: ConsumerGroupMember, now_ms: int, out: Writing
+    ) -> None:
         """Start the member's rebalance timeout, if it is not running, within which it has to rejoin."""
         due = group.volatile.join_due
         if due.get(member.member_id, now_ms) <= now_ms:
@@ -218,7 +220,7 @@ class ClassicMembers:
                 schedule(TimerKind.JOIN, group.group_id, member.member_id, due[member.member_id])
             )
 
-    def _embedded(self, member: Member) -> bytes:
+    def _embedded(self, member: ConsumerGroupMember) -> bytes:
         target = {topic_id: tuple(owned) for topic_id, owned in member.assigned.items()}
         try:
             return embedded_assignment(_first_protocol(member)[1], target, self._context.topics)
@@ -230,13 +232,13 @@ class _Joining(NamedTuple):
     """A classic member that joins: its previous state, and its request."""
 
     group: ConsumerGroup
-    member: Member
+    member: ConsumerGroupMember
     request: Any
-    client: Client
+    client: RequestOrigin
     subscription: Subscription
     protocols: tuple[tuple[str, bytes], ...]
 
-    def updated(self) -> Member:
+    def updated(self) -> ConsumerGroupMember:
         rebalance_timeout_ms = millis(self.request.rebalance_timeout)
         member = self.member
         return member._replace(
@@ -274,13 +276,13 @@ def _subscription(metadata: bytes) -> Subscription:
         raise RequestError(ErrorCode.unknown_server_error, str(e)) from e
 
 
-def _first_protocol(member: Member) -> tuple[str, bytes]:
+def _first_protocol(member: ConsumerGroupMember) -> tuple[str, bytes]:
     """Return the protocol of the member's responses."""
     protocols = member.classic.supported_protocols if member.classic is not None else ()
     return protocols[0] if protocols else ("", b"")
 
 
-def _waits(group: ConsumerGroup, member: Member) -> bool:
+def _waits(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Return whether another member still owns a partition of the member's target."""
 
     def is_awaited(topic_id: UUID, number: int) -> bool:
@@ -290,7 +292,7 @@ def _waits(group: ConsumerGroup, member: Member) -> bool:
     return any(is_awaited(topic_id, number) for topic_id, numbers in target.items() for number in numbers)
 
 
-def _leaving(group: ConsumerGroup, identity: Any) -> Member:
+def _leaving(group: ConsumerGroup, identity: Any) -> ConsumerGroupMember:
     """Return the member to remove; an operator may name a static member by its instance id alone."""
     if identity.group_instance_id is not None and identity.member_id == NO_MEMBER:
         static = group.static_member(identity.group_instance_id)

@@ -62,16 +62,17 @@ class ConsumerWork(NamedTuple):
 class Opened(NamedTuple):
     """A group that a member joins, with the records that convert it if it was classic.
 
-    `part` is called after the last check that may reject the join: it ends the classic group's rebalance.
+    `end_classic` is called after the last check that may reject the join: it ends the classic group's
+    rebalance.
     """
 
     group: ConsumerGroup
     records: tuple[CoordinatorRecord, ...] = ()
-    part: Callable[[], tuple[Effect, ...]] | None = None
+    end_classic: Callable[[], tuple[Effect, ...]] | None = None
     event: Hashable | None = None
 
 
-class Turn(NamedTuple):
+class Downgrade(NamedTuple):
     """Decision that converts a group to the classic protocol."""
 
     records: tuple[CoordinatorRecord, ...]
@@ -86,11 +87,11 @@ class Migration(Protocol):
         """Return a classic group, or a new one, as a KIP-848 group. Raises `RequestError` if it cannot be
         upgraded."""
 
-    def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Turn | None:
+    def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Downgrade | None:
         """Return the downgrade of a group once these members are gone; None if it is not to be downgraded."""
 
 
-class Context:
+class ConsumerGroupContext:
     """Dependencies of one shard's KIP-848 groups. Topic versions count calls of `topics_changed` since the
     shard's start."""
 
@@ -163,8 +164,8 @@ class Writing:
     def work(self, kind: WorkKind, group_id: str, steps: Any) -> None:
         self.effects.append(BackgroundWork(ConsumerWork(kind, group_id), steps))
 
-    def turn(self, turn: Turn) -> None:
+    def downgrade(self, downgrade: Downgrade) -> None:
         """Convert the group to the classic protocol."""
-        self.records += turn.records
-        self.effects += turn.effects
-        self.event = turn.event
+        self.records += downgrade.records
+        self.effects += downgrade.effects
+        self.event = downgrade.event

@@ -14,12 +14,12 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.coordinator.ports import TopicsView
 from service.coordinator.shard import CoordinatorRecord
-from service.groups.consumer.group import NO_PARTITIONS, ConsumerGroup, GroupState, Member
+from service.groups.consumer.group import NO_PARTITIONS, ConsumerGroup, ConsumerGroupMember, GroupState
 from service.groups.consumer.membership import tombstones
 from service.groups.consumer.requests import (
     DescribedAssignment,
     DescribedConsumerGroup,
-    DescribedMember,
+    DescribedConsumerMember,
     DescribedTopic,
 )
 from service.groups.consumer.target import preferred_assignor
@@ -44,13 +44,13 @@ def described(group: ConsumerGroup, assignors: tuple[str, ...], topics: TopicsVi
     )
 
 
-def _member(group: ConsumerGroup, member: Member, topics: TopicsView) -> DescribedMember:
+def _member(group: ConsumerGroup, member: ConsumerGroupMember, topics: TopicsView) -> DescribedConsumerMember:
     having: dict[UUID, tuple[int, ...]] = {}
     for owned in (member.assigned, member.pending_revocation):
         for topic_id, numbers in owned.items():
             having[topic_id] = (*having.get(topic_id, ()), *numbers)
     target = group.targets.committed(member.member_id, NO_PARTITIONS)
-    return DescribedMember(
+    return DescribedConsumerMember(
         member.member_id,
         member.instance_id,
         member.rack_id,
@@ -77,7 +77,7 @@ def _assignment(
     return DescribedAssignment(tuple(found))
 
 
-class ConsumerLook:
+class ConsumerGroupView:
     """View of one group: of its newest state, or of the committed one."""
 
     kind: Literal["consumer"] = "consumer"
@@ -143,7 +143,7 @@ class ConsumerLook:
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
         return tombstones(self._group)
 
-    def _member(self, member_id: str) -> Member | None:
+    def _member(self, member_id: str) -> ConsumerGroupMember | None:
         members = self._group.members
         return members.committed(member_id) if self._committed else members.get(member_id)
 
@@ -154,13 +154,13 @@ class ConsumerLook:
         )
 
 
-def _stale(member: Member, what: str) -> RequestError:
+def _stale(member: ConsumerGroupMember, what: str) -> RequestError:
     if member.classic is not None:
         return RequestError(ErrorCode.illegal_generation, f"The received generation id {what}")
     return RequestError(ErrorCode.stale_member_epoch, f"The received member epoch {what}")
 
 
-def _since(member: Member, epoch: int) -> CheckPartition:
+def _since(member: ConsumerGroupMember, epoch: int) -> CheckPartition:
     def check(topic: str, topic_id: UUID | None, partition: int) -> None:
         since = None
         if topic_id is not None:

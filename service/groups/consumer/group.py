@@ -76,7 +76,7 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-class Member(NamedTuple):
+class ConsumerGroupMember(NamedTuple):
     """A member, from its records 5 and 8. `classic`: it uses the classic protocol."""
 
     member_id: str
@@ -98,7 +98,7 @@ class Member(NamedTuple):
     def is_reconciled_to(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
-    def with_subscription(self, value: MemberValue) -> Member:
+    def with_subscription(self, value: MemberValue) -> ConsumerGroupMember:
         return self._replace(
             instance_id=value.instance_id,
             rack_id=value.rack_id,
@@ -111,7 +111,7 @@ class Member(NamedTuple):
             classic=value.classic_member_metadata,
         )
 
-    def with_current(self, value: CurrentValue) -> Member:
+    def with_current(self, value: CurrentValue) -> ConsumerGroupMember:
         return self._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
@@ -161,13 +161,13 @@ class Subscribers(NamedTuple):
     by_regex: int
 
 
-BELIEVED_MS: Final = 60_000
+WORK_TIMEOUT_MS: Final = 60_000
 """Timeout of long work: without a result by then it is started again."""
 
 
 def is_under_way(until_ms: int, now_ms: int) -> bool:
     """Return whether work with this timeout is in progress. After a clock was set back, it is not."""
-    return until_ms - BELIEVED_MS <= now_ms < until_ms
+    return until_ms - WORK_TIMEOUT_MS <= now_ms < until_ms
 
 
 class Volatile:
@@ -209,7 +209,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self._journal = journal
         self._numbers: Timeline[str, int] = Timeline(journal)
-        self.members: Timeline[str, Member] = Timeline(journal)
+        self.members: Timeline[str, ConsumerGroupMember] = Timeline(journal)
         self.targets: Timeline[str, Partitions] = Timeline(journal)
         self.static_members: Timeline[str, str] = Timeline(journal)
         """member ids by instance ids"""
@@ -253,7 +253,7 @@ class ConsumerGroup:
         owners = self._owners.get(topic_id)
         return None if owners is None else owners.get(partition)
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         if instance_id is None:
             return None
         member_id = self.static_members.get(instance_id)
@@ -265,7 +265,7 @@ class ConsumerGroup:
             member_id = self.static_members.get(instance_id, "")
         return self.targets.get(member_id, NO_PARTITIONS)
 
-    def topics_of(self, member: Member) -> frozenset[str]:
+    def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """Return the topics that a member subscribes to, by name or by its resolved regular expression."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         if resolved is None or not resolved.topics:
@@ -288,7 +288,7 @@ class ConsumerGroup:
 
     # Changes by replay.
 
-    def put_member(self, new: Member) -> None:
+    def put_member(self, new: ConsumerGroupMember) -> None:
         old = self.members.get(new.member_id)
         self.members[new.member_id] = new
         self._count_topics(old.topics if old else frozenset(), new.topics)
@@ -382,7 +382,7 @@ class ConsumerGroup:
         if change:
             self._numbers["classic"] = self.classic_count + change
 
-    def _own(self, member_id: str, assigned: Owned, pending: Owned, new: Member | None) -> None:
+    def _own(self, member_id: str, assigned: Owned, pending: Owned, new: ConsumerGroupMember | None) -> None:
         """Change the owners: the member owned `assigned` and `pending`, and now owns what `new` has."""
         after = (NOTHING_OWNED, NOTHING_OWNED) if new is None else (new.assigned, new.pending_revocation)
         if (assigned, pending) == after:
@@ -417,7 +417,7 @@ def _owned(assigned: Owned, pending: Owned) -> Iterator[tuple[UUID, int]]:
                 yield topic_id, partition
 
 
-def _state(members: Iterable[Member], epoch: int, target_epoch: int) -> GroupState:
+def _state(members: Iterable[ConsumerGroupMember], epoch: int, target_epoch: int) -> GroupState:
     state = GroupState.EMPTY
     for member in members:
         if epoch > target_epoch:

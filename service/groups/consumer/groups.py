@@ -19,30 +19,30 @@ from service.groups.classic.groups import ClassicGroups
 from service.groups.consumer import membership, pipeline
 from service.groups.consumer.classic_members import ClassicMembers
 from service.groups.consumer.context import (
+    ConsumerGroupContext,
     ConsumerTimer,
     ConsumerWork,
-    Context,
     TimerKind,
     WorkKind,
     Writing,
     schedule,
 )
-from service.groups.consumer.describe import ConsumerLook, described
+from service.groups.consumer.describe import ConsumerGroupView, described
 from service.groups.consumer.group import NEVER, ConsumerGroup, MemberState
 from service.groups.consumer.heartbeat import heartbeat
 from service.groups.consumer.regex import Resolution
 from service.groups.consumer.replay import apply
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse, DescribedConsumerGroup
-from service.groups.consumer.target import Made
+from service.groups.consumer.target import TargetAssignment
 from service.groups.consumer_config import ConsumerConfig, GroupSettings
 from service.groups.metrics import GroupMetrics
 from service.groups.migration import GroupMigration
 from service.groups.records_modern import KEY_TYPES, EpochKey, decode_key, decode_value
 from service.groups.requests import (
-    Client,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    RequestOrigin,
     SyncGroupResponse,
 )
 
@@ -67,14 +67,14 @@ class ConsumerGroups:
         metrics: GroupMetrics,
         new_uuid: Callable[[], UUID],
     ) -> None:
-        self._context = Context(journal, groups, topics, config, settings, metrics, new_uuid)
+        self._context = ConsumerGroupContext(journal, groups, topics, config, settings, metrics, new_uuid)
         self._migration = GroupMigration(self._context, classics)
         self._classic_members = ClassicMembers(self._context, self._migration)
 
     # Requests.
 
     def heartbeat(
-        self, request: Any, client: Client, now_ms: int
+        self, request: Any, client: RequestOrigin, now_ms: int
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
         """Handle a ConsumerGroupHeartbeat, to a group of any kind."""
         return heartbeat(self._context, self._migration, request, client, now_ms)
@@ -89,15 +89,15 @@ class ConsumerGroups:
             what = f"Group {group_id} is not a consumer group."
         return DescribedConsumerGroup(group_id, ErrorCode.group_id_not_found, what)
 
-    def look(self, group_id: str, group: ConsumerGroup, committed: bool) -> ConsumerLook:
-        return ConsumerLook(group, committed)
+    def view(self, group_id: str, group: ConsumerGroup, committed: bool) -> ConsumerGroupView:
+        return ConsumerGroupView(group, committed)
 
     def join(
         self,
         group_id: str,
         group: ConsumerGroup,
         request: Any,
-        client: Client,
+        client: RequestOrigin,
         ticket: int,
         fresh_id: str,
         now_ms: int,
@@ -106,17 +106,29 @@ class ConsumerGroups:
         return self._classic_members.join(group, request, client, fresh_id, now_ms)
 
     def sync(
-        self, group_id: str, group: ConsumerGroup, request: Any, client: Client, ticket: int, now_ms: int
+        self,
+        group_id: str,
+        group: ConsumerGroup,
+        request: Any,
+        client: RequestOrigin,
+        ticket: int,
+        now_ms: int,
     ) -> CoordinatorResult[SyncGroupResponse]:
         return self._classic_members.sync(group, request, now_ms)
 
     def classic_heartbeat(
-        self, group_id: str, group: ConsumerGroup, request: Any, client: Client, now_ms: int
+        self, group_id: str, group: ConsumerGroup, request: Any, client: RequestOrigin, now_ms: int
     ) -> CoordinatorResult[HeartbeatResponse]:
         return self._classic_members.heartbeat(group, request, now_ms)
 
     def leave(
-        self, group_id: str, group: ConsumerGroup, request: Any, client: Client, ticket: int, now_ms: int
+        self,
+        group_id: str,
+        group: ConsumerGroup,
+        request: Any,
+        client: RequestOrigin,
+        ticket: int,
+        now_ms: int,
     ) -> CoordinatorResult[LeaveGroupResponse]:
         return self._classic_members.leave(group, request, now_ms)
 
@@ -167,7 +179,7 @@ class ConsumerGroups:
             membership.fence(self._context, self._migration, group, [member], now_ms, out)
         except RequestError:
             # The downgrade that its removal requires failed: try again later.
-            return CoordinatorResult(None, effects=(schedule(name.kind, *name[1:], now_ms + _AGAIN_MS),))
+            return CoordinatorResult(None, effects=(schedule(name.kind, *name[1:], now_ms + _RETRY_MS),))
         return CoordinatorResult(None, tuple(out.records), tuple(out.effects), out.event)
 
     def worked(self, name: Hashable, result: object, now_ms: int) -> Outcome:
@@ -183,7 +195,7 @@ class ConsumerGroups:
             group.volatile.resolved_at = result.version
             pipeline.write_resolved(self._context, group, result, out)
             out.event = RegexesWritten(name.group_id)
-        elif name.kind is WorkKind.TARGET and isinstance(result, Made):
+        elif name.kind is WorkKind.TARGET and isinstance(result, TargetAssignment):
             pipeline.write_made_targets(self._context, group, result, now_ms, out)
         return CoordinatorResult(None, tuple(out.records), tuple(out.effects), out.event)
 
@@ -204,4 +216,4 @@ class ConsumerGroups:
         return NOTHING
 
 
-_AGAIN_MS = 5_000
+_RETRY_MS = 5_000

@@ -10,13 +10,20 @@ from typing import Any
 from service.base.errors import RequestError
 from service.coordinator.shard import CoordinatorResult
 from service.groups.consumer import membership, pipeline
-from service.groups.consumer.context import Context, Migration, Opened, TimerKind, Writing, schedule
+from service.groups.consumer.context import (
+    ConsumerGroupContext,
+    Migration,
+    Opened,
+    TimerKind,
+    Writing,
+    schedule,
+)
 from service.groups.consumer.group import (
     AWAY_EPOCH,
     JOINING_EPOCH,
     LEAVING_EPOCH,
     ConsumerGroup,
-    Member,
+    ConsumerGroupMember,
 )
 from service.groups.consumer.requests import (
     UNCHANGED_MS,
@@ -27,11 +34,11 @@ from service.groups.consumer.requests import (
     is_full,
     rebalance_timeout_ms,
 )
-from service.groups.requests import Client
+from service.groups.requests import RequestOrigin
 
 
 def heartbeat(
-    context: Context, migration: Migration, request: Any, client: Client, now_ms: int
+    context: ConsumerGroupContext, migration: Migration, request: Any, client: RequestOrigin, now_ms: int
 ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     """Handle a ConsumerGroupHeartbeat. A rejected request gets a response with error and message; nothing is
     written."""
@@ -45,7 +52,7 @@ def heartbeat(
 
 
 def _beat(
-    context: Context, migration: Migration, request: Any, client: Client, now_ms: int
+    context: ConsumerGroupContext, migration: Migration, request: Any, client: RequestOrigin, now_ms: int
 ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     joins = request.member_epoch == JOINING_EPOCH
     opened = _opened(context, migration, request.group_id, now_ms) if joins else None
@@ -53,10 +60,10 @@ def _beat(
     membership.check_size(context, group, request.member_id)
     out = Writing(opened)
     owned = request.topic_partitions
-    comer = membership.Comer(
+    sender = membership.RequestingMember(
         request.member_id or context.new_member_id(), request.instance_id, joins, request.member_epoch, owned
     )
-    member = membership.admitted(group, comer, out)
+    member = membership.admitted(group, sender, out)
     updated = _updated(member, request, client)
     changed = pipeline.write_subscription(context, group, member, updated, now_ms, out)
     epoch = pipeline.write_epoch(context, group, member, updated, changed.bumps, out)
@@ -64,21 +71,21 @@ def _beat(
     updated = pipeline.write_assignment(
         context, group, updated, goal, changed.subscription, owned, now_ms, out
     )
-    if opened is not None and opened.part is not None:
-        out.effects[:0] = opened.part()
+    if opened is not None and opened.end_classic is not None:
+        out.effects[:0] = opened.end_classic()
     due_ms = now_ms + context.session_timeout_ms(group.group_id)
     out.effects.append(schedule(TimerKind.SESSION, group.group_id, updated.member_id, due_ms))
-    told = joins or is_full(request) or updated.assigned != member.assigned
+    has_news = joins or is_full(request) or updated.assigned != member.assigned
     response = ConsumerGroupHeartbeatResponse(
         member_id=updated.member_id,
         member_epoch=updated.epoch,
         heartbeat_interval=context.heartbeat_interval_ms(group.group_id),
-        assignment=_assignment(updated) if told else None,
+        assignment=_assignment(updated) if has_news else None,
     )
     return CoordinatorResult(response, tuple(out.records), tuple(out.effects), out.event)
 
 
-def _opened(context: Context, migration: Migration, group_id: str, now_ms: int) -> Opened:
+def _opened(context: ConsumerGroupContext, migration: Migration, group_id: str, now_ms: int) -> Opened:
     """Return the group to join: an existing one, a converted classic one, or a new one."""
     found = context.groups.get(group_id)
     if isinstance(found, ConsumerGroup):
@@ -86,7 +93,7 @@ def _opened(context: Context, migration: Migration, group_id: str, now_ms: int) 
     return migration.upgraded(group_id, now_ms)
 
 
-def _updated(member: Member, request: Any, client: Client) -> Member:
+def _updated(member: ConsumerGroupMember, request: Any, client: RequestOrigin) -> ConsumerGroupMember:
     """Return the member with the request's fields; null fields have not changed. It is not classic any
     more."""
     timeout_ms = rebalance_timeout_ms(request)
@@ -110,20 +117,20 @@ def _updated(member: Member, request: Any, client: Client) -> Member:
     )
 
 
-def _assignment(member: Member) -> HeartbeatAssignment:
+def _assignment(member: ConsumerGroupMember) -> HeartbeatAssignment:
     return HeartbeatAssignment(
         tuple(TopicPartitions(topic_id, tuple(owned)) for topic_id, owned in member.assigned.items())
     )
 
 
 def _leave(
-    context: Context, migration: Migration, request: Any, now_ms: int
+    context: ConsumerGroupContext, migration: Migration, request: Any, now_ms: int
 ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
     group = context.group(request.group_id)
     member = membership.member_of(group, request.member_id, request.instance_id)
     out = Writing()
     if request.instance_id is not None and request.member_epoch == AWAY_EPOCH:
-        membership.went_away(group, member, out)
+        membership.leave_temporarily(group, member, out)
     else:
         membership.fence(context, migration, group, [member], now_ms, out)
     response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)

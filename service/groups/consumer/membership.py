@@ -13,13 +13,20 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.coordinator.shard import Cancel, CoordinatorRecord, Effect
-from service.groups.consumer.context import Context, Migration, TimerKind, Writing, cancel, schedule
+from service.groups.consumer.context import (
+    ConsumerGroupContext,
+    Migration,
+    TimerKind,
+    Writing,
+    cancel,
+    schedule,
+)
 from service.groups.consumer.group import (
     AWAY_EPOCH,
     JOINING_EPOCH,
     NOTHING_OWNED,
     ConsumerGroup,
-    Member,
+    ConsumerGroupMember,
     MemberState,
 )
 from service.groups.consumer.subscriptions import metadata_hash, names_after
@@ -43,7 +50,7 @@ from service.groups.records_modern import (
 _REJOIN: Final = "The member must abandon all its partitions and rejoin."
 
 
-class Comer(NamedTuple):
+class RequestingMember(NamedTuple):
     """Sender of a request. `joins`: it may become a member if it is unknown. `epoch`: None for a classic
     member."""
 
@@ -54,7 +61,7 @@ class Comer(NamedTuple):
     owned: Iterable[Any] | None = ()
 
 
-def check_size(context: Context, group: ConsumerGroup, member_id: str) -> None:
+def check_size(context: ConsumerGroupContext, group: ConsumerGroup, member_id: str) -> None:
     """Check the size limit. Raises `RequestError` GROUP_MAX_SIZE_REACHED for a new member of a full group."""
     most = context.config().max_size
     if len(group.members) >= most and member_id not in group.members:
@@ -64,40 +71,42 @@ def check_size(context: Context, group: ConsumerGroup, member_id: str) -> None:
         )
 
 
-def admitted(group: ConsumerGroup, comer: Comer, out: Writing) -> Member:
+def admitted(group: ConsumerGroup, sender: RequestingMember, out: Writing) -> ConsumerGroupMember:
     """Return the member, existing or new. Writes records for one that replaces a static member.
 
     Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
     """
-    if comer.instance_id is not None:
-        return _admitted_static(group, comer, comer.instance_id, out)
-    member = group.members.get(comer.member_id)
+    if sender.instance_id is not None:
+        return _admitted_static(group, sender, sender.instance_id, out)
+    member = group.members.get(sender.member_id)
     if member is None:
-        if not comer.joins:
-            raise _unknown(group, comer.member_id)
-        member = Member(comer.member_id)
-    _check_epoch(member, comer)
+        if not sender.joins:
+            raise _unknown(group, sender.member_id)
+        member = ConsumerGroupMember(sender.member_id)
+    _check_epoch(member, sender)
     return member
 
 
-def _admitted_static(group: ConsumerGroup, comer: Comer, instance_id: str, out: Writing) -> Member:
+def _admitted_static(
+    group: ConsumerGroup, sender: RequestingMember, instance_id: str, out: Writing
+) -> ConsumerGroupMember:
     existing = group.static_member(instance_id)
-    if not comer.joins:
+    if not sender.joins:
         if existing is None:
             raise _unknown_instance(instance_id)
-        check_instance(existing, comer.member_id)
-        _check_epoch(existing, comer)
+        check_instance(existing, sender.member_id)
+        _check_epoch(existing, sender)
         return existing
     if existing is None:
-        return group.members.get(comer.member_id) or Member(comer.member_id)
-    is_classic = comer.epoch is None
+        return group.members.get(sender.member_id) or ConsumerGroupMember(sender.member_id)
+    is_classic = sender.epoch is None
     if not is_classic and existing.classic is None and existing.epoch != AWAY_EPOCH:
         raise RequestError(
             ErrorCode.unreleased_instance_id,
-            f"Static member {comer.member_id} with instance id {instance_id} cannot join the group because "
+            f"Static member {sender.member_id} with instance id {instance_id} cannot join the group because "
             f"the instance id is owned by {existing.member_id} member.",
         )
-    member = existing._replace(member_id=comer.member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+    member = existing._replace(member_id=sender.member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
     out.records += _removal(group.group_id, existing.member_id)
     out.records += (
         member_record(group.group_id, member.member_id, member.subscription()),
@@ -107,7 +116,7 @@ def _admitted_static(group: ConsumerGroup, comer: Comer, instance_id: str, out: 
     return member
 
 
-def check_instance(member: Member, member_id: str) -> None:
+def check_instance(member: ConsumerGroupMember, member_id: str) -> None:
     """Check the owner of an instance id. Raises `RequestError` FENCED_INSTANCE_ID if it is another member."""
     if member.member_id != member_id:
         raise RequestError(
@@ -117,7 +126,7 @@ def check_instance(member: Member, member_id: str) -> None:
         )
 
 
-def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
     """Return the member. Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if instance_id is None:
         member = group.members.get(member_id)
@@ -131,13 +140,13 @@ def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> 
     return static
 
 
-def _check_epoch(member: Member, comer: Comer) -> None:
+def _check_epoch(member: ConsumerGroupMember, sender: RequestingMember) -> None:
     """Check the epoch. The previous epoch is accepted from a member that owns only assigned partitions: its
     last response was lost."""
-    epoch = comer.epoch
+    epoch = sender.epoch
     if epoch is None or epoch == JOINING_EPOCH or epoch == member.epoch:
         return
-    if epoch < member.epoch and epoch == member.previous_epoch and _is_within(comer.owned, member.assigned):
+    if epoch < member.epoch and epoch == member.previous_epoch and _is_within(sender.owned, member.assigned):
         return
     than = "greater" if epoch > member.epoch else "smaller"
     raise RequestError(
@@ -163,7 +172,7 @@ def _unknown_instance(instance_id: str) -> RequestError:
     return RequestError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
 
 
-def went_away(group: ConsumerGroup, member: Member, out: Writing) -> None:
+def leave_temporarily(group: ConsumerGroup, member: ConsumerGroupMember, out: Writing) -> None:
     """Mark a static member as temporarily gone. It keeps its partitions, which go to its replacement."""
     out.records.append(
         current_record(
@@ -179,10 +188,10 @@ def went_away(group: ConsumerGroup, member: Member, out: Writing) -> None:
 
 
 def fence(
-    context: Context,
+    context: ConsumerGroupContext,
     migration: Migration,
     group: ConsumerGroup,
-    members: list[Member],
+    members: list[ConsumerGroupMember],
     now_ms: int,
     out: Writing,
 ) -> None:
@@ -190,9 +199,9 @@ def fence(
     if not members:
         return
     leaving = frozenset(member.member_id for member in members)
-    turn = migration.downgraded(group, leaving, now_ms)
-    if turn is not None:
-        out.turn(turn)
+    downgrade = migration.downgraded(group, leaving, now_ms)
+    if downgrade is not None:
+        out.downgrade(downgrade)
         return
     for member in members:
         out.records += _removal(group.group_id, member.member_id)
@@ -217,7 +226,7 @@ def cancelled(group_id: str, member_id: str) -> list[Cancel]:
     return [cancel(kind, group_id, member_id) for kind in TimerKind]
 
 
-def sessions(context: Context, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
+def sessions(context: ConsumerGroupContext, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
     """Start all sessions, and the timers of members that must revoke partitions."""
     effects: list[Effect] = []
     due_ms = now_ms + context.session_timeout_ms(group.group_id)

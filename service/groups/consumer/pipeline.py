@@ -1,8 +1,8 @@
 """Pipeline of every change of a member, by KIP-848 heartbeat or classic join. [P]
 
-Member record → regular expressions → hash of the subscribed topics → epoch → targets → the member's own
-assignment. Each step reads the present group and the results of the steps before; none changes the group,
-except its volatile notes of work in progress (`group.Volatile`). Source: Apache Kafka
+Member record → regular expressions → hash of the subscribed topics → epoch → targets → the
+member's own assignment. Each step reads the present group and the results of the steps before; none changes
+the group, except its volatile notes of work in progress (`group.Volatile`). Source: Apache Kafka
 ``GroupMetadataManager.consumerGroupHeartbeat``, ``classicGroupJoinToConsumerGroup``.
 """
 
@@ -15,14 +15,20 @@ from uuid import UUID
 from service.base.steps import at_once
 from service.groups.consumer import target as targets
 from service.groups.consumer.context import (
-    Context,
+    ConsumerGroupContext,
     TimerKind,
     WorkKind,
     Writing,
     cancel,
     schedule,
 )
-from service.groups.consumer.group import BELIEVED_MS, ConsumerGroup, Member, MemberState, is_under_way
+from service.groups.consumer.group import (
+    WORK_TIMEOUT_MS,
+    ConsumerGroup,
+    ConsumerGroupMember,
+    MemberState,
+    is_under_way,
+)
 from service.groups.consumer.reconcile import Goal, reconciled
 from service.groups.consumer.regex import Freshness, RegexChange, Resolution, regex_change, resolution
 from service.groups.consumer.subscriptions import metadata_hash, names_after, names_resolved
@@ -50,7 +56,12 @@ _UNCHANGED: Final = Changed(False, False)
 
 
 def write_subscription(
-    context: Context, group: ConsumerGroup, old: Member, new: Member, now_ms: int, out: Writing
+    context: ConsumerGroupContext,
+    group: ConsumerGroup,
+    old: ConsumerGroupMember,
+    new: ConsumerGroupMember,
+    now_ms: int,
+    out: Writing,
 ) -> Changed:
     """Write the member's record if it has changed, and start the resolution of regular expressions that is
     due."""
@@ -67,12 +78,17 @@ def write_subscription(
     if regex.to_resolve:
         steps = resolution(regex.to_resolve, context.topics.names(), context.topics_version, now_ms)
         out.work(WorkKind.REGEX, group.group_id, steps)
-        group.volatile.resolving_until_ms = now_ms + BELIEVED_MS
+        group.volatile.resolving_until_ms = now_ms + WORK_TIMEOUT_MS
     return Changed(names_changed or regex.changed, names_changed or regex.resolved)
 
 
 def write_epoch(
-    context: Context, group: ConsumerGroup, old: Member, new: Member, bumps: bool, out: Writing
+    context: ConsumerGroupContext,
+    group: ConsumerGroup,
+    old: ConsumerGroupMember,
+    new: ConsumerGroupMember,
+    bumps: bool,
+    out: Writing,
 ) -> int:
     """Return the group's epoch, one higher if the subscriptions or their topics have changed."""
     checked = (context.topics_version, group.epoch)
@@ -90,7 +106,12 @@ def write_epoch(
 
 
 def write_targets(
-    context: Context, group: ConsumerGroup, epoch: int, member: Member, now_ms: int, out: Writing
+    context: ConsumerGroupContext,
+    group: ConsumerGroup,
+    epoch: int,
+    member: ConsumerGroupMember,
+    now_ms: int,
+    out: Writing,
 ) -> tuple[int, Partitions]:
     """Return the target epoch and the member's target; makes new targets if they are due."""
     last = group.target_epoch, group.target(member.member_id, member.instance_id)
@@ -105,18 +126,22 @@ def write_targets(
     if base.is_large:
         _begin_targets(group, base, now_ms, out)
         return last
-    made = at_once(targets.made(base))
+    made = at_once(targets.make_targets(base))
     out.records += targets.records_of(group.group_id, made, now_ms)
     return epoch, made.targets[member.member_id]
 
 
 def _begin_targets(group: ConsumerGroup, base: targets.Basis, now_ms: int, out: Writing) -> None:
-    out.work(WorkKind.TARGET, group.group_id, targets.made(base))
-    group.volatile.assigning = (base.epoch, now_ms + BELIEVED_MS)
+    out.work(WorkKind.TARGET, group.group_id, targets.make_targets(base))
+    group.volatile.assigning = (base.epoch, now_ms + WORK_TIMEOUT_MS)
 
 
 def write_made_targets(
-    context: Context, group: ConsumerGroup, made: targets.Made, now_ms: int, out: Writing
+    context: ConsumerGroupContext,
+    group: ConsumerGroup,
+    made: targets.TargetAssignment,
+    now_ms: int,
+    out: Writing,
 ) -> None:
     """Apply the result of long work: write it, start again, or drop it, as the group has changed
     meanwhile."""
@@ -131,15 +156,15 @@ def write_made_targets(
 
 
 def write_assignment(
-    context: Context,
+    context: ConsumerGroupContext,
     group: ConsumerGroup,
-    member: Member,
+    member: ConsumerGroupMember,
     goal: tuple[int, Partitions],
     subscription_changed: bool,
     owned: Iterable[Any] | None,
     now_ms: int,
     out: Writing,
-) -> Member:
+) -> ConsumerGroupMember:
     """Return the member, reconciled as far as possible now. Raises `RequestError` FENCED_MEMBER_EPOCH."""
     target_epoch, target = goal
     if not subscription_changed and member.is_reconciled_to(target_epoch):
@@ -158,13 +183,17 @@ def write_assignment(
     return moved
 
 
-def subscribed_ids(context: Context, group: ConsumerGroup, member: Member) -> frozenset[UUID]:
+def subscribed_ids(
+    context: ConsumerGroupContext, group: ConsumerGroup, member: ConsumerGroupMember
+) -> frozenset[UUID]:
     """Return the ids of the topics that a member may own partitions of."""
     found = (context.topics.by_name(name) for name in group.topics_of(member))
     return frozenset(topic.topic_id for topic in found if topic is not None)
 
 
-def write_resolved(context: Context, group: ConsumerGroup, result: Resolution, out: Writing) -> None:
+def write_resolved(
+    context: ConsumerGroupContext, group: ConsumerGroup, result: Resolution, out: Writing
+) -> None:
     """Write the resolved expressions, and the next epoch if the topics have changed."""
     found = {regex: topics for regex, topics in result.topics.items() if regex in group.regex_members}
     changed = False

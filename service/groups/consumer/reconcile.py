@@ -15,7 +15,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.groups.consumer.group import NOTHING_OWNED, ConsumerGroup, Member, MemberState
+from service.groups.consumer.group import NOTHING_OWNED, ConsumerGroup, ConsumerGroupMember, MemberState
 from service.groups.records_modern import Owned, Partitions
 
 
@@ -29,11 +29,11 @@ class Goal(NamedTuple):
 
 def reconciled(
     group: ConsumerGroup,
-    member: Member,
+    member: ConsumerGroupMember,
     goal: Goal,
     subscription_changed: bool,
     owned: Iterable[Any] | None,
-) -> Member:
+) -> ConsumerGroupMember:
     """Return `member`, reconciled with its goal as far as possible now.
 
     `owned` are the partitions that it reports (`topic_id`, `partitions` each), None if it does not report
@@ -67,7 +67,9 @@ def _has_any(owned: Iterable[Any] | None, revoked: Owned) -> bool:
     return any(n in revoked.get(topic.topic_id, ()) for topic in owned for n in topic.partitions)
 
 
-def _moved(member: Member, epoch: int, state: MemberState, assigned: Owned, pending: Owned) -> Member:
+def _moved(
+    member: ConsumerGroupMember, epoch: int, state: MemberState, assigned: Owned, pending: Owned
+) -> ConsumerGroupMember:
     return member._replace(
         epoch=epoch,
         previous_epoch=member.epoch,
@@ -77,7 +79,9 @@ def _moved(member: Member, epoch: int, state: MemberState, assigned: Owned, pend
     )
 
 
-def _without_unsubscribed(member: Member, goal: Goal, owned: Iterable[Any] | None) -> Member:
+def _without_unsubscribed(
+    member: ConsumerGroupMember, goal: Goal, owned: Iterable[Any] | None
+) -> ConsumerGroupMember:
     """Revoke topics that the member no longer subscribes to, in its present epoch."""
     unsubscribed = {t: epochs for t, epochs in member.assigned.items() if t not in goal.topic_ids}
     if not unsubscribed:
@@ -92,8 +96,8 @@ def _without_unsubscribed(member: Member, goal: Goal, owned: Iterable[Any] | Non
 
 
 def _next(
-    group: ConsumerGroup, member: Member, goal: Goal, epoch: int, owned: Iterable[Any] | None
-) -> Member:
+    group: ConsumerGroup, member: ConsumerGroupMember, goal: Goal, epoch: int, owned: Iterable[Any] | None
+) -> ConsumerGroupMember:
     assigned: dict[UUID, dict[int, int]] = {}
     revoked: dict[UUID, dict[int, int]] = {}
     given: list[tuple[UUID, int]] = []

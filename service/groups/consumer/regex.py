@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.groups.consumer.group import ConsumerGroup, Member, is_under_way
+from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, is_under_way
 
 REFRESH_MIN_INTERVAL_MS: Final = 10_000
 _MOST_MEMORY: Final = 1 << 20
@@ -94,7 +94,9 @@ class Freshness(NamedTuple):
     now_ms: int
 
 
-def regex_change(group: ConsumerGroup, old: Member, new: Member, fresh: Freshness) -> RegexChange:
+def regex_change(
+    group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember, fresh: Freshness
+) -> RegexChange:
     """Return the effect of a member's change. Raises `RequestError` INVALID_REGULAR_EXPRESSION for a new
     expression that does not compile."""
     change = RegexChange()
@@ -117,7 +119,7 @@ def regex_change(group: ConsumerGroup, old: Member, new: Member, fresh: Freshnes
 
 
 def _to_resolve(
-    group: ConsumerGroup, old: Member, new: Member, is_new: bool, fresh: Freshness
+    group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember, is_new: bool, fresh: Freshness
 ) -> tuple[str, ...]:
     if is_under_way(group.volatile.resolving_until_ms, fresh.now_ms):
         return ()

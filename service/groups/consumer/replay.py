@@ -13,7 +13,7 @@ from service.groups.consumer.group import (
     NO_EPOCH,
     NOTHING_OWNED,
     ConsumerGroup,
-    Member,
+    ConsumerGroupMember,
     MemberState,
     Resolved,
 )
@@ -48,7 +48,7 @@ def apply(group: ConsumerGroup, key: ModernKey, value: ModernValue | None) -> No
             if value is None:
                 group.remove_member(key.member_id)
             else:
-                old = group.members.get(key.member_id) or Member(key.member_id)
+                old = group.members.get(key.member_id) or ConsumerGroupMember(key.member_id)
                 group.put_member(old.with_subscription(cast("MemberValue", value)))
         case TargetEpochKey():
             if isinstance(value, TargetEpochValue):
@@ -73,7 +73,7 @@ def apply(group: ConsumerGroup, key: ModernKey, value: ModernValue | None) -> No
 def _apply_current(group: ConsumerGroup, key: CurrentKey, value: CurrentValue | None) -> None:
     member = group.members.get(key.member_id)
     if value is not None:
-        group.put_member((member or Member(key.member_id)).with_current(value))
+        group.put_member((member or ConsumerGroupMember(key.member_id)).with_current(value))
     elif member is not None:
         group.put_member(
             member._replace(

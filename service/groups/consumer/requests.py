@@ -55,7 +55,7 @@ class DescribedAssignment(NamedTuple):
     topic_partitions: tuple[DescribedTopic, ...]
 
 
-class DescribedMember(NamedTuple):
+class DescribedConsumerMember(NamedTuple):
     """A member. `member_type`: 0 classic, 1 consumer (KIP-1099)."""
 
     member_id: str
@@ -81,7 +81,7 @@ class DescribedConsumerGroup(NamedTuple):
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[DescribedMember, ...] = ()
+    members: tuple[DescribedConsumerMember, ...] = ()
     authorized_operations: int = OPERATIONS_NOT_ASKED
 
 

@@ -12,12 +12,12 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from service.coordinator.ports import CoordinatorTopic, TopicsView
-from service.groups.consumer.group import ConsumerGroup, Member, Subscribers
+from service.groups.consumer.group import ConsumerGroup, ConsumerGroupMember, Subscribers
 
 
 def names_after(
     group: ConsumerGroup,
-    changes: Iterable[tuple[Member | None, Member | None]],
+    changes: Iterable[tuple[ConsumerGroupMember | None, ConsumerGroupMember | None]],
 ) -> list[str]:
     """Return the names of topics that the group is subscribed to after each (old, new) member has changed.
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 from service.base.slices import next_turn
-from service.groups.requests import Client, LeaveGroupResponse, LeftMember, refused_group_id
+from service.groups.requests import LeaveGroupResponse, LeftMember, RequestOrigin, refused_group_id
 from service.network.exchange import RequestContext
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
@@ -33,7 +33,7 @@ def handle(
 
 
 def _leave(
-    broker: Broker, client: Client, request: LeaveGroupRequest
+    broker: Broker, client: RequestOrigin, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     return broker.groups.write(
         request.group_id,
@@ -42,7 +42,7 @@ def _leave(
     )
 
 
-async def _in_pieces(broker: Broker, client: Client, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def _in_pieces(broker: Broker, client: RequestOrigin, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """An error of the group's stands for all of it; who has left by then has."""
     left: list[LeftMember] = []
     for at in range(0, len(request.members), AT_ONCE):

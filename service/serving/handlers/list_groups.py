@@ -11,7 +11,7 @@ from kio.schema.list_groups.v5.request import ListGroupsRequest
 from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.groups.admin import Filter
+from service.groups.admin import GroupFilter
 from service.groups.requests import ListedGroup
 from service.network.exchange import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
@@ -29,7 +29,7 @@ def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
     runtime = broker.groups.runtime
     found: list[ListedGroup] = []
     error = ErrorCode.none
-    wanted = yield from Filter.of(request.states_filter, request.types_filter)
+    wanted = yield from GroupFilter.of(request.states_filter, request.types_filter)
     for partition in runtime.partitions():
         yield PARTITION_US
         try:

@@ -10,7 +10,7 @@ from service.base.slices import next_turn
 from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
-from service.groups.requests import CommittedTopic, OffsetCommitResponse, commit_failed
+from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
 from service.network.exchange import Promise, RequestContext, Response
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
@@ -23,7 +23,7 @@ AT_ONCE: Final = 250
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+) -> GroupCommitResponse | Awaitable[GroupCommitResponse]:
     """What is answered without an error is committed. Without a topic that exists no group is asked.
 
     A request of very many positions is committed in pieces: each position has an answer of its own anyway.
@@ -77,11 +77,11 @@ class _PlainCommit(Promise):
 
 def _commit(
     broker: Broker, version: int, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+) -> GroupCommitResponse | Awaitable[GroupCommitResponse]:
     groups = broker.groups
     known = known_commit(request, groups.topics, version)
     if not known.request.topics:
-        return known.answer(OffsetCommitResponse(()))
+        return known.answer(GroupCommitResponse(()))
     answer = groups.write(
         request.group_id,
         lambda shard, ticket, now_ms: shard.commit_offsets(known.request, version, now_ms),
@@ -92,11 +92,11 @@ def _commit(
     return known.answer(answer)
 
 
-async def _later(known: KnownCommit, answer: Awaitable[OffsetCommitResponse]) -> OffsetCommitResponse:
+async def _later(known: KnownCommit, answer: Awaitable[GroupCommitResponse]) -> GroupCommitResponse:
     return known.answer(await answer)
 
 
-async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest) -> OffsetCommitResponse:
+async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest) -> GroupCommitResponse:
     topics: dict[Any, CommittedTopic] = {}
     for piece in pieces(request, AT_ONCE):
         answer = _commit(broker, version, piece)
@@ -104,4 +104,4 @@ async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest)
             answer = await answer
         add_topics(topics, answer.topics)
         await next_turn()
-    return OffsetCommitResponse(tuple(topics.values()))
+    return GroupCommitResponse(tuple(topics.values()))

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.steps import at_once
 from service.coordinator.shard import Schedule
 from service.groups import records
-from service.groups.admin import Filter
+from service.groups.admin import GroupFilter
 from service.groups.protocol import decode_assignment, decode_subscription
 from service.groups.requests import OffsetFetchGroup, OffsetFetchTopic
 from service.groups.shard import GroupShard
@@ -100,7 +100,7 @@ def test_groups_are_what_kafka_answered(shard: GroupShard, expected: Any) -> Non
         assert members == told["members"]
         topics = {topic for m in ours.members for topic in decode_subscription(m.member_metadata).topics}
         assert topics == {"orders", "bills"}
-    assert {g.group_id for g in at_once(shard.list_groups(Filter(None, None)))} == {
+    assert {g.group_id for g in at_once(shard.list_groups(GroupFilter(None, None)))} == {
         "shop",
         "lone",
         "assigned",

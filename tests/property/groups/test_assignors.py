@@ -13,14 +13,17 @@ import pytest
 from service.base.steps import Steps, at_once
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform
-from service.groups.assignors.spec import Assignor, Target, Targets, Topic, spec_of
+from service.groups.assignors.spec import Assignor, Target, Targets, TopicSpec, spec_of
 
 Subscriptions = dict[str, tuple[str | None, frozenset[str]]]
 SEEDS = range(150)
 
 
 def assign(
-    assignor: Assignor, subscriptions: Subscriptions, topics: dict[str, Topic], targets: Mapping[str, Target]
+    assignor: Assignor,
+    subscriptions: Subscriptions,
+    topics: dict[str, TopicSpec],
+    targets: Mapping[str, Target],
 ) -> Targets:
     def steps() -> Steps[Targets]:
         spec = yield from spec_of(subscriptions, topics, targets)
@@ -29,11 +32,11 @@ def assign(
     return at_once(steps())
 
 
-def topics_of(*partitions: int) -> dict[str, Topic]:
-    return {f"t{n}": Topic(UUID(int=n + 1), count) for n, count in enumerate(partitions)}
+def topics_of(*partitions: int) -> dict[str, TopicSpec]:
+    return {f"t{n}": TopicSpec(UUID(int=n + 1), count) for n, count in enumerate(partitions)}
 
 
-def subscribed(topics: dict[str, Topic], *members: str) -> Subscriptions:
+def subscribed(topics: dict[str, TopicSpec], *members: str) -> Subscriptions:
     return {member: (None, frozenset(topics)) for member in members}
 
 
@@ -45,7 +48,7 @@ def loads(targets: Targets) -> list[int]:
     return sorted(len(pairs(target)) for target in targets.values())
 
 
-def check_valid(subscriptions: Subscriptions, topics: dict[str, Topic], targets: Targets) -> None:
+def check_valid(subscriptions: Subscriptions, topics: dict[str, TopicSpec], targets: Targets) -> None:
     """Everything that somebody is subscribed to is given to one who is, and nothing else."""
     assert targets.keys() == subscriptions.keys()
     given: Counter[tuple[UUID, int]] = Counter()
@@ -71,7 +74,7 @@ def moved(before: Mapping[str, Target], after: Targets) -> int:
     )
 
 
-def all_ways(subscriptions: Subscriptions, topics: dict[str, Topic]) -> list[Targets]:
+def all_ways(subscriptions: Subscriptions, topics: dict[str, TopicSpec]) -> list[Targets]:
     """Every valid assignment."""
     partitions = [
         (topic.topic_id, n, [m for m, (_, names) in subscriptions.items() if name in names])
@@ -130,7 +133,7 @@ def test_uniform_of_mixed_subscriptions_leaves_no_move_that_helps(seed: int) -> 
 
 
 def moves(
-    subscriptions: Subscriptions, topics: dict[str, Topic], targets: Targets
+    subscriptions: Subscriptions, topics: dict[str, TopicSpec], targets: Targets
 ) -> list[tuple[str, str, tuple[UUID, int]]]:
     names = {topic.topic_id: name for name, topic in topics.items()}
     return [

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.coordinator.shard import CoordinatorResult
-from service.groups.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
+from service.groups.requests import GroupCommitRequest, OffsetCommitPartition, OffsetCommitTopic
 from service.groups.shard import GroupShard
 from tests.support.groups import Members, classic_shard
 from tests.support.shards import ShardLeader, load
@@ -174,7 +174,7 @@ class Actor:
 
     def is_current(self) -> bool:
         """Whether the coordinator takes it for a member of this generation, and it has an assignment."""
-        group = self.world.leader.shard.look("g")
+        group = self.world.leader.shard.view("g")
         if self.given is None or not self.given or group is None:
             return False
         try:
@@ -280,7 +280,7 @@ class Storm:
         was_current = actor.is_current()
         ticket = self.leader.ask(
             lambda shard, _, now: shard.commit_offsets(
-                OffsetCommitRequest(
+                GroupCommitRequest(
                     "g",
                     (OffsetCommitTopic("t", UUID(int=1), (OffsetCommitPartition(0, actor.generation + 1),)),),
                     actor.generation,
@@ -294,7 +294,7 @@ class Storm:
         if self.leader.waits(ticket):
             return
         answer = self.leader.answers[ticket]
-        group = self.leader.shard.look("g")
+        group = self.leader.shard.view("g")
         if not isinstance(answer, RequestError) and actor.generation >= 0:
             assert group is not None
             assert actor.generation >= self.synced_generation, "a commit of a generation that is over"

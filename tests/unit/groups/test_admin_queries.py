@@ -12,7 +12,7 @@ from kio.schema.offset_fetch.v10.response import OffsetFetchResponsePartitions
 from service.base.errors import RequestError
 from service.client.admin import Cluster
 from service.client.admin_models import ClusterInfo, NodeInfo
-from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow, Listing, Position, as_json
+from service.groups.admin_models import CLASSIC, CONSUMER, GroupRow, Listing, PartitionProgress, as_json
 from service.groups.admin_queries import describe_group, find_group, list_groups
 from service.groups.protocol import Assignment, Subscription, encode_assignment, encode_subscription
 from service.wire.api import ApiKey, response_module
@@ -146,7 +146,7 @@ HAS = encode_assignment(Assignment(1, (("t", (1,)), ("t", (0, 1)))))
 def test_positions_are_of_what_is_committed_and_of_what_members_have() -> None:
     info = describe_group(cluster(classic(("m", WANTS, HAS)), ends={("t", 0): 9, ("t", 1): 9}), ROW)
     assert info.members[0].assigned == (("t", (0, 1)),)
-    assert info.positions == (Position("t", 0, None, 9, "m"), Position("t", 1, 5, 9, "m"))
+    assert info.positions == (PartitionProgress("t", 0, None, 9, "m"), PartitionProgress("t", 1, 5, 9, "m"))
     assert info.lag == 4
     told = as_json(info)
     assert told["lag"] == 4

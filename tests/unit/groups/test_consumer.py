@@ -16,10 +16,10 @@ from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
 from service.groups.consumer.regex import REFRESH_MIN_INTERVAL_MS
 from service.groups.consumer.requests import MOST_OWNED
-from service.groups.consumer.target import LARGE, Made
+from service.groups.consumer.target import LARGE, TargetAssignment
 from service.groups.consumer_config import ConsumerConfig
 from service.groups.protocol import MOST_NAMES
-from service.groups.requests import Client
+from service.groups.requests import RequestOrigin
 from tests.support.consumer_groups import Consumer, Consumers, World, beat_request, partitions_of
 from tests.support.requirements import need_re2
 from tests.support.shards import Written
@@ -240,10 +240,10 @@ def test_targets_made_for_an_epoch_that_is_over_are_dropped() -> None:
     group = c.world.group()
     name = ConsumerWork(WorkKind.TARGET, "g")
     for epoch in (group.epoch - 1, group.epoch, group.epoch + 1):  # that of now has its targets already
-        outcome = c.world.modern.worked(name, Made(epoch, {}, ()), c.leader.now_ms)
+        outcome = c.world.modern.worked(name, TargetAssignment(epoch, {}, ()), c.leader.now_ms)
         assert outcome.records == ()
     gone = ConsumerWork(WorkKind.TARGET, "gone")
-    assert c.world.modern.worked(gone, Made(3, {}, ()), c.leader.now_ms).records == ()
+    assert c.world.modern.worked(gone, TargetAssignment(3, {}, ()), c.leader.now_ms).records == ()
 
 
 def test_the_assignor_is_the_one_with_the_most_votes() -> None:
@@ -667,6 +667,6 @@ def test_a_log_with_the_metadata_of_older_brokers_is_rid_of_it() -> None:
 def test_heartbeats_say_who_asks() -> None:
     c = consumers()
     request = beat_request("a", 0, names=("apples",), has=(), timeout_ms=1000)
-    who = Client("till", "/10.0.0.1", 1)
+    who = RequestOrigin("till", "/10.0.0.1", 1)
     c.leader.ask(lambda _shard, _ticket, now: c.world.modern.heartbeat(request, who, now))
     assert (c.member("a").client_id, c.member("a").client_host) == ("till", "/10.0.0.1")

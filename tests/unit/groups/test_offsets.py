@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.base.steps import at_once
 from service.coordinator.shard import LATER, BackgroundWork, CoordinatorResult, Later, Producer
 from service.groups import offset_commits, records
-from service.groups.admin import Filter
+from service.groups.admin import GroupFilter
 from service.groups.expiry import PIECE_PLACES
 from service.groups.metrics import GroupMetrics
 from service.groups.protocol import Subscription, encode_subscription
@@ -21,8 +21,8 @@ from service.groups.requests import (
     CommittedTopic,
     DeletedPartition,
     FetchedPartition,
+    GroupCommitRequest,
     OffsetCommitPartition,
-    OffsetCommitRequest,
     OffsetCommitTopic,
     OffsetFetchGroup,
     OffsetFetchTopic,
@@ -37,7 +37,7 @@ E = ErrorCode
 ORDERS, BILLS = UUID(int=1), UUID(int=2)
 DAY_MS = 24 * 3600 * 1000
 
-EVERY_GROUP = Filter(None, None)
+EVERY_GROUP = GroupFilter(None, None)
 
 
 class Committers(Members):
@@ -68,7 +68,7 @@ class Committers(Members):
         topics: dict[str, list[OffsetCommitPartition]] = {}
         for (topic, partition), offset in offsets.items():
             topics.setdefault(topic, []).append(OffsetCommitPartition(partition, offset, 4, metadata))
-        request = OffsetCommitRequest(
+        request = GroupCommitRequest(
             group_id,
             tuple(OffsetCommitTopic(t, self.topics[t].topic_id, tuple(ps)) for t, ps in topics.items()),
             generation,
@@ -205,7 +205,7 @@ def test_metadata_that_is_too_large_costs_its_partition_alone() -> None:
 def test_topics_that_are_not_there() -> None:
     topics = Topics()
     topics.make("orders", 2, 1)
-    request = OffsetCommitRequest(
+    request = GroupCommitRequest(
         "g",
         (
             OffsetCommitTopic("orders", ORDERS, (OffsetCommitPartition(1, 5), OffsetCommitPartition(2, 5))),
@@ -606,12 +606,12 @@ def test_the_deletion_that_begins_with_a_load_is_tried_again_when_it_cannot_be_w
 
 def test_a_filter_of_very_many_names_is_read_in_steps_and_kept_small() -> None:
     names = [f"state {n} {'x' * 300}" for n in range(10_000)]
-    steps = Filter.of([*names, " stable "], [*names, "Consumer", "CLASSIC"])
+    steps = GroupFilter.of([*names, " stable "], [*names, "Consumer", "CLASSIC"])
     assert len(list(steps)) == 20_003
-    assert at_once(Filter.of([*names, " stable "], [*names, "Consumer"])) == Filter(
+    assert at_once(GroupFilter.of([*names, " stable "], [*names, "Consumer"])) == GroupFilter(
         frozenset({"stable"}), frozenset({"consumer"})
     )
-    assert at_once(Filter.of(names, ())) == Filter(frozenset(), None)
+    assert at_once(GroupFilter.of(names, ())) == GroupFilter(frozenset(), None)
 
 
 def test_groups_are_listed_by_state_and_kind() -> None:
@@ -620,7 +620,9 @@ def test_groups_are_listed_by_state_and_kind() -> None:
     c.commit({("orders", 0): 5}, group_id="h")
 
     def listed(states: list[str], kinds: list[str]) -> list[str]:
-        return [group.group_id for group in at_once(c.shard.list_groups(at_once(Filter.of(states, kinds))))]
+        return [
+            group.group_id for group in at_once(c.shard.list_groups(at_once(GroupFilter.of(states, kinds))))
+        ]
 
     assert listed([], []) == ["g", "h"]
     assert listed(["STABLE "], []) == ["g"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.base.errors import CorruptionError
 from service.base.timeline import Journal
 from service.groups import records
-from service.groups.offsets import Offsets
+from service.groups.offsets import CommittedOffsets
 from service.groups.protocol import (
     Assignment,
     MalformedEmbedded,
@@ -24,7 +24,7 @@ from service.groups.protocol import (
     encode_subscription,
     subscribed_topics,
 )
-from service.groups.records import GroupKey, GroupValue, MemberValue, OffsetKey, OffsetValue
+from service.groups.records import ClassicMemberValue, GroupKey, GroupValue, OffsetKey, OffsetValue
 
 
 def short(text: str) -> bytes:
@@ -36,7 +36,7 @@ def compact(raw: bytes) -> bytes:
 
 
 ID = UUID(int=7)
-MEMBER = MemberValue("m", None, "c", "/h", 3, 3, b"sub", b"ass")
+MEMBER = ClassicMemberValue("m", None, "c", "/h", 3, 3, b"sub", b"ass")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,9 @@ def test_group_values_of_all_versions(version: int) -> None:
 
 
 def test_a_session_stands_for_a_rebalance_timeout_that_is_missing() -> None:
-    value = GroupValue("consumer", 1, "range", "m", 5, (MemberValue("m", "i", "c", "h", -1, 8, b"", b""),))
+    value = GroupValue(
+        "consumer", 1, "range", "m", 5, (ClassicMemberValue("m", "i", "c", "h", -1, 8, b"", b""),)
+    )
     read = records.decode_group_value(records.encode_group(GroupKey("g"), value).value or b"")
     assert read.members[0].rebalance_timeout_ms == 8
 
@@ -144,7 +146,7 @@ OFFSETS = st.builds(
     st.none() | st.uuids().filter(lambda u: u.int != 0),
 )
 MEMBERS = st.builds(
-    MemberValue,
+    ClassicMemberValue,
     TEXT,
     st.none() | TEXT,
     TEXT,
@@ -188,7 +190,7 @@ def test_bytes_are_records_or_corrupt(data: bytes) -> None:
 
 def kept(value: bytes) -> tuple[object, ...] | None:
     """What a shard keeps of a value; None for a corrupt one."""
-    offsets = Offsets(Journal())
+    offsets = CommittedOffsets(Journal())
     group, rest = records.split_offset_key(records.offset_key("g", "t", 3))
     try:
         offsets.replay(8, group, rest, value, -1)

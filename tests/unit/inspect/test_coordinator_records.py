@@ -142,7 +142,7 @@ def test_an_offset_its_tombstone_and_a_group() -> None:
 
 
 def test_what_members_of_other_protocols_say_stays_as_it_is() -> None:
-    member = classic.MemberValue("m", None, "c", "/h", 1, 2, b"\xff\x01", b"\x00")
+    member = classic.ClassicMemberValue("m", None, "c", "/h", 1, 2, b"\xff\x01", b"\x00")
     for protocol_type, shape in (("connect", {"hex": "ff01"}), ("consumer", None)):
         value = classic.GroupValue(protocol_type, 1, "p", "m", 5, (member,))
         record = classic.encode_group(classic.GroupKey("g"), value)

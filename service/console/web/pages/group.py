@@ -23,7 +23,7 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.groups import protocol, state
-from service.groups.admin_models import GroupInfo, MemberInfo, Partitions, Position
+from service.groups.admin_models import GroupInfo, MemberInfo, PartitionProgress, Partitions
 
 PER_PAGE: Final = 100
 MOST_MEMBERS: Final = 200
@@ -93,7 +93,7 @@ def _facts(info: GroupInfo) -> list[Child]:
     return [facts(*pairs)]
 
 
-def _positions(found: GroupPage, here: Sequence[Position]) -> Markup:
+def _positions(found: GroupPage, here: Sequence[PartitionProgress]) -> Markup:
     info = found.info
     assert info is not None
     if not here:
@@ -111,7 +111,7 @@ def _positions(found: GroupPage, here: Sequence[Position]) -> Markup:
     )
 
 
-def _position(found: GroupPage, one: Position, clients: Mapping[str, str]) -> list[Child]:
+def _position(found: GroupPage, one: PartitionProgress, clients: Mapping[str, str]) -> list[Child]:
     end: Child = words.count(one.end)
     if one.end is None:
         end = badge("not there", "warn")

@@ -14,7 +14,7 @@ from service.console.web import group_desk
 from service.console.web.group_desk import GroupDesk
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import LEAST_STEP_MS, MOST_GROUPS
-from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, Listing, Position
+from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, Listing, PartitionProgress
 from service.groups.admin_queries import list_groups
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Kafka:
         self.looks += 1
         return GroupInfo(
             GroupRow("g", 1, "Stable", CONSUMER, "consumer"), "uniform", 1, 1, (),
-            (Position("t", 0, 0, self.looks, None),),
+            (PartitionProgress("t", 0, 0, self.looks, None),),
         )  # fmt: skip
 
 

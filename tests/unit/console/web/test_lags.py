@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from service.console.web.lags import LEAST_STEP_MS, MOST_GROUPS, MOST_POINTS, Lags
-from service.groups.admin_models import Position
+from service.groups.admin_models import PartitionProgress
 
 
-def at(partition: int, lag: int | None) -> Position:
-    return Position("t", partition, None if lag is None else 0, lag, None)
+def at(partition: int, lag: int | None) -> PartitionProgress:
+    return PartitionProgress("t", partition, None if lag is None else 0, lag, None)
 
 
 def test_points_come_in_order_and_the_oldest_go() -> None:

@@ -39,7 +39,7 @@ from service.console.web.pages import (
 from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.survey import Findings, Orphan, TopicSum
 from service.console.web.topic_rows import TopicRow
-from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
+from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, PartitionProgress
 from service.records.decode import Record
 
 NAMES = ("console.css", "console.js", "uPlot.css", "uPlot.js", "icon.svg")
@@ -201,8 +201,10 @@ def a_group(words: str) -> str:
         MemberInfo(words, None, None, "", "", False, None, (), None, (), None, words),
     )
     positions = (
-        Position(words, 0, 5, 9, words), Position(words, 1, None, 9, None), Position(words, 2, 5, None, "m"),
-    )  # fmt: skip
+        PartitionProgress(words, 0, 5, 9, words),
+        PartitionProgress(words, 1, None, 9, None),
+        PartitionProgress(words, 2, 5, None, "m"),
+    )
     info = GroupInfo(GroupRow(words, 1, words, words, words), words, 3, 2, members, positions, 7)
     lags = {(words, 0): [(1000, 1), (2000, 9), (3000, 4)]}
     return group.render(context(words), group.GroupPage(words, info, lags))
@@ -346,7 +348,7 @@ def test_a_huge_group_has_a_page_that_is_not() -> None:
         MemberInfo(f"m{n}", None, None, "c", "h", False, 1, ("t",), None, (("t", every),), ())
         for n in range(1000)
     )
-    positions = tuple(Position("t", n, 1, 2, "m0") for n in range(2000))
+    positions = tuple(PartitionProgress("t", n, 1, 2, "m0") for n in range(2000))
     info = GroupInfo(GroupRow("g", 1, "Stable", CONSUMER, "consumer"), "uniform", 1, 1, members, positions)
     text = group.render(context("x"), group.GroupPage("g", info))
     assert len(text) < 200_000
