@@ -1,4 +1,4 @@
-"""The replicas of this node: opened, led, followed and closed as the committed metadata says.
+"""Replicas of this node: opened, led, followed and closed as the committed metadata says.
 
 `metadata_applier` applies each new image, `replica_manager` fetches from leaders, `alter_partition_manager`
 proposes in-sync replicas.

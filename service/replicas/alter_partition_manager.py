@@ -1,4 +1,4 @@
-"""Asks the controller for the in-sync replicas that leaders here want: the shell of `IsrProposals`."""
+"""AlterPartition requests, which propose in-sync replicas to the controller: the shell of `IsrProposals`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RECOVERED: Final = 0
 
 
 class IsrLoop:
-    """One request at a time. Owned by the event loop."""
+    """Sends one AlterPartition request at a time. Owned by the event loop."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class IsrLoop:
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
 
     def propose(self, tip: TopicIdPartition) -> None:
-        """The leader of `tip` has a new proposal."""
+        """Queue the new proposal of the leader of `tip`."""
         self._proposals.propose(tip)
         self._news.set()
 
     async def run(self) -> None:
-        """For as long as the task lives."""
+        """Send proposals until cancelled."""
         while True:
             self._news.clear()
             request = self._proposals.next_request(self._clock.monotonic_ms())
@@ -84,11 +84,13 @@ class IsrLoop:
             )
         except (RequestError, UnsupportedVersion) as e:
             was_sent = isinstance(e, OutcomeUnknown)
-            self._warnings.warning("in-sync replicas of %d partitions: %s", len(request.proposals), e)
+            self._warnings.warning(
+                "AlterPartition of %d partitions failed, retrying: %s", len(request.proposals), e
+            )
             return self._proposals.failed(request.number, self._clock.monotonic_ms(), was_sent=was_sent)
         told = self._read(answer, request.proposals)
         if told.error is not ErrorCode.none:
-            self._warnings.warning("in-sync replicas were refused: %s", told.error.name)
+            self._warnings.warning("controller rejected AlterPartition: %s", told.error.name)
         return self._proposals.answered(request.number, told, self._clock.monotonic_ms())
 
     def _message(self, proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]) -> Any:
@@ -119,7 +121,7 @@ class IsrLoop:
     def _read(
         self, answer: Any, proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]
     ) -> ProposalResponse:
-        """What was answered of what was asked; anything else in it says nothing."""
+        """Return the outcomes of the proposals; partitions that were not proposed are ignored."""
         asked = {(tip.topic_id, tip.partition): tip for tip, _ in proposals}
         outcomes: dict[TopicIdPartition, Accepted | ErrorCode] = {}
         for topic in answer.topics:
@@ -131,5 +133,5 @@ class IsrLoop:
                     outcomes[tip] = Accepted(int(one.leader_epoch), int(one.partition_epoch))
                 else:
                     outcomes[tip] = one.error_code
-                    self._warnings.warning("in-sync replicas of %s: %s", tip, one.error_code.name)
+                    self._warnings.warning("controller rejected the ISR of %s: %s", tip, one.error_code.name)
         return ProposalResponse(answer.error_code, outcomes)

@@ -1,7 +1,8 @@
-"""Fits a local log to the archive that a recovery has taken over: it is kept where both are of one past.
+"""Comparison of a local log with the archive that a recovery has taken over, and its restart if they differ.
 
-A log that holds the archive's last block, byte for byte, is of its past: what it has beyond that is served
-again. Any other begins anew where the archive ends, and it is said how many local records are given up.
+A log with the archive's last block, byte for byte, is of the archive's past: it is kept, with the records
+beyond the archive. Any other log restarts at the archive's end, and the number of discarded records is
+logged.
 """
 
 from __future__ import annotations
@@ -23,18 +24,17 @@ log = logging.getLogger(__name__)
 
 
 def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
-    """Make a log go on where the archive does that a recovery has taken over. Raises `StorageError`."""
+    """Keep the log, or restart it at the end of the archive that a recovery has taken over. Raises
+    `StorageError`."""
     if end.entry._replace(leader_epoch=remote.leader_epoch) != remote:
         raise CorruptionError(f"{remote.manifest_key} is {end.entry}, the metadata says {remote}")
     if holds_last_block(local, end):
-        log.info(
-            "%s: the local log holds the archive's last block, so it is of its past and is kept", local.tip
-        )
+        log.info("%s: keeping the local log, which holds the last block of its archive", local.tip)
         return
     given_up = max(0, local.log_end_offset - max(remote.end_offset, local.local_log_start_offset))
     log.warning(
-        "%s: goes on at %d, where its archive ends, as the local log does not hold the archive's last block; "
-        "%d local records behind that are given up",
+        "%s: restarting at offset %d (end of archive), as the local log lacks the archive's last block; "
+        "discarding %d local records",
         local.tip,
         remote.end_offset,
         given_up,
@@ -46,9 +46,9 @@ def fit_to_archive(local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> No
 
 
 def holds_last_block(local: LocalLog, end: ArchiveEnd) -> bool:
-    """Whether the bytes of the archive's last block are those of the local log at its offsets.
+    """Return whether the local log has the bytes of the archive's last block at its offsets.
 
-    Offsets and leader epochs do not tell: clones of a disk give both out twice.
+    Offsets and leader epochs do not suffice: clones of a disk assign both twice.
     """
     block = end.last_block
     if block is None or not local.first_base_offset <= block.first_offset:
@@ -63,4 +63,4 @@ def holds_last_block(local: LocalLog, end: ArchiveEnd) -> bool:
             return False
         return bool(crc32c(found.slice.read()) == block.crc32c)
     except CorruptionError:
-        return False  # such a log is begun anew
+        return False  # the log restarts

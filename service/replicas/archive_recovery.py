@@ -1,9 +1,9 @@
-"""`firn.remote.recover`: this node takes over what the bucket has and its metadata lacks, before it serves.
+"""`firn.remote.recover`: takes over what the bucket has and this node's metadata lacks, before serving.
 
-An act of an operator, who knows that no other node writes to the prefix: after a lost disk (a new one, with
-the same `firn.cluster.id`), or one restored from a backup. The newest copy of the metadata in the bucket says
-what there was; archives that go beyond it count as they are. All of it is one transaction of the metadata,
-and what is left to do is in there, too: local logs are compared with their archives when they are opened.
+An operator requests it, and knows that no other node writes to the prefix: after a lost disk (with a new one
+and the same `firn.cluster.id`), or a restore from a backup. The newest copy of the metadata in the bucket is
+the base; archives that go beyond it count as they are. All of it is one transaction of the metadata, with the
+work left to do: local logs are compared with their archives when they are opened.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TOLD_AT_MOST: Final = 20
 
 
 class Bucket(NamedTuple):
-    """All that the bucket says: the newest copy of the metadata, `topics.json`, the archives of partitions,
-    and what is wrong with the first two, in words."""
+    """Contents of the bucket: the newest copy of the metadata, `topics.json`, the archives of partitions, and
+    descriptions of problems with the first two."""
 
     newest: NewestCopy
     listed: TopicsFile | None
@@ -46,12 +46,11 @@ class Bucket(NamedTuple):
 
 
 def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bucket:
-    """Read and check everything; `image` is this node's metadata. Blocks: for a pool's thread.
+    """Read and check the bucket; `image` is this node's metadata. Blocks: for a pool's thread.
 
-    Raises `ConfigError` when the prefix is another cluster's, or has documents of two recoveries that do not
-    know of each other, `CorruptionError` when `cluster.json` is
-    damaged, or when neither a copy of the metadata nor `topics.json` can be read, `UnknownVersion` for a
-    document of later software, `StorageError` when the store does not answer.
+    Raises `ConfigError` if the prefix is another cluster's, or has documents of two independent recoveries;
+    `CorruptionError` if `cluster.json` is damaged, or neither a copy of the metadata nor `topics.json` can be
+    read; `UnknownVersion` for a document of later software; `StorageError` if the store does not answer.
     """
     check_prefix(store, cluster_id)
     newest = newest_copy(store)
@@ -73,7 +72,7 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
             raise
         problems.append(f"{e}; the copy of the metadata says which topics there are")
     if listed is not None and listed.cluster_id != cluster_id:
-        problems.append(f"topics.json is of cluster {listed.cluster_id}, and is passed over")
+        problems.append(f"topics.json is of cluster {listed.cluster_id}, ignored")
         listed = None
     if newest.copy is None and listed is None:
         raise ConfigError(
@@ -88,10 +87,10 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
 async def adopt_bucket(
     bucket: Bucket, controller: Controller, metadata: Publisher, config: BrokerConfig, life_id: UUID
 ) -> None:
-    """Have the metadata say what `bucket` does, and say in the log what is taken over and what is not.
-    `life_id` is drawn for the life that begins.
+    """Commit the contents of the bucket to the metadata, and log what is taken over and what is not.
+    `life_id` is the random id of the life that begins.
 
-    Raises `ConfigError` where this node cannot live with the settings that come back: nothing was taken over.
+    Raises `ConfigError`, with nothing taken over, if this node cannot serve under the recovered settings.
     """
     image = metadata.image
     found = found_of(bucket, image, metadata)
@@ -101,7 +100,7 @@ async def adopt_bucket(
 
 
 def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found:
-    """What of the bucket is to be adopted by a node whose metadata is `image`."""
+    """Return what a node with the metadata `image` adopts of the bucket."""
     copy = bucket.newest.copy
     topics = recovered_topics(
         copy.image if copy is not None else None, bucket.listed, bucket.archive, image.tombstones
@@ -127,8 +126,8 @@ def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found
 def _why_doubted(
     bucket: Bucket, image: MetadataImage, metadata: Publisher, *, is_copy_newer: bool
 ) -> str | None:
-    """Why the cluster may have had other settings at its end than the newest metadata that is left has, that
-    of the copy or this node's; None where nothing says so."""
+    """Return why the cluster may have had other settings at its end than the newest remaining metadata has,
+    the copy's or this node's; None without a sign of that."""
     newest, listed = bucket.newest, bucket.listed
     if is_copy_newer and newest.copy is not None:
         if newest.lost is not None:
@@ -150,7 +149,7 @@ def _why_doubted(
 
 
 def _made_since(archive: RecoveredArchive, copy: MetadataImage) -> str | None:
-    """A topic of a later cluster than the copy tells of: each new topic is followed by a copy."""
+    """Return a topic that is newer than the copy: each new topic is followed by a copy."""
     for (topic_id, _), found in archive.partitions.items():
         is_known = topic_id in copy.topics_by_id or topic_id in copy.tombstones
         if not is_known and found.written_ms > copy.timestamp_ms:
@@ -159,16 +158,16 @@ def _made_since(archive: RecoveredArchive, copy: MetadataImage) -> str | None:
 
 
 def _has(image: MetadataImage, ref: MetadataRef, metadata: Publisher) -> bool:
-    """Whether this node's metadata holds what a copy was made of, or is of a later life."""
+    """Return whether this node's metadata covers the source of a copy, or is of a later life."""
     if image.life != ref.life:
         return image.life > ref.life
     return metadata.holds(ref.end_offset, ref.epoch)
 
 
 def _goes_on_from(image: MetadataImage, copy: MetadataImage, metadata: Publisher) -> bool:
-    """Whether this node's metadata log holds what `copy` was made of, and so is at least as new.
+    """Return whether this node's metadata log covers the source of `copy`, and so is at least as new.
 
-    A new disk has directories of its own; a restored one has not written the end of the copy, in that epoch.
+    A new disk has other directory ids; a restored one has not written the end of the copy in its epoch.
     """
     if image.life != copy.life:
         return image.life > copy.life
@@ -193,20 +192,20 @@ def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig, li
 def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage) -> None:
     copy = bucket.newest.copy
     for problem in (*bucket.problems, *bucket.archive.problems):
-        log.error("firn.remote.recover: cannot be read or disagrees: %s", problem)
+        log.error("firn.remote.recover: document is unreadable or contradicts others: %s", problem)
     for difference in bucket.archive.differences[:_TOLD_AT_MOST]:
         log.warning("firn.remote.recover: %s", difference)
     if len(bucket.archive.differences) > _TOLD_AT_MOST:
         log.warning(
-            "firn.remote.recover: %d archives in all are not as the copy of the metadata has them",
+            "firn.remote.recover: %d archives in all differ from the copy of the metadata",
             len(bucket.archive.differences),
         )
     for refusal in adoption.refused:
         log.error("firn.remote.recover: not taken over: %s", refusal)
     for name in adoption.removed:
         log.warning(
-            "firn.remote.recover: topic %s was deleted, or made again, by the lost node; its local files are "
-            "set aside",
+            "firn.remote.recover: topic %s was deleted, or created again, by the lost node; setting its "
+            "local files aside",
             name,
         )
     source = (
@@ -223,15 +222,15 @@ def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage
     )
     if found.doubt is not None:
         log.error(
-            "firn.remote.recover: topics and brokers may have had other settings at the end of the lost node "
-            "than those that are known, so nothing of any topic expires until somebody says how long it is "
-            "kept: %s",
+            "firn.remote.recover: the lost node may have had newer settings of topics and brokers than those "
+            "recovered, so no topic expires until its retention.ms is set or `firn topic settings-known "
+            "TOPIC` is run: %s",
             found.doubt,
         )
     if adoption.settings_unknown:
         log.warning(
-            "firn.remote.recover: nothing expires of %d topics whose settings are not known (%s): set "
-            "retention.ms of each, or run `firn topic settings-known TOPIC`",
+            "firn.remote.recover: %d topics with unknown settings do not expire (%s): set retention.ms of "
+            "each, or run `firn topic settings-known TOPIC`",
             len(adoption.settings_unknown),
             ", ".join(sorted(adoption.settings_unknown)[:_TOLD_AT_MOST]),
         )

@@ -1,9 +1,9 @@
-"""Partitions that are offline until the end of their archive was read: what their local log lacks of it.
+"""Partitions that are offline until the end of their archive is read, as their local log lacks it.
 
-A disk, or the file of epochs, was lost or replaced: offsets that lie in the bucket must not be given out
-again, and what is known of epochs and producers at the archive's end must be, before the first append. Or a
-recovery has taken the archive over, and the local log may be of another past: it is compared first, and the
-metadata notes that it was, before it takes records. Owned by the event loop.
+A disk, or the file of epochs, was lost or replaced: offsets that are in the bucket must not be assigned
+again, and the epochs and producers at the archive's end must be known before the first append. Or a recovery
+has taken the archive over, and the local log may be of another past: it is compared, and the metadata notes
+the comparison, before the partition takes records. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _AT_A_TIME: Final = 16
 
 
 class Owner(Protocol):
-    """The applier."""
+    """Interface of the applier to this module."""
 
     def take_offline(
         self, tip: TopicIdPartition, reason: str, *, passes: bool, is_lost: bool = True
     ) -> None: ...
 
     async def try_again(self, tips: Collection[TopicIdPartition]) -> None:
-        """Bring them online in turn with the changes of the metadata."""
+        """Bring them online, in turn with changes of the metadata."""
 
 
 class ArchiveRestore:
-    """Which partitions wait for their archive's end, and what is done with it."""
+    """Partitions that wait for their archive's end, and their restart there."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class ArchiveRestore:
         reader: RemoteReader | None,
         checked: Checked | None,
     ) -> None:
-        """`checked` notes in the metadata that local logs fit the archives that a recovery took over; None
-        where this node cannot."""
+        """`checked` notes in the metadata that local logs match the archives that a recovery took over; None
+        if this node cannot."""
         self._owner = owner
         self._logs = logs
         self._image = image
@@ -63,20 +63,20 @@ class ArchiveRestore:
         self._checked = checked
         self._waiting: dict[TopicIdPartition, CatalogEntry] = {}
         self._learnt: set[TopicIdPartition] = set()
-        """whose archive was asked for the epochs that the disk has lost"""
+        """partitions that have taken lost epochs from their archive"""
         self._done_once = asyncio.Event()
 
     async def done_once(self) -> None:
-        """Return once each archive was read, or could not be the first time, whose partition waited at the
-        start."""
+        """Return once each archive of the partitions waiting at the start was read, or its first read has
+        failed."""
         await self._done_once.wait()
 
     def why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> str | None:
-        """What of its archive's end a leader's log lacks; None where it lacks nothing."""
+        """Return what a leader's log lacks of its archive's end; None if it lacks nothing."""
         if remote.is_given_up:
             return None
         if self._is_unchecked(tip):
-            return "its log was not compared yet with the archive that a recovery took over"
+            return "its log is not yet compared with the archive that a recovery took over"
         if local.log_end_offset < remote.end_offset:
             return f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
         if tip not in self._learnt and _lacks_epochs(local, remote):
@@ -90,16 +90,16 @@ class ArchiveRestore:
         self._waiting[tip] = remote
 
     def wait_no_more(self, tip: TopicIdPartition) -> None:
-        """Another leads it by now."""
+        """Stop waiting: another node leads the partition now."""
         self._waiting.pop(tip, None)
 
     def forget(self, tip: TopicIdPartition) -> None:
-        """The partition is not this node's any more."""
+        """Drop a partition that is no longer on this node."""
         self._waiting.pop(tip, None)
         self._learnt.discard(tip)
 
     async def run_once(self) -> None:
-        """Read the archives' ends of all that wait, and have them tried again."""
+        """Read the archive ends of all waiting partitions, and retry to open them."""
         if self._reader is not None:
             waiting = list(self._waiting.items())
             for start in range(0, len(waiting), _AT_A_TIME):
@@ -121,8 +121,8 @@ class ArchiveRestore:
         return state is not None and tip.partition in state.unchecked_partitions
 
     async def _note_checked(self, tips: Sequence[TopicIdPartition]) -> bool:
-        """Have the metadata say that these logs fit, before they take records: another comparison would give
-        those up. Whether it says so."""
+        """Note in the metadata that these logs match, before they take records: a second comparison would
+        discard those. Returns whether that is noted."""
         if not tips:
             return True
         try:
@@ -131,13 +131,13 @@ class ArchiveRestore:
             await self._checked([(tip.topic_id, tip.partition) for tip in tips])
         except (StorageError, RequestError) as e:
             for tip in tips:
-                reason = f"its log fits its archive, which cannot be noted in the metadata: {e}"
+                reason = f"its log matches its archive, but noting that in the metadata failed: {e}"
                 self._owner.take_offline(tip, reason, passes=False)
             return False
         return True
 
     async def _restart(self, tip: TopicIdPartition, remote: CatalogEntry) -> bool:
-        """Let a log go on where its archive ends, with what is known there; whether it does."""
+        """Let a log continue at its archive's end, with the state there; returns whether it does."""
         assert self._reader is not None
         try:
             end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
@@ -151,7 +151,7 @@ class ArchiveRestore:
                 self._learn(tip, local, remote, end)
         except (StorageError, CorruptionError, RequestError) as e:
             if self._waiting.get(tip) == remote:
-                self._owner.take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
+                self._owner.take_offline(tip, f"reading the end of its archive failed: {e}", passes=False)
             return False
         return True
 
@@ -160,20 +160,20 @@ class ArchiveRestore:
         self._learnt.add(tip)
         if local.log_end_offset < remote.end_offset:
             log.warning(
-                "%s ends at %d, its archive at %d: it goes on from there",
+                "%s: local log ends at %d, restarting at offset %d (end of archive)",
                 tip, local.log_end_offset, remote.end_offset,
             )  # fmt: skip
-            # Deleted records stay deleted, though the archive had not let go of them yet.
+            # Deleted records stay deleted, even if the archive still has them.
             start = min(max(remote.start_offset, local.log_start_offset), remote.end_offset)
             local.truncation.restart_at(remote.end_offset, start, epochs=end.epochs, producers=producers)
         else:
-            log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
+            log.warning("%s: restoring lost leader epochs from its archive", tip)
             local.epochs.learn_earlier(end.epochs, local.log_start_offset)
 
 
 def _lacks_epochs(local: LocalLog, remote: CatalogEntry) -> bool:
-    """Whether those of records that are in the archive alone are unknown: their file was damaged or lost, and
-    the local batches do not tell of them."""
+    """Return whether the epochs of archived-only records are unknown: their file was damaged or lost, and the
+    local batches do not have them."""
     start = max(local.log_start_offset, remote.start_offset)
     entries = local.epochs.entries
     return local.local_log_start_offset > start and (not entries or entries[0][1] > start)

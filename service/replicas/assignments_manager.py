@@ -1,7 +1,8 @@
-"""Tells the controller in which log directory each replica lies, where the metadata says another one.
+"""AssignReplicasToDirs requests, for replicas whose log directory differs from the metadata's.
 
-A broker with several directories chooses among them, a new disk has another id: until the controller knows,
-it cannot move the leaderships of a directory that fails. Apache Kafka ``AssignmentsManager`` (KIP-858).
+A broker with several directories chooses one for each replica, and a new disk has a new id. Until the
+controller knows, it cannot move the leaderships of a directory that fails. Apache Kafka
+``AssignmentsManager`` (KIP-858).
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _AGAIN_S: Final = 1.0
 
 
 class DirectoryLoop:
-    """One request at a time. Owned by the event loop."""
+    """Sends one request at a time. Owned by the event loop."""
 
     def __init__(self, broker_id: int, broker_epoch: Callable[[], int], controllers: Asker) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._controllers = controllers
         self._told: dict[TopicIdPartition, UUID] = {}
-        """where those lie that the metadata has elsewhere"""
+        """directories of replicas that the metadata has elsewhere"""
         self._news = asyncio.Event()
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
 
     def lies(self, tip: TopicIdPartition, replica: PartitionImage, directory_id: UUID) -> None:
-        """This broker's replica lies there; `replica` is what the metadata says of it."""
+        """Note the directory of this broker's replica; `replica` is its metadata."""
         known = dict(zip(replica.replicas, replica.directories, strict=False)).get(self._broker_id)
         if known is None or known == directory_id:
             self._told.pop(tip, None)
@@ -50,11 +51,11 @@ class DirectoryLoop:
             self._news.set()
 
     def gone(self, tip: TopicIdPartition) -> None:
-        """The replica is not here any more."""
+        """Drop a replica that is no longer on this broker."""
         self._told.pop(tip, None)
 
     async def run(self) -> None:
-        """For as long as the task lives."""
+        """Send requests until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -64,7 +65,8 @@ class DirectoryLoop:
                     await asyncio.sleep(_AGAIN_S)
 
     async def _tell(self, lying: Mapping[TopicIdPartition, UUID]) -> bool:
-        """Whether the controller has looked at it: the metadata says what became of each."""
+        """Send a request; returns whether the controller has processed it. The metadata says what became of
+        each."""
         try:
             answer = await self._controllers.ask(
                 ApiKey.ASSIGN_REPLICAS_TO_DIRS,
@@ -72,10 +74,13 @@ class DirectoryLoop:
                 timeout_ms=_TIMEOUT_MS,
             )
         except (RequestError, UnsupportedVersion) as e:
-            self._warnings.warning("directories of %d replicas: %s", len(lying), e)
+            self._warnings.warning("AssignReplicasToDirs of %d replicas failed, retrying: %s", len(lying), e)
             return False
         if answer.error_code != ErrorCode.none:
-            self._warnings.warning("directories of %d replicas: %s", len(lying), answer.error_code.name)
+            name = answer.error_code.name
+            self._warnings.warning(
+                "AssignReplicasToDirs of %d replicas failed, retrying: %s", len(lying), name
+            )
             return False
         for tip, directory_id in lying.items():
             if self._told.get(tip) == directory_id:
@@ -89,7 +94,9 @@ class DirectoryLoop:
         ]
         if refused:
             self._warnings.warning(
-                "directories of %d replicas: %s", len(refused), ", ".join(sorted(set(refused)))
+                "controller rejected directories of %d replicas: %s",
+                len(refused),
+                ", ".join(sorted(set(refused))),
             )
         return True
 

@@ -1,11 +1,11 @@
-"""What is done while the file systems of log directories fill up: `hot.watermarks` decides, this acts.
+"""Actions while the file systems of log directories fill up; `hot.watermarks` decides the steps.
 
-A task for each directory, so that a disk that hangs keeps no other waiting, asks a `log-io` thread what is
-left of its file system: at intervals, and out of turn when much was appended since. Owned by the event loop.
+A task per directory, so that a disk that hangs blocks no other, has a `log-io` thread ask the free space of
+its file system: at intervals, and sooner after many appends. Owned by the event loop.
 
-What is refused is what clients produce, before it is looked at. A directory that refuses leads nothing that
-another replica with room could lead: the controller is told. In the reserve replicas do not follow either.
-Reads, the metadata log and whatever else this node appends by itself never pass here.
+Only produce requests of clients are rejected, before they are parsed. A directory that rejects them leads no
+partition that another replica with room could lead: the controller is informed. In the reserve replicas do
+not follow either. Reads, the metadata log and other appends of this node itself do not pass here.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ _log = logging.getLogger(__name__)
 NEVER_BYTES: Final = sys.maxsize
 _LEAST_PAUSE_S: Final = 0.05
 _DUE_MS: Final = 1_000
-"""So often all partitions are gone through, however often the disk is asked."""
+"""Least interval between scans of all partitions, however often the disk is checked."""
 _SETTLING_MS: Final = 3_000
-"""Files that were let go of are gone by then, and the next look counts them no more."""
+"""Time after which deleted files are gone, so that the next check sees their space."""
 _LOOKED_AT: Final = 100
-"""Partitions of a request that are asked for their directory; for more, the fullest one counts."""
+"""Partitions of a request whose directory is determined; with more, all directories count."""
 _LOOK_US: Final = 2
 _REFUSED_MS: Final = 10_000
-"""So long the disk's own refusal counts: then whoever appends finds out whether there is room again."""
+"""Time for which the disk's own ENOSPC counts; after it the next append finds out whether there is room
+again.
+"""
 _MOVED_MS: Final = 6_000
-"""By then the controller has moved what another replica can lead: a heartbeat, and its decision."""
+"""Time by which the controller has moved what another replica can lead: a heartbeat, and its decision."""
 _DISK_REFUSES: Final = "refused by its disk, which has no room, whatever its file system says is left"
 _PARTITION_US: Final = 30
 _SEAL_US: Final = 400
 
 
 class _Directory:
-    """One log directory. ``standing``: None before the first look, and where it is offline."""
+    """One log directory. ``standing``: None before the first check, and while it is offline."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,19 +74,19 @@ class _Directory:
         self.tiered: list[Partition] = []
         """its partitions that are copied to the bucket, while it fills up"""
         self.is_due_ms = 0
-        """when those are to be found out again, and room to be made"""
+        """when those are to be determined again, and room to be made"""
         self.settles_ms = 0
         self.next_partition = 0
         self.refused_ms = 0
-        """until when the disk's own refusal counts"""
+        """until when the disk's own ENOSPC counts"""
         self.full_since_ms: int | None = None
         """since when its leaderships are to move; None: they are not"""
         self.unknown = ""
-        """why it is not known what is left, as the log has it"""
+        """last logged reason why the free space is not known"""
 
 
 class RoomTeller(Protocol):
-    """`ControlPlane`, as far as the room of disks goes."""
+    """Interface of `ControlPlane` for directories without room."""
 
     @property
     def moves_leaders(self) -> bool: ...
@@ -92,7 +94,7 @@ class RoomTeller(Protocol):
 
 
 class DiskWatch:
-    """The ladder of each log directory of a node."""
+    """Watermark steps of each log directory of a node."""
 
     def __init__(
         self,
@@ -103,9 +105,9 @@ class DiskWatch:
         serving: ServingMetrics,
     ) -> None:
         self.is_pressed = False
-        """whether producers to any directory have to wait, or are refused"""
+        """producers to some directory have to wait, or are rejected"""
         self.alarm_at = NEVER_BYTES
-        """`alarm` is to be called when so many bytes were appended in all"""
+        """total appended bytes at which `alarm` is to be called"""
         self._config = config
         self._clock = clock
         self._replicas = replicas
@@ -120,56 +122,58 @@ class DiskWatch:
         self._directory_ids: Mapping[Path, UUID] = {}
         self._teller: RoomTeller | None = None
         self._followed_bytes = 0
-        """what replicas have appended here that follow"""
+        """bytes that followers here have appended"""
         self._changes = RateLimitedLog(_log, now=self._now_s)
         self._troubles = RateLimitedLog(_log, now=self._now_s)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ms() / 1000
 
-    # What others ask
+    # Interface
 
     def watch(self, hurry_changed: Callable[[], None]) -> None:
-        """Call `hurry_changed` when what `hurries` says is to be asked again, from now on."""
+        """Call `hurry_changed` when results of `hurries` may have changed, from now on."""
         self._hurry_changed = hurry_changed
 
     def take_first(self, give_back: Callable[[Path], Awaitable[int]]) -> None:
-        """Where a directory fills up, first have the bytes back that are kept beside it for speed alone:
-        `give_back` says how many were let go of."""
+        """Free the bytes kept only for speed before other steps, in a directory that fills up: `give_back`
+        returns how many it freed."""
         self._give_back = give_back
 
     def tell_room(self, directory_ids: Mapping[Path, UUID], teller: RoomTeller) -> None:
-        """Tell the controller which directories are without room, from now on."""
+        """Report directories without room to the controller, from now on."""
         self._directory_ids = directory_ids
         self._teller = teller
 
     def watch_room(self, room_changed: Callable[[], None]) -> None:
-        """Call `room_changed` when `has_room` says another thing, from now on."""
+        """Call `room_changed` when results of `has_room` may have changed, from now on."""
         self._room_watcher = room_changed
 
     def full(self) -> list[Path]:
-        """The directories that take no records for want of room: others are to lead what they hold."""
+        """Return the directories that take no records for want of room: others are to lead their
+        partitions."""
         return [path for path, home in self._directories.items() if home.full_since_ms is not None]
 
     def resting(self) -> list[Path]:
-        """Those of them in which replicas do not follow, or cannot: they are not in sync."""
+        """Return the directories in which replicas do not, or cannot, follow: they are not in sync."""
         return [path for path, home in self._directories.items() if self._rests(home)]
 
     def has_room(self, partition: Partition) -> bool:
-        """Whether the partition's directory has room for what its leader sends: it is not in the reserve."""
+        """Return whether the partition's directory has room for its leader's records: it is not in the
+        reserve."""
         home = self._home(partition)
         return home is None or home.standing is None or not home.standing.is_in_reserve
 
     def followed(self, size: int) -> None:
-        """Note that so many bytes of a leader elsewhere were appended."""
+        """Count appended bytes of a follower."""
         self._followed_bytes += size
         self.alarm_at -= size
         if self._serving.appended_bytes >= self.alarm_at:
             self.alarm()
 
     def refused(self, tip: TopicIdPartition) -> None:
-        """Note that the disk has refused a write to the partition for want of room, whatever its file system
-        says is left: a quota, no inodes."""
+        """Note that a write to the partition failed with ENOSPC or EDQUOT, whatever the file system reports
+        as free: a quota, no inodes."""
         partition = self._replicas.get(tip.topic_id, tip.partition)
         home = None if partition is None else self._home(partition)
         if home is None:
@@ -179,14 +183,15 @@ class DiskWatch:
         self._judge_room(home)
 
     def hurries(self, tip: TopicIdPartition) -> bool:
-        """Whether the disk of a partition fills up, so that it should be copied before others."""
+        """Return whether the partition's disk fills up, so that it is copied before others."""
         if not self._is_hurried:
             return False
         partition = self._replicas.get(tip.topic_id, tip.partition)
         return partition is not None and self._step_of(partition) >= Step.UPLOADS_FIRST
 
     def check(self, partition: Partition) -> None:
-        """`RequestError` KAFKA_STORAGE_ERROR where records to `partition` are refused for want of room."""
+        """Raise `RequestError` KAFKA_STORAGE_ERROR if records to `partition` are rejected for want of
+        room."""
         home = self._home(partition)
         if home is None or home.step is not Step.REFUSE or home.standing is None:
             return
@@ -197,7 +202,7 @@ class DiskWatch:
         )
 
     def throttle_ms(self, topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]]) -> int:
-        """How long the next request of a connection waits that has produced to these partitions. Counted."""
+        """Return how long a connection that has produced to these partitions is throttled. Counted."""
         named = ((topic, one.partition) for topic, answers in topics for one in answers)
         first = list(islice(named, _LOOKED_AT + 1))
         found = [self._replicas.get_by(topic, index) for topic, index in first]
@@ -211,8 +216,8 @@ class DiskWatch:
         return wait_ms
 
     def alarm(self) -> None:
-        """So much was appended since a look that it is out of date: look anew; and where nothing can be left
-        by now, refuse until that is done."""
+        """Check again, as many appends have made the last check stale; reject until that is done if no room
+        may be left."""
         appended = self._appended()
         for home in self._directories.values():
             if appended < home.alarm_at or home.standing is None:
@@ -228,16 +233,16 @@ class DiskWatch:
         self._recount()
 
     def look_soon(self) -> None:
-        """Ask now what is left: of all directories, as several may be on one file system."""
+        """Check the free space of all directories now, as several may share a file system."""
         for home in self._directories.values():
             home.wake.set()
 
     def standings(self) -> Mapping[Path, DiskState]:
-        """Where each directory stands that is online and was looked at."""
+        """Return the state of each online directory that was checked."""
         return self._metrics.disks
 
     def refusal(self, path: Path) -> str:
-        """Why a directory takes no records; empty while it does."""
+        """Return why a directory takes no records; empty while it does."""
         home = self._directories.get(path)
         if home is None or home.standing is None or home.full_since_ms is None:
             return ""
@@ -258,7 +263,7 @@ class DiskWatch:
         return is_in_reserve or (home.full_since_ms is not None and home.refused_ms > 0)
 
     def _judge_room(self, home: _Directory) -> None:
-        """Whether others are to lead what lies in a directory; whoever has to know is told of a change."""
+        """Update whether others are to lead a directory's partitions, and report a change."""
         before = home.full_since_ms is not None, self._rests(home)
         now_ms = self._clock.monotonic_ms()
         if home.refused_ms <= now_ms:
@@ -278,10 +283,10 @@ class DiskWatch:
     def _ids(self, paths: Sequence[Path]) -> tuple[UUID, ...]:
         return tuple(sorted(self._directory_ids[path] for path in paths if path in self._directory_ids))
 
-    # Looking
+    # Checks
 
     async def run(self) -> None:
-        """Look and act for as long as the task lives."""
+        """Check and act until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for home in self._directories.values():
                 tasks.create_task(self._watch(home), name=f"disk-watch {home.path}")
@@ -318,7 +323,7 @@ class DiskWatch:
         find = partial(assess, home.step, *space, marks, was_in_reserve=was_in_reserve)
         standing = find(is_tiered=config.remote_storage_enabled)
         if standing.step is not Step.FREE and self._give_back and await self._give_back(home.path):
-            home.wake.set()  # what is left now is asked next, before anything is refused
+            home.wake.set()  # check again before records are rejected
             return
         is_due = self._clock.monotonic_ms() >= home.is_due_ms
         if standing.step is Step.FREE or not config.remote_storage_enabled:
@@ -359,7 +364,7 @@ class DiskWatch:
             self._hurry_changed()
 
     def _gone(self, home: _Directory) -> None:
-        """The directory is offline, and so is all in it."""
+        """Reset the state of a directory that is offline."""
         before, home.step, home.standing = home.step, Step.FREE, None
         home.alarm_at = home.most_at = NEVER_BYTES
         self._metrics.disks.pop(home.path, None)
@@ -374,7 +379,7 @@ class DiskWatch:
         self.alarm_at = min((home.alarm_at for home in homes), default=NEVER_BYTES) - self._followed_bytes
 
     async def _count_led(self, home: _Directory) -> int:
-        """How many partitions of several replicas this node leads in a directory."""
+        """Count the partitions of several replicas that this node leads in a directory."""
         piece, count = Slice(), 0
         for partition in self._replicas:
             if piece.charge(_LOOK_US):
@@ -385,7 +390,7 @@ class DiskWatch:
     # Making room
 
     async def _tiered(self, home: _Directory) -> list[Partition]:
-        """The partitions in a directory that are copied to the bucket."""
+        """Return the partitions in a directory that are copied to the bucket."""
         piece, found = Slice(), []
         for partition in self._replicas:
             if piece.charge(_LOOK_US):
@@ -406,8 +411,8 @@ class DiskWatch:
                     await piece.next_turn()
 
     async def _free(self, home: _Directory, tiered: Sequence[Partition], to_free: int) -> None:
-        """Let one local segment of each partition go, as long as there are any that the bucket has, until
-        there is room; not again before the files are gone and the disk says so."""
+        """Delete one local segment of each partition, as long as there are any that the bucket has, until
+        there is room; not again before the files are gone and the disk reports their space."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < home.settles_ms or not self._replicas.may_let_go():
             return
@@ -428,23 +433,23 @@ class DiskWatch:
             home.settles_ms = now_ms + _SETTLING_MS
 
     def _do(self, partition: Partition, work: Callable[[Partition], int]) -> int:
-        """`work` on a partition that is still here; 0 where the disk refuses."""
+        """Call `work` on a partition that is still here; returns 0 if the disk fails."""
         if self._replicas.get(partition.tip.topic_id, partition.tip.partition) is not partition:
             return 0
         try:
             return work(partition)
         except (StorageError, CorruptionError) as e:
-            self._troubles.warning("no room is made in %s: %s", partition.tip, e)
+            self._troubles.warning("freeing disk space of %s failed: %s", partition.tip, e)
             return 0
 
 
 def _told(standing: DiskState) -> tuple[Step, bool, bool, bool]:
-    """What of it is worth a line in the log when it changes."""
+    """Return the parts of the state whose change is logged."""
     return standing.step, standing.is_in_reserve, standing.led > 0, standing.moves_leaders
 
 
 def marks_of(config: BrokerConfig) -> DiskWatermarks:
-    """Where the steps of the ladder lie, as the settings say."""
+    """Return the thresholds of the steps from the settings."""
     return DiskWatermarks(
         is_on=config.disk_watermarks_enable,
         percents=(

@@ -1,7 +1,6 @@
-"""Settings as they are: the node's with what the metadata says on top, and a topic's under those. [P]
+"""Effective settings: the node's with dynamic ones from the metadata, and a topic's above those. [P]
 
-Nothing here falls back: settings that do not hold are an error that names topic and key, and whoever asked
-refuses to go on.
+Nothing falls back to defaults: invalid settings are an error with topic and key, and the caller stops.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ _NAMED_AT_MOST: Final = 5
 
 
 def dynamic_config(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
-    """The node's settings with what the metadata log says on top."""
+    """Return the node's settings, overridden by those in the metadata."""
     own = image.config(ResourceType.BROKER, str(config.node_id))
     return config.with_dynamic(own, image.config(ResourceType.BROKER, ""))
 
 
 def topic_settings(image: MetadataImage, topic: str, config: BrokerConfig) -> LogConfig:
-    """What the overrides of a topic come to on a node; nothing expires of one whose settings are not known.
+    """Return the effective settings of a topic. A topic whose settings are not known does not expire.
 
-    Raises `ConfigError` naming the topic and its overrides.
+    Raises `ConfigError` with the topic and its overrides.
     """
     overrides = image.config(ResourceType.TOPIC, topic)
     try:
@@ -49,14 +48,14 @@ def topic_settings(image: MetadataImage, topic: str, config: BrokerConfig) -> Lo
 
 
 def waits_for_settings(image: MetadataImage, topic: str) -> bool:
-    """Whether a recovery has brought the topic back and nobody has said yet how long it is kept."""
+    """Return whether a recovery has restored the topic and its retention has not been set since."""
     known = image.topics_by_name.get(topic)
     state = None if known is None else image.recovered.get(known.id)
     return state is not None and state.settings_unknown
 
 
 def check_topics(image: MetadataImage, config: BrokerConfig) -> Steps[None]:
-    """Whether the settings of every topic hold, in steps. `ConfigError` names topics and overrides."""
+    """Check the settings of every topic, in steps. Raises `ConfigError` with topics and overrides."""
     problems = []
     yield len(image.topics_by_name)
     for name in sorted(image.topics_by_name):

@@ -1,15 +1,15 @@
-"""Makes this node what the committed image says: partitions come, change and go with it.
+"""Applies the committed image to this node: opens, changes and closes partitions.
 
-Called on the loop with each new image; whoever asked for the change is answered when it is done, so a created
-topic can be used when CreateTopics returns. Only what a delta names is looked at. One change is applied after
-the other: small ones at once, while what takes files, or many partitions, is done in slices, with the disk's
-part on `log-io` threads.
+Called on the loop with each new image; the request for the change is answered when that is done, so a created
+topic can be used when CreateTopics returns. Only what a delta names is processed. Changes are applied one
+after the other: small ones at once; those that need files, or have many partitions, in slices, with the
+disk's part on `log-io` threads.
 
-A partition that a change takes from this node is closed, and its files go; what no change was seen to take is
-set aside and never deleted (`LogManager.set_aside_unknown`).
+A partition that a change takes from this node is closed, and its files are deleted. Files of a partition that
+is unknown without such a change are set aside and never deleted (`LogManager.set_aside_unknown`).
 
-A disk that refuses, or settings that do not hold on this node, take the one partition offline; what may pass
-is tried again (`run`). Settings are never replaced by others: retention under the wrong ones deletes.
+A disk that fails, or settings that are invalid on this node, take the one partition offline; what may pass is
+retried (`run`). Settings are never replaced by others: retention under wrong settings deletes records.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Who is told what this node has become. Called on the loop; takes note, and acts by itself."""
+    """Listener for applied metadata. Called on the loop; it takes note and acts later."""
 
     def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The node is what `image` says."""
+        """Handle that the node has applied `image`."""
 
     def came_online(self, image: MetadataImage, tips: Sequence[TopicIdPartition]) -> None:
-        """Partitions that could not be opened are here after all."""
+        """Handle partitions that could be opened after a retry."""
 
 
 RETRY_S: Final = 2.0
 _SMALL: Final = 100
-"""Partitions that are changed at once, on the loop."""
+"""Most partitions that are changed at once, on the loop."""
 _LOOK_US: Final = 3
 _PARTITION_US: Final = 25
 _TOPIC_US: Final = 100
@@ -63,12 +63,12 @@ _HELD: Final = "its HEAD in the bucket has not been compared with the metadata y
 
 
 class _Coming(NamedTuple):
-    """A partition that is to be brought online."""
+    """A partition to be brought online."""
 
     tip: TopicIdPartition
     replica: PartitionImage
     is_new: bool
-    """it is made with this change, with its topic or as one that the topic grows by"""
+    """it is created by this change, with its topic or by adding partitions"""
 
 
 class Applier:
@@ -84,8 +84,7 @@ class Applier:
         replication: Replication | None = None,
         checked: Checked | None = None,
     ) -> None:
-        """`replication`: None on a node that nobody shares partitions with. `checked`: of
-        `ArchiveRestore`."""
+        """`replication`: None on a node without other brokers. `checked`: for `ArchiveRestore`."""
         self.config = config
         self._replication = replication
         self._logs = logs
@@ -98,16 +97,16 @@ class Applier:
         """offline for a reason that may pass"""
         self.archives = ArchiveRestore(self, logs, lambda: self._image, reader, checked)
         self._created: set[UUID] = set()
-        """topics that were created since this process started: none of their files is older"""
+        """topics created since this process started: none of their files is older"""
         self._given: set[TopicIdPartition] = set()
-        """partitions that were reassigned to this node since: they have no files either"""
+        """partitions reassigned to this node since: they have no older files either"""
         self._turn = asyncio.Lock()
         self._listener: Listener | None = None
         self._under_way = 0
         """changes that wait for their turn, or have it"""
 
     def watch(self, listener: Listener) -> None:
-        """Tell `listener` from now on."""
+        """Call `listener` from now on."""
         self._listener = listener
 
     def _tell(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -115,7 +114,7 @@ class Applier:
             self._listener.applied(before, image, delta)
 
     async def start(self, image: MetadataImage) -> None:
-        """Bring every partition of `image` online. Changes that come meanwhile follow."""
+        """Bring every partition of `image` online. Later changes follow."""
         async with self._turn:
             self._image = image
             self.config = dynamic_config(self.config, image)
@@ -128,8 +127,8 @@ class Applier:
     def apply(
         self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
     ) -> Awaitable[None] | None:
-        """Do what leads from the image `before` to `image`; `delta` says where to look. What is returned, if
-        anything, ends when that is done."""
+        """Apply the change from the image `before` to `image`; `delta` names what changed. Returns an
+        awaitable of its completion, or None if it is done."""
         if self._under_way or self._turn.locked() or not self._is_small(before, image, delta):
             self._under_way += 1
             return asyncio.get_running_loop().create_task(
@@ -150,7 +149,7 @@ class Applier:
         return None
 
     def _is_small(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> bool:
-        """Whether it takes no files, and no time."""
+        """Return whether the change needs no files and little time."""
         if delta.deleted_topics or delta.brokers or len(delta.configs) + len(delta.remote) > _SMALL:
             return False
         looked_at = 0
@@ -194,22 +193,22 @@ class Applier:
             self._under_way -= 1
 
     def holds(self, topic_id: UUID, index: int) -> bool:
-        """Whether the image gives this node the partition, be it online or not."""
+        """Return whether the image assigns the partition to this node, online or not."""
         return self._has(self._image, topic_id, index)
 
     def _has(self, image: MetadataImage, topic_id: UUID, index: int) -> bool:
         replica = image.partition(topic_id, index)
         return replica is not None and self.config.node_id in replica.replicas
 
-    # -- partitions that come and go
+    # -- opening and closing partitions
 
     async def _apply_topics(
         self,
         topics: Iterable[tuple[TopicImage, Iterable[int]]],
         before: MetadataImage,
     ) -> None:
-        """Partitions of topics, by their indices: those that are here change or go, the others come. `before`
-        tells which topics are new, and what was this node's."""
+        """Apply changed partitions of topics, by index: open, change or close them. `before` tells which
+        topics are new, and which partitions this node had."""
         piece = Slice()
         coming: list[_Coming] = []
         going: list[TopicIdPartition] = []
@@ -222,7 +221,11 @@ class Applier:
                 tip = TopicIdPartition(topic.id, topic.name, index)
                 if self.config.node_id not in replica.replicas:
                     if self._has(before, topic.id, index):
-                        log.info("%s is not this node's any more: it is on %s", tip, replica.replicas)
+                        log.info(
+                            "%s was reassigned from this node to %s, deleting its files",
+                            tip,
+                            replica.replicas,
+                        )
                         self._close(tip)
                         going.append(tip)
                     continue
@@ -239,15 +242,15 @@ class Applier:
         await self._bring(coming)
 
     def _is_grown_by(self, tip: TopicIdPartition, before: MetadataImage) -> bool:
-        """Whether its topic has grown by the partition since the image `before`: nothing of it lies in the
-        bucket. What is there of one that a recovery has brought back is not known yet."""
+        """Return whether the partition was added to its topic since the image `before`, so the bucket has
+        nothing of it. For a topic that a recovery restored, the bucket's contents are not known yet."""
         if before.partition(tip.topic_id, tip.partition) is not None or self._entry(tip) is not None:
             return False
         recovered = self._image.recovered.get(tip.topic_id)
         return recovered is None or tip.partition not in recovered.unchecked_partitions
 
     def _change(self, partition: Partition, replica: PartitionImage) -> None:
-        """The metadata says other things of a partition that is online."""
+        """Apply changed metadata of a partition that is online."""
         partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
         tip = partition.tip
         remote = self._entry(tip)
@@ -262,7 +265,7 @@ class Applier:
             self.take_offline(tip, str(e), passes=True)
 
     def _take_role(self, partition: Partition, replica: PartitionImage) -> None:
-        """Raises `StorageError`."""
+        """Make the partition lead or follow. Raises `StorageError`."""
         if self._replication is None:
             if self._leads(replica):
                 partition.log.appender.note_leader_epoch(replica.leader_epoch)
@@ -278,11 +281,11 @@ class Applier:
         self._replication.lies(partition, replica)
 
     def _leads(self, replica: PartitionImage) -> bool:
-        """While this node is fenced, the metadata says that nobody does."""
+        """Return whether this node leads; while it is fenced, the metadata names no leader."""
         return replica.leader == self.config.node_id
 
     async def _bring(self, coming: Sequence[_Coming]) -> None:
-        """Bring partitions online, or say why they are not."""
+        """Bring partitions online, or take them offline with a reason."""
         settings: dict[str, LogConfig | ConfigError] = {}
         wanted: list[tuple[TopicIdPartition, LogConfig]] = []
         piece = Slice()
@@ -324,7 +327,7 @@ class Applier:
             return e
 
     def take_offline(self, tip: TopicIdPartition, reason: str, *, passes: bool, is_lost: bool = True) -> None:
-        """Say why a partition is offline. `passes`: it is tried again. `is_lost`: another replica had better
+        """Take a partition offline and log why. `passes`: retry to open it. `is_lost`: another replica should
         lead meanwhile."""
         if reason != self._replicas.why_offline(tip.topic_id, tip.partition):
             log.error("%s is offline: %s", tip, reason)
@@ -341,7 +344,7 @@ class Applier:
         tip, replica, is_new = coming
         remote = self._entry(tip)
         if remote is None or remote.is_given_up:
-            # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
+            # Without an archive the log begins with its files, even if a checkpoint is missing.
             local.deletion.advance_log_start(local.local_log_start_offset)
         elif self._leads(replica) or len(replica.replicas) == 1:
             reason = self.archives.why_behind(tip, local, remote)
@@ -350,7 +353,7 @@ class Applier:
                 return
         self.archives.wait_no_more(tip)
         if len(replica.replicas) > 1 and self._replication is None:
-            raise ConfigError(f"its replicas are on {replica.replicas}, and this node is alone")
+            raise ConfigError(f"its replicas are on {replica.replicas}, and this node runs without a cluster")
         partition = Partition(
             tip,
             local,
@@ -373,7 +376,7 @@ class Applier:
             self._watch(tip, local)
 
     def _watch(self, tip: TopicIdPartition, local: LocalLog) -> None:
-        """A log may fail on any thread."""
+        """Handle a failed log, which may fail on any thread."""
         loop = asyncio.get_running_loop()
 
         def failed() -> None:
@@ -390,12 +393,11 @@ class Applier:
     def _mark_at_start(
         self, tip: TopicIdPartition, replica: PartitionImage, local: LocalLog, remote: CatalogEntry | None
     ) -> int | None:
-        """The high watermark as far as it is known to have been; None: the log's end, as there is nobody
-        else."""
+        """Return the last known high watermark; None: the log's end, as there is no other replica."""
         if len(replica.replicas) == 1:
             return None
         least = max(self._logs.high_watermark(tip) or 0, local.log_start_offset)
-        # A log that knows of no leader as late as the archive's may end with what that one has replaced.
+        # A log without an epoch as new as the archive's may end in a diverged tail.
         if remote is not None and (
             self.config.node_id in replica.isr or local.epochs.newest >= remote.leader_epoch
         ):
@@ -418,7 +420,7 @@ class Applier:
             await self._logs.delete(tips)
 
     def _close(self, tip: TopicIdPartition) -> None:
-        """The partition is not this node's any more, be it online or not."""
+        """Close a partition that is no longer on this node, online or not."""
         self._pending.pop(tip, None)
         self.archives.forget(tip)
         self._given.discard(tip)
@@ -439,22 +441,24 @@ class Applier:
             if partition.is_leader or entry is None:
                 partition.unified.remote_committed(entry)
             else:
-                # HEAD is its leader's to write, and whoever leads next writes it again: what is committed is
-                # there to stay, so local bytes below it may go.
+                # The leader writes HEAD, and the next leader writes it again: a committed archive stays, so
+                # local bytes below its end may be deleted.
                 partition.remote_committed(entry)
                 if self._replication is not None:
                     self._replication.moved_start(partition.tip)
         except StorageError as e:
-            log.error("local segments of %s that its archive has expired stay for now: %s", partition.tip, e)
+            log.error(
+                "deleting local segments of %s that expired in its archive failed: %s", partition.tip, e
+            )
         self._replicas.tell(partition)
 
     def _entry(self, tip: TopicIdPartition) -> CatalogEntry | None:
         return self._image.remote.get((tip.topic_id, tip.partition))
 
-    # -- partitions that are offline, and may come
+    # -- retries
 
     async def run(self) -> None:
-        """Try again what was refused, for as long as the task lives."""
+        """Retry partitions that are offline, until cancelled."""
         while True:
             await self.archives.run_once()
             async with self._turn:
@@ -463,7 +467,7 @@ class Applier:
             await asyncio.sleep(RETRY_S)
 
     async def try_again(self, tips: Iterable[TopicIdPartition]) -> None:
-        """Bring partitions online that were not, in turn with the changes of the metadata."""
+        """Open offline partitions, in turn with changes of the metadata."""
         async with self._turn:
             await self._try_again(tips)
 
@@ -472,7 +476,7 @@ class Applier:
         for tip in tips:
             replica = self._image.partition(tip.topic_id, tip.partition)
             if replica is None or self.config.node_id not in replica.replicas:
-                continue  # it went meanwhile
+                continue  # removed meanwhile
             if self._replicas.get(tip.topic_id, tip.partition) is None:
                 coming.append(_Coming(tip, replica, False))
         await self._bring(coming)
@@ -485,18 +489,19 @@ class Applier:
     # -- settings
 
     def _is_ours(self, resource: ConfigResource) -> bool:
-        """Whether these are settings of this node."""
+        """Return whether these are settings of this node."""
         return resource[0] == ResourceType.BROKER and resource[1] in ("", str(self.config.node_id))
 
     def _configured(self, delta: MetadataDelta) -> list[TopicImage]:
-        """Topics whose settings changed, or are known by now."""
+        """Return the topics whose settings changed, or are known by now."""
         names = [name for kind, name in delta.configs if kind == ResourceType.TOPIC]
         topics = [self._image.topics_by_name.get(name) for name in names]
         topics += [self._image.topics_by_id.get(topic_id) for topic_id in delta.recovered]
         return [topic for topic in topics if topic is not None]
 
     async def _configure(self, delta: MetadataDelta) -> None:
-        """Broker settings are what topics without overrides get: every topic is looked at again then."""
+        """Apply changed settings. Broker settings are defaults of topics, so their change reconfigures every
+        topic."""
         topics: Iterable[TopicImage] = self._configured(delta)
         piece = Slice()
         if any(self._is_ours(resource) for resource in delta.configs):
@@ -527,7 +532,7 @@ class Applier:
                 self.take_offline(partition.tip, str(config), passes=True)
 
     def _throttle(self, topic: TopicImage, config: LogConfig | ConfigError) -> None:
-        """Take note of which of its replicas are throttled; bad settings change nothing of that."""
+        """Apply the topic's throttled replicas; invalid settings change nothing."""
         if self._replication is None or isinstance(config, ConfigError):
             return
         leaders = config.leader_replication_throttled_replicas

@@ -1,6 +1,7 @@
-"""The partitions that this node holds, by name and by id. Owned by the event loop.
+"""Registry of the partitions that this node holds, by name and by id. Owned by the event loop.
 
-What it does not hold is told by the metadata: another node may."""
+For partitions that it does not hold, the metadata tells whether another node does.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,8 @@ from service.partition.partition import Partition
 
 
 class Replicas:
-    """Registry of partitions, online and offline. Both keys of a partition lie in one dict: produce and fetch
-    look it up every time.
-    """
+    """Registry of partitions, online and offline. One dict has both keys of a partition: produce and fetch
+    read it for every partition."""
 
     def __init__(self) -> None:
         self._online: dict[tuple[str | UUID, int], Partition] = {}
@@ -26,24 +26,24 @@ class Replicas:
         self._changed: Callable[[UUID, int], None] | None = None
         self._image: Callable[[], MetadataImage] = MetadataImage
         self.may_let_go: Callable[[], bool] = lambda: True
-        """whether local bytes may go because the bucket has them: it is known to be the cluster's"""
+        """local bytes may be deleted because the bucket has them: the bucket is known to be the cluster's"""
 
     def known_by(self, image: Callable[[], MetadataImage]) -> None:
-        """`image` is the newest metadata, which tells what there is elsewhere."""
+        """Set the source of the newest image, which names the partitions of other nodes."""
         self._image = image
 
     def watch(self, changed: Callable[[UUID, int], None]) -> None:
-        """Call `changed` with topic id and number of each partition that comes or goes, or whose entry of the
-        bucket is another, from now on."""
+        """Call `changed` with topic id and number of each partition that is added or removed, or whose
+        catalog entry changes, from now on."""
         self._changed = changed
 
     def tell(self, partition: Partition) -> None:
-        """Something of that has happened to `partition`."""
+        """Notify the watcher of a change of `partition`."""
         if self._changed is not None:
             self._changed(partition.tip.topic_id, partition.tip.partition)
 
     def add(self, partition: Partition) -> None:
-        """The partition serves from now on."""
+        """Add a partition that serves from now on."""
         for key in _keys(partition.tip):
             self._offline.pop(key, None)
             self._online[key] = partition
@@ -51,13 +51,13 @@ class Replicas:
 
     def remove(self, partition: Partition) -> None:
         for key in _keys(partition.tip):
-            # A topic of the same name may have been created anew in the same change of the image.
+            # The same change of the image may have created a topic of the same name again.
             if self._online.get(key) is partition:
                 del self._online[key]
         self.tell(partition)
 
     def take_offline(self, tip: TopicIdPartition, reason: str) -> None:
-        """The partition is this node's and cannot be served: who asks for it is told KAFKA_STORAGE_ERROR."""
+        """Take a partition of this node offline: requests get KAFKA_STORAGE_ERROR."""
         partition = self._online.get((tip.topic_id, tip.partition))
         if partition is not None:
             self.remove(partition)
@@ -66,39 +66,39 @@ class Replicas:
             self._offline[key] = reason
 
     def forget(self, tip: TopicIdPartition) -> None:
-        """A partition that was offline is not this node's any more."""
+        """Drop an offline partition that is no longer on this node."""
         if self._offline.pop((tip.topic_id, tip.partition), None) is not None:
             self._offline.pop((tip.topic, tip.partition), None)
 
     @property
     def closed_count(self) -> int:
-        """Partitions that are this node's and could not be opened, or were taken offline."""
+        """Number of this node's partitions that could not be opened, or were taken offline."""
         return len(self._offline) // 2
 
     def __iter__(self) -> Iterator[Partition]:
-        """Those that are online."""
+        """Iterate over the online partitions."""
         return iter([one for key, one in self._online.items() if isinstance(key[0], UUID)])
 
     def get(self, topic_id: UUID, partition: int) -> Partition | None:
-        """The partition, None where it is not here, or offline."""
+        """Return the partition; None if it is not here, or offline."""
         return self._online.get((topic_id, partition))
 
     def get_by(self, topic: str | UUID, partition: int) -> Partition | None:
-        """As `get`, by the topic's name or id."""
+        """Return the partition by its topic's name or id; None if it is not here, or offline."""
         return self._online.get((topic, partition))
 
     def why_offline(self, topic_id: UUID, partition: int) -> str | None:
-        """Why a partition of this node cannot be served; None where it can, or is not here."""
+        """Return why a partition of this node cannot be served; None if it can, or is not here."""
         online = self._online.get((topic_id, partition))
         if online is not None:
             return None if online.log.failure is None else str(online.log.failure)
         return self._offline.get((topic_id, partition))
 
     def find(self, topic: str | UUID, partition: int) -> Partition:
-        """The partition by its topic's name or id, as the request names it.
+        """Return the partition by its topic's name or id, as the request names it.
 
-        `RequestError` KAFKA_STORAGE_ERROR where it is offline, NOT_LEADER_OR_FOLLOWER where it is another
-        node's, or not here yet; UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID where no topic has that id.
+        Raises `RequestError` KAFKA_STORAGE_ERROR if it is offline, NOT_LEADER_OR_FOLLOWER if it is on another
+        node, or not here yet, UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID if no topic has that id.
         """
         found = self._online.get((topic, partition))
         if found is not None:
@@ -108,7 +108,9 @@ class Replicas:
             raise RequestError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
         known = self._image().topic(topic)
         if known is not None and partition in known.partitions:
-            raise RequestError(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is not here")
+            raise RequestError(
+                ErrorCode.not_leader_or_follower, f"this node has no replica of {topic}-{partition}"
+            )
         unknown_id = isinstance(topic, UUID) and known is None
         code = ErrorCode.unknown_topic_id if unknown_id else ErrorCode.unknown_topic_or_partition
         raise RequestError(code, f"there is no partition {topic}-{partition}")

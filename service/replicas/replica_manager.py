@@ -1,10 +1,10 @@
-"""What this broker's replicas have to do with those of others: it leads some, and follows at the others.
+"""Replicas that this broker shares with others: those that it leads, and fetchers for those that it follows.
 
-Called by who applies the metadata, with each partition that has several replicas: `lead`, `follow`, `leave`.
-A partition that follows in a directory without room rests: nothing is fetched for it until there is room.
-One fetcher per leader (and loop of it) has all partitions that are fetched there and are in sync, another
-those that are not: acks=all waits for the former, and must not wait for megabytes of the latter. One loop
-asks the controller for the in-sync replicas that leaders here want. Owned by the event loop.
+The metadata applier calls `lead`, `follow` and `leave` for each partition of several replicas. A partition
+that follows in a directory without room is paused: nothing is fetched until there is room. Each leader (and
+fetcher number) has one fetcher for partitions in sync and one for the others: acks=all waits for the former,
+and must not wait for megabytes of the latter. One loop proposes in-sync replicas to the controller. Owned by
+the event loop.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _RECOVERED: Final = 0
 
 
 class _Place(NamedTuple):
-    """Which of the loops that fetch from a leader."""
+    """Identity of a fetcher."""
 
     leader: int
     number: int
     has_caught_up: bool
-    """for what is in sync, or is about to be: who waits for it does not wait for what is behind"""
+    """for partitions in sync, or about to be: acks=all does not wait behind partitions that lag"""
 
 
 class Replication:
@@ -70,9 +70,9 @@ class Replication:
         on_bug: Callable[[str, BaseException], None],
         chance: Callable[[], float],
     ) -> None:
-        """`listener`: by which brokers reach each other. `new_queue` makes one to the controller.
-        `directory_of`: the id of a log's directory. `on_bug` is told of what is neither a peer's fault nor a
-        disk's."""
+        """`listener`: name of the listener between brokers. `new_queue` makes a request queue to the
+        controller. `directory_of`: id of a log's directory. `on_bug` gets exceptions that neither a peer nor
+        a disk causes."""
         self._me = broker_id
         self._config = config
         self._listener = listener
@@ -88,25 +88,26 @@ class Replication:
         self._places: dict[int, EndpointImage] = {}
         windows = config.replication_quota_window_num, config.replication_quota_window_size_seconds
         self.leader_throttle = ReplicationThrottle(broker_id, Quota(*windows))
-        """of what is sent to others"""
+        """of what is sent to followers"""
         self.follower_throttle = ReplicationThrottle(broker_id, Quota(*windows))
         """of what is fetched"""
         self.metrics = ReplicationMetrics()
         self._led: dict[TopicIdPartition, Partition] = {}
         self._short: dict[TopicIdPartition, Partition] = {}
-        """those of them with replicas that are not in sync"""
+        """led partitions with replicas that are not in sync"""
         self._moving: dict[TopicIdPartition, int] = {}
-        """how many replicas of those a reassignment adds: they are not missed until it is done"""
+        """number of replicas that a reassignment adds: they do not count as missing until it is done"""
         self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
-        """partitions that are led here, by whoever else has them"""
+        """led partitions, by each other broker that has a replica"""
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._marks: dict[Partition, None] = {}
-        """those whose high watermark has moved since it was asked for"""
+        """partitions whose high watermark has moved since the last call of `marks`"""
         self._fetching: dict[_Place, _Fetching] = {}
         self._out: set[TopicIdPartition] = set()
         """followed here, and not in sync"""
         self._near: dict[TopicIdPartition, int] = {}
-        """those of them that have caught up with the leader of this epoch, which is to count them"""
+        """of these, partitions that have caught up with the leader of this epoch, which has to add them to
+        the ISR"""
         self._room: Room | None = None
         self._room_news = asyncio.Event()
         self._resting: dict[TopicIdPartition, _Followed] = {}
@@ -122,13 +123,13 @@ class Replication:
     # -- room
 
     def watch_room(self, room: Room) -> None:
-        """Follow where there is room, from now on."""
+        """Follow only in directories with room, from now on."""
         self._room = room
         room.watch_room(self._room_news.set)
         self._room_news.set()
 
     async def _rest(self) -> None:
-        """Have partitions rest whose directory is without room, and others go on."""
+        """Pause partitions whose directory is without room, and resume others."""
         piece = Slice()
         while True:
             await self._room_news.wait()
@@ -145,11 +146,11 @@ class Replication:
     def _has_room(self, partition: Partition) -> bool:
         return self._room is None or self._room.has_room(partition)
 
-    # -- what the metadata says
+    # -- metadata
 
     def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
-        """These brokers are what `image` says. Partitions that are led here and concern them, for `look`:
-        after all changes of the same batch."""
+        """Apply changed brokers of `image`. Returns the led partitions that they have replicas of: call
+        `look` with them after all changes of the same batch."""
         found: dict[TopicIdPartition, None] = {}
         for broker_id in changed:
             broker = image.brokers.get(broker_id)
@@ -174,7 +175,7 @@ class Replication:
                     fetching.leave(before)
 
     def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
-        """Brokers that have replicas of these are others now. In steps (µs)."""
+        """Re-evaluate led partitions whose other brokers have changed. In steps (µs)."""
         for tip in tips:
             yield _LOOK_US
             partition = self._led.get(tip)
@@ -182,10 +183,10 @@ class Replication:
                 partition.look()
 
     def lies(self, partition: Partition, replica: PartitionImage) -> None:
-        """The partition is online, or the metadata says other things of it, or its log has failed."""
+        """Report the directory of a partition that came online, has changed, or whose log has failed."""
         log = partition.log
         if log.latch.failure is not None:
-            return  # heartbeats tell of directories
+            return  # heartbeats report failed directories
         if log.failure is not None:
             self.lost(partition.tip, replica)
             return
@@ -194,23 +195,24 @@ class Replication:
             self._directories.lies(partition.tip, replica, directory_id)
 
     def failed(self, partition: Partition, replica: PartitionImage) -> None:
-        """Its log has failed, for good."""
+        """Stop following a partition whose log has failed for good, and report it."""
         self._unfollow(partition.tip)
         self.lies(partition, replica)
 
     def lost(self, tip: TopicIdPartition, replica: PartitionImage) -> None:
-        """The replica is offline by itself: another one may lead, and the others are in sync without it."""
+        """Report that the replica alone is offline: another may lead, and the others are in sync without
+        it."""
         if len(replica.replicas) > 1:
             self._directories.lies(tip, replica, LOST)
 
     def lead(self, partition: Partition, replica: PartitionImage) -> None:
-        """This node leads it. Raises `StorageError` where the log cannot note that."""
+        """Lead the partition. Raises `StorageError` if the log cannot note the epoch."""
         tip, now_ms = partition.tip, self._clock.monotonic_ms()
         self._unfollow(tip)
         leading = partition.leading if partition.is_leader else None
         if leading is None or leading.shape.leader_epoch != replica.leader_epoch:
-            # The epoch begins with leadership, not with its first record: who asks where the one before ended
-            # is answered also while nothing is written.
+            # The epoch begins with leadership, not with its first record, so that the end of the previous one
+            # is known before anything is written.
             partition.log.appender.note_leader_epoch(replica.leader_epoch)
         if len(replica.replicas) == 1:
             self._unlead(tip)
@@ -250,7 +252,8 @@ class Replication:
         partition.happened(happened)
 
     def follow(self, partition: Partition, replica: PartitionImage, *, is_unclean: bool) -> None:
-        """Another node leads it, or nobody does. `is_unclean`: a leader may be elected that lacks records."""
+        """Follow the partition's leader, if it has one. `is_unclean`: a leader that lacks records may be
+        elected."""
         tip = partition.tip
         self._unlead(tip)
         partition.follow(replica.leader_epoch)
@@ -261,9 +264,9 @@ class Replication:
         elif tip in self._out:
             self._out.discard(tip)
             self._near.pop(tip, None)
-            # Its leader has seen that its log is theirs: it goes on from there, should it be elected.
+            # Its leader added it to the ISR, so its log matches: it may take records if it is elected.
             partition.head_judged(None)
-        # A log that fails ends where it did: its leader would take it for one that has caught up.
+        # A failed log must not fetch: its leader would count it as caught up.
         if replica.leader < 0 or self._is_closed or partition.log.failure is not None:
             self._unfollow(tip)
             return
@@ -284,7 +287,7 @@ class Replication:
             return
         self._resting.pop(tip, None)
         self._followed[tip] = followed
-        # Who was away may have to give up what a leader without it has replaced; who is in sync never has.
+        # A replica outside the ISR may have to truncate a diverged tail; one in the ISR never has.
         is_clean = self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED
         remote = partition.unified.remote
         self._fetcher(place).assign(
@@ -309,7 +312,8 @@ class Replication:
         )
 
     def _caught_up(self, tip: TopicIdPartition, leader_epoch: int) -> None:
-        """Its leader counts it from its next fetch on, and others may wait for it."""
+        """Move a partition that has caught up to the fetcher of those in sync: its leader adds it to the ISR
+        soon."""
         followed = self._followed.get(tip)
         if followed is None or followed.replica.leader_epoch != leader_epoch or self._is_closed:
             return
@@ -318,12 +322,11 @@ class Replication:
             self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
 
     def _number_of(self, tip: TopicIdPartition) -> int:
-        """Which of the loops that fetch from its leader."""
+        """Return the number of the partition's fetcher at its leader."""
         return (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers
 
     def spread(self) -> Steps[None]:
-        """There are more or fewer loops for each leader than there were: each has what is its own by now. In
-        steps (µs)."""
+        """Move partitions to other fetchers after a change of the number of fetchers. In steps (µs)."""
         for tip in tuple(self._followed):
             yield _PLACE_US
             followed = self._followed.get(tip)
@@ -331,13 +334,13 @@ class Replication:
                 self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
 
     def moved_start(self, tip: TopicIdPartition) -> None:
-        """The archive's start has moved that of the log, if this node follows: its leader is told."""
+        """Report to the leader that the archive's start has moved the log's, if this node follows."""
         followed = self._followed.get(tip)
         if followed is not None and followed.place in self._fetching:
             self._fetching[followed.place].fetcher.start_moved(tip)
 
     def leave(self, tip: TopicIdPartition) -> None:
-        """The partition is not here any more, or offline."""
+        """Drop a partition that is no longer here, or offline."""
         self._unlead(tip)
         self._unfollow(tip)
         self._directories.gone(tip)
@@ -373,11 +376,11 @@ class Replication:
         if partition is not None:
             partition.happened(happened.what)
 
-    # -- settings that change while the node runs
+    # -- dynamic settings
 
     def configure(self, config: ReplicationConfig) -> bool:
-        """They are these. Whether the bound of what leaders here send was another; `spread` where the number
-        of loops was."""
+        """Apply new replication settings. Returns whether the leader throttle rate changed; call `spread` if
+        num.replica.fetchers did."""
         self._config = config
         if self.follower_throttle.limit(config.follower_replication_throttled_rate):
             for one in self._fetching.values():
@@ -385,7 +388,7 @@ class Replication:
         return self.leader_throttle.limit(config.leader_replication_throttled_rate)
 
     def throttle(self, topic: TopicImage, leaders: Collection[str], followers: Collection[str]) -> bool:
-        """These of the topic's replicas are throttled; whether others were by their leaders here."""
+        """Apply the topic's throttled replicas; returns whether those throttled by leaders here changed."""
         if self.follower_throttle.mark(topic.name, followers):
             for index in topic.partitions:
                 tip = TopicIdPartition(topic.id, topic.name, index)
@@ -436,20 +439,20 @@ class Replication:
             self._on_bug(task.get_name(), error)
 
     def _end(self, fetching: _Fetching) -> None:
-        ending = asyncio.get_running_loop().create_task(fetching.end(), name="fetcher that ends")
+        ending = asyncio.get_running_loop().create_task(fetching.end(), name="end of a fetcher")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    # -- what is told
+    # -- metrics
 
     def _count(self, before: Leadership, now: Leadership) -> None:
-        """Whether in-sync replicas came or went under one leader."""
+        """Count changes of the ISR under one leader."""
         if before.leader_epoch == now.leader_epoch:
             self.metrics.isr_shrinks += not set(before.isr) <= set(now.isr)
             self.metrics.isr_expands += not set(now.isr) <= set(before.isr)
 
     def standing(self) -> ReplicaCounts:
-        """How many there are of each kind."""
+        """Return the number of partitions of each kind."""
         lacking = under = 0
         for tip, partition in self._short.items():
             leading = partition.leading
@@ -462,23 +465,23 @@ class Replication:
     # -- life
 
     def _mark(self, partition: Partition) -> None:
-        """Its high watermark is not its end, and is to be noted."""
+        """Have changes of the high watermark noted for the checkpoint."""
         partition.marks = self._marks
         self._marks[partition] = None
 
     def marks(self) -> Iterable[tuple[TopicIdPartition, int]]:
-        """The high watermarks that have moved since this was called."""
+        """Return the high watermarks that have moved since the last call."""
         moved = [(one.tip, one.high_watermark) for one in self._marks]
         self._marks.clear()
         return moved
 
     async def run(self) -> None:
-        """Propose in-sync replicas, and look who lags, for as long as the task lives."""
+        """Propose in-sync replicas and check for lagging ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._isr.run(), name="in-sync replicas")
-            tasks.create_task(self._tick(), name="who lags")
-            tasks.create_task(self._directories.run(), name="where replicas lie")
-            tasks.create_task(self._rest(), name="who rests")
+            tasks.create_task(self._tick(), name="check for lagging replicas")
+            tasks.create_task(self._directories.run(), name="directories of replicas")
+            tasks.create_task(self._rest(), name="replicas without room")
 
     async def _tick(self) -> None:
         piece = Slice()
@@ -492,7 +495,7 @@ class Replication:
                     partition.happened(partition.leading.tick(self._clock.monotonic_ms()))
 
     async def close(self) -> None:
-        """Nothing is fetched any more when it returns."""
+        """Stop all fetchers, and return once they have ended."""
         self._is_closed = True
         for fetching in self._fetching.values():
             self._end(fetching)
@@ -504,7 +507,7 @@ class Replication:
 
 
 class ReplicaCounts(NamedTuple):
-    """Partitions of several replicas on this broker."""
+    """Numbers of partitions of several replicas on this broker."""
 
     led: int
     followed: int
@@ -512,22 +515,22 @@ class ReplicaCounts(NamedTuple):
     """of those that are led here"""
     under_min_isr: int
     resting: int
-    """that are to be followed, in directories without room"""
+    """followed in directories without room"""
 
 
 class _Followed(NamedTuple):
-    """A partition that is fetched, and by whom."""
+    """A partition that is fetched, and its fetcher."""
 
     place: _Place
     partition: Partition
     log: FollowedLog
     replica: PartitionImage
     is_unclean: bool
-    """as `Replication.follow` was told last"""
+    """last argument of `Replication.follow`"""
 
 
 class _Fetching:
-    """One fetcher and what it runs on."""
+    """One fetcher, its task and its channels."""
 
     def __init__(self, fetcher: Fetcher, task: asyncio.Task[None], channels: Channels) -> None:
         self.fetcher = fetcher
@@ -535,8 +538,8 @@ class _Fetching:
         self._channels = channels
 
     def leave(self, endpoint: EndpointImage) -> None:
-        """The leader is not there any more: what waits for its answer waits in vain."""
-        self._channels.disconnect(endpoint, "it listens elsewhere by now")
+        """Disconnect from a previous address of the leader: pending responses will not come."""
+        self._channels.disconnect(endpoint, "the broker has another address now")
 
     async def end(self) -> None:
         self._task.cancel()
@@ -546,7 +549,7 @@ class _Fetching:
 
 
 class _Leader:
-    """A leader by its number, wherever it listens now. Is a `fetcher.LeaderEndpoint`."""
+    """A `fetcher.LeaderEndpoint` of a broker id, at its present address."""
 
     def __init__(self, broker_id: int, channels: Channels, places: Mapping[int, EndpointImage]) -> None:
         self._broker_id = broker_id
@@ -556,7 +559,7 @@ class _Leader:
     def _channel(self) -> Channel:
         place = self._places.get(self._broker_id)
         if place is None:
-            raise ConnectionError(f"where broker {self._broker_id} listens is not known")
+            raise ConnectionError(f"the address of broker {self._broker_id} is not known")
         return self._channels.to(place)
 
     async def versions(self) -> Mapping[int, tuple[int, int]]:

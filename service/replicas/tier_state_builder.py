@@ -1,8 +1,8 @@
-"""Where a follower begins whose leader has what comes next in the archive alone.
+"""Start of a follower whose next records its leader has only in the archive.
 
-It takes nothing of the archive but what says where that ends, and what was known there: the manifest that
-the committed metadata names, and the producers of its last segment. It goes on at that end, which the leader
-has locally: local bytes go once the archive has them, and it has what is committed alone. Owned by the event
+It reads only the archive's end and the state there: the manifest that the committed metadata names, and the
+producers of its last segment. The follower continues at that end, which the leader has locally: local bytes
+are deleted only once the archive has them, and the archive has committed records only. Owned by the event
 loop.
 """
 
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """`RemoteReader`."""
+    """Interface of `RemoteReader` to this module."""
 
     def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]: ...
 
 
 class Following(Protocol):
-    """What of a `Partition` is needed here."""
+    """Interface of `Partition` to this module."""
 
     @property
     def log(self) -> LocalLog: ...
@@ -43,7 +43,7 @@ class Following(Protocol):
 
 
 class ArchiveOfLeader:
-    """`replication.fetcher.Archive` by this node's own image of the metadata."""
+    """A `replication.fetcher.LocalStartBuilder` that uses this node's image of the metadata."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ArchiveOfLeader:
         partition: Callable[[UUID, int], Following | None],
         image: Callable[[], MetadataImage],
     ) -> None:
-        """`partition`: as `Replicas.get`. `image`: the newest one."""
+        """`partition`: like `Replicas.get`. `image`: returns the newest one."""
         self._reader = reader
         self._partition = partition
         self._image = image
@@ -59,7 +59,8 @@ class ArchiveOfLeader:
     async def build(
         self, tip: TopicIdPartition, leader_epoch: int, start_offset: int, is_wanted: Callable[[], bool]
     ) -> bool:
-        """As `Archive.build`. What the metadata says of the log's start goes before what the leader does."""
+        """Restart the log at the archive's end. The log start in the metadata takes precedence over the
+        leader's."""
         partition, entry = self._partition(tip.topic_id, tip.partition), self._entry(tip)
         if partition is None or entry is None or not self._leads_on(tip, partition.log, entry):
             return False
@@ -69,7 +70,7 @@ class ArchiveOfLeader:
             _prove(end, entry)
             producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
         except (StorageError, CorruptionError, RequestError) as e:
-            _log.warning("%s: the end of its archive cannot be read: %s", tip, e)
+            _log.warning("%s: reading the end of its archive failed: %s", tip, e)
             return False
         newest = self._entry(tip)
         if not is_wanted() or newest is None or not _is_still_true(entry, newest):
@@ -82,9 +83,11 @@ class ArchiveOfLeader:
         return self._image().remote.get((tip.topic_id, tip.partition))
 
     def _leads_on(self, tip: TopicIdPartition, local: LocalLog, entry: CatalogEntry) -> bool:
-        """Whether the archive, as this node knows it, has more than the log."""
+        """Return whether the archive, as this node knows it, goes beyond the log."""
         if self._reader is None:
-            _log.warning("%s goes on in its archive, and firn.remote.url is not set", tip)
+            _log.warning(
+                "%s: its leader has the next records only in the archive, and firn.remote.url is not set", tip
+            )
             return False
         return not entry.is_given_up and entry.end_offset > local.log_end_offset
 
@@ -101,7 +104,7 @@ class ArchiveOfLeader:
             return False
         start = min(max(start_offset, local.log_start_offset), end)
         _log.info(
-            "%s: goes on at %d, where its archive ends; here it ended at %d",
+            "%s: restarting at offset %d (end of archive); the local log ended at %d",
             local.tip,
             end,
             local.log_end_offset,
@@ -112,7 +115,7 @@ class ArchiveOfLeader:
 
 
 def _prove(end: ArchiveEnd, entry: CatalogEntry) -> None:
-    """`CorruptionError` unless what was read is what the entry names."""
+    """Raise `CorruptionError` unless the archive's end is what the entry names."""
     if end.entry._replace(leader_epoch=entry.leader_epoch) != entry:
         raise CorruptionError(f"{entry.manifest_key} is {end.entry}, the metadata says {entry}")
     before = (-1, -1)
@@ -125,5 +128,5 @@ def _prove(end: ArchiveEnd, entry: CatalogEntry) -> None:
 
 
 def _is_still_true(entry: CatalogEntry, newest: CatalogEntry) -> bool:
-    """Whether a log may still begin where `entry` ends: the archive may have gone on meanwhile."""
+    """Return whether a log may still restart where `entry` ends: the archive may have grown meanwhile."""
     return not newest.is_given_up and newest.start_offset <= entry.end_offset <= newest.end_offset

@@ -1,7 +1,6 @@
-"""A followed log that tells its disk's watch what was appended, and what the disk refused.
+"""Log of a follower that reports appended bytes and ENOSPC to its disk's watch.
 
-What leaders elsewhere send fills a disk like what clients produce: `DiskWatch` has to know of both, or it
-would look too late.
+Records from leaders fill a disk as those of clients do: `DiskWatch` needs both, to check the disk in time.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from service.records.scan import BatchScan
 
 
 class Room(Protocol):
-    """`DiskWatch`, as far as replication goes."""
+    """Interface of `DiskWatch` for replication."""
 
     def watch_room(self, room_changed: Callable[[], None]) -> None:
-        """Call `room_changed` when `has_room` says another thing, from now on."""
+        """Call `room_changed` when results of `has_room` may have changed, from now on."""
 
     def has_room(self, partition: Partition) -> bool:
-        """Whether the partition's directory has room for what its leader sends."""
+        """Return whether the partition's directory has room for its leader's records."""
 
     def followed(self, size: int) -> None:
-        """Note that so many bytes of a leader elsewhere were appended."""
+        """Count appended bytes of a follower."""
 
     def refused(self, tip: TopicIdPartition) -> None:
-        """Note that the disk has refused a write to the partition for want of room."""
+        """Note that the disk has no room for a write to the partition."""
 
 
 class WatchedLog(FollowedLog):
-    """`FollowedLog`, watched."""
+    """A `FollowedLog` that reports to a `Room`."""
 
     __slots__ = ("_room", "_tip")
 
