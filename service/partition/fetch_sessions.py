@@ -1,22 +1,21 @@
-"""Fetch sessions: what those with many partitions asked for before, so that they send only changes. [P]
+"""Fetch sessions, in which clients with many partitions send only what changes. [P]
 
-A session remembers each partition as it was last asked for and last answered, and watches it: an append marks
-the partition *dirty*, and an incremental fetch looks at dirty ones alone. What is not dirty would be answered
-with nothing new. A mark is made once; until the partition was looked at its log need not say more, so a
-session that nobody uses any more costs an append nothing.
+A session remembers each partition's last request and response, and watches it: an append marks the partition
+*dirty*, and an incremental fetch reads dirty partitions only. The others have nothing new. A partition is
+marked once until it is read, so a session that is no longer used costs appends nothing.
 
-Dirty partitions are looked at in the order in which they became so, and those that gave records go to the
-end: under one byte budget each gets its turn.
+Dirty partitions are read in the order in which they became dirty, and those that gave records go to the end:
+under one byte budget each gets its turn.
 
-A replica's session is watched for what is appended, that of a consumer for what is committed.
+A replica's session watches appends, a consumer's session watches commits.
 
-What changes without a word (a disk that fails) is found by a patrol: each fetch looks at a few of the others.
+A patrol finds changes that are not signalled (a disk that fails): each fetch checks a few other partitions.
 
-Rules of who gets a session and whose ends for it, epochs and errors: KIP-227, Kafka ``FetchSession``,
-``FetchManager``, ``FetchSessionCacheShard``. Beside Kafka's bound on sessions there is one on their
-partitions, which are what takes memory: about 700 bytes each.
+Rules of who gets a session and whose is evicted for it, epochs and errors: KIP-227, Kafka ``FetchSession``,
+``FetchManager``, ``FetchSessionCacheShard``. Beside Kafka's limit on sessions there is one on their
+partitions, which take the memory: about 700 bytes each.
 
-Owned by the event loop. Times are milliseconds of a clock that never goes back.
+Owned by the event loop. Times are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 EVICTION_MS: Final = 120_000
-"""A session that was not used for so long ends for any other."""
+"""Idle time after which a session may be evicted for any other."""
 MOST_NAME_LENGTH: Final = 249
-"""No topic has a longer name, and a session remembers no such thing."""
+"""Longest topic name; a session does not remember longer ones."""
 PATROLLED: Final = 8
-"""Partitions that a fetch looks at though nothing was said of them."""
+"""Partitions that each fetch checks for changes that were not signalled."""
 _FIRST_WITH_IDS: Final = 13
 _LAST_EPOCH: Final = 2**31 - 1
 
 
 class Evictor(Enum):
-    """For whom a session may have to go."""
+    """Sessions for which a session may be evicted."""
 
     NOBODY = "nobody"
     PRIVILEGED = "sessions of followers"
@@ -57,7 +56,7 @@ class Evictor(Enum):
 
 
 class Watched(Protocol):
-    """What a session asks of a partition."""
+    """Interface of a partition to sessions."""
 
     high_watermark: int
     growth: object
@@ -72,20 +71,21 @@ class Watched(Protocol):
     def is_offline(self) -> bool: ...
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Whether who told a replica's offset has ended, or is silent, while this session goes on."""
+        """Return whether the session takes over the replica's offset, as the previous session has ended or is
+        silent."""
 
     def __hash__(self) -> int: ...
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch that follows, as clients count it."""
+    """Return the next epoch, as clients count it."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _LAST_EPOCH else epoch + 1
 
 
 class SessionPartition(Operation):
-    """One partition of a session: what was asked of it, and what was told of it last."""
+    """One partition of a session: its last request and response (Kafka ``CachedPartition``)."""
 
     __slots__ = (
         "asked", "high_watermark", "is_held_back", "log_start_offset", "name", "session", "topic", "watched",
@@ -97,25 +97,25 @@ class SessionPartition(Operation):
         self.topic = topic
         self.asked = asked
         self.name: str | None = None
-        """of a topic that is asked for by id, once the id was known"""
+        """of a topic requested by id, once it is known"""
         self.high_watermark = -1
         self.log_start_offset = -1
         self.is_held_back = False
-        """a quota keeps it from being sent: more bytes are no reason to look again"""
+        """a quota keeps it from being sent: more bytes do not wake the fetch"""
         self.watched: Watched | None = None
 
     def happened(self, key: Hashable, amount: int) -> bool:
-        """The partition has more bytes, or changed. One word is enough, unless somebody counts bytes."""
+        """Mark the partition dirty. One event suffices, unless a waiting fetch counts bytes."""
         session = self.session
         session.dirty[self] = None
         session.purgatory.happened(session, 0 if self.is_held_back and amount < ENOUGH else amount)
         return not session.purgatory.is_watched(session)
 
     def completed(self, *, expired: bool) -> None:
-        """It is dirty, and watched again when it was looked at."""
+        """Do nothing: the partition is dirty, and watched again after it is read."""
 
     def watch(self, partition: Watched) -> None:
-        """Have `partition` tell of changes, whatever was watched before."""
+        """Watch `partition`, instead of the one watched before."""
         if self.is_waiting:
             if self.watched is partition:
                 return
@@ -126,7 +126,7 @@ class SessionPartition(Operation):
 
     @property
     def may_have_changed(self) -> bool:
-        """Whether a partition of which nothing was said has to be looked at all the same."""
+        """The partition has to be read although no change was signalled."""
         watched, session = self.watched, self.session
         if watched is None or watched.is_offline or watched.start_offset != self.log_start_offset:
             return True
@@ -134,7 +134,7 @@ class SessionPartition(Operation):
 
 
 class Look(NamedTuple):
-    """What a fetch found at one partition of its session; `partition` is None where there was an error."""
+    """Result of reading one partition of a session; `partition` is None after an error."""
 
     of: SessionPartition
     partition: Watched | None
@@ -142,8 +142,7 @@ class Look(NamedTuple):
 
     @property
     def is_caught_up(self) -> bool:
-        """Nothing can be read from where the client is: for replicas the log has an end, for consumers the
-        high watermark is one."""
+        """The client is at the end: of the log for a replica, at the high watermark for a consumer."""
         if self.partition is None or self.result.records or self.result.diverging_epoch is not None:
             return False
         is_replica = self.of.session.replica is not None
@@ -152,7 +151,7 @@ class Look(NamedTuple):
 
     @property
     def says_something(self) -> bool:
-        """Whether the client has to be told (Kafka ``CachedPartition.maybeUpdateResponseData``)."""
+        """The client needs this response (Kafka ``CachedPartition.maybeUpdateResponseData``)."""
         of, result = self.of, self.result
         return (
             bool(result.records)
@@ -165,7 +164,7 @@ class Look(NamedTuple):
 
 
 class FetchSession:
-    """One client's partitions. Is a key of the purgatory: its fetch waits for events on it."""
+    """Partitions of one client. A key of the purgatory: its waiting fetch gets events on it."""
 
     __slots__ = (
         "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "forgets", "id", "last_used_ms",
@@ -190,13 +189,13 @@ class FetchSession:
         self.evictable_by = Evictor.NOBODY
         self.replica_id = self.replica_epoch = -1
         self.replica: ReplicaSession | None = None
-        """of a replica's session: its fetches confirm the offsets that it has said"""
+        """of a replica's session: its fetches confirm the offsets that it has reported"""
         self.forgets: Callable[[SessionPartition], None] | None = None
-        """told of each partition that is in the session no more"""
+        """called with each partition that leaves the session"""
         self._patrol: Iterator[SessionPartition] = iter(())
 
     def add(self, topic: TopicKey, asked: FetchPartition) -> SessionPartition:
-        """Remember a partition, or how it is asked for now; it has to be looked at."""
+        """Add a partition, or update its request, and mark it dirty."""
         one = self.partitions.get((topic, asked.partition))
         if one is None:
             one = self.partitions[topic, asked.partition] = SessionPartition(self, topic, asked)
@@ -204,7 +203,7 @@ class FetchSession:
             before, one.asked = one.asked, asked
             epochs = before.current_leader_epoch, asked.current_leader_epoch
             if epochs[0] != epochs[1] or asked.fetch_offset < before.fetch_offset:
-                # A follower drops what no longer fits its log, and the high watermark with it.
+                # A follower discards a response that does not match its log, with its high watermark.
                 one.high_watermark = one.log_start_offset = -1
         self.dirty[one] = None
         return one
@@ -214,7 +213,7 @@ class FetchSession:
         topics: Sequence[tuple[TopicKey, Sequence[FetchPartition]]],
         forgotten: Sequence[tuple[TopicKey, Sequence[int]]],
     ) -> None:
-        """Take over what a request changes."""
+        """Apply the changes of a request."""
         for topic, partitions in topics:
             for asked in partitions:
                 self.add(topic, asked)
@@ -228,8 +227,8 @@ class FetchSession:
                         self.forgets(known)
 
     def fetched(self, broker_epoch: int, now_ms: int) -> None:
-        """The replica of the session fetches. Where its broker was registered anew since it did so last, all
-        that it has said counts for that registration when it was looked at again."""
+        """Note a fetch of the session's replica. If its broker has registered again since the last, all
+        partitions are marked dirty, so that their offsets count for the new registration."""
         assert self.replica is not None
         self.replica.last_fetch_ms = now_ms
         if broker_epoch != self.replica_epoch:
@@ -237,7 +236,7 @@ class FetchSession:
             self.dirty.update(dict.fromkeys(self.partitions.values()))
 
     def patrol(self) -> None:
-        """Mark what has changed without a word among the next few partitions."""
+        """Mark those of the next few partitions that have changed without a signal."""
         for _ in range(min(PATROLLED, len(self.partitions))):
             one = next(self._patrol, None)
             if one is None:
@@ -251,24 +250,24 @@ class FetchSession:
                 self.dirty[one] = None
 
     def looked_at(self, look: Look) -> None:
-        """Nothing need be said of the partition: from now on it is watched."""
+        """Watch a partition that needs no response."""
         if look.partition is not None and look.is_caught_up and not look.says_something:
             look.of.watch(look.partition)
             self.dirty.pop(look.of, None)
 
     def watch_for(self, looks: Iterable[Look]) -> None:
-        """A fetch begins to wait: what it looked at tells of bytes, too, as those do that are not dirty."""
+        """Watch the dirty partitions that a fetch has read, as it begins to wait: they count bytes, too."""
         for look in looks:
             if look.partition is not None and look.of in self.dirty:
                 look.of.watch(look.partition)
 
     def tell(self, look: Look) -> None:
-        """The client is being told what was found: remember that, and whether there is more to say."""
+        """Note a partition's response as it is sent, and watch the partition if there is no more to send."""
         of, result, partition = look.of, look.result, look.partition
         if of not in self.dirty:
             return  # forgotten meanwhile
         if partition is None:
-            # So that it is sent again when the error has gone.
+            # Send it again after the error has gone.
             of.high_watermark, of.log_start_offset = -1, result.log_start_offset
             return
         of.high_watermark, of.log_start_offset = result.high_watermark, result.log_start_offset
@@ -280,7 +279,7 @@ class FetchSession:
             del self.dirty[of]
 
     def close(self) -> None:
-        """Nothing is watched any more; who waits looks again."""
+        """Stop watching, and wake a waiting fetch."""
         for one in self.partitions.values():
             self.purgatory.forget(one)
             if self.forgets is not None:
@@ -289,7 +288,7 @@ class FetchSession:
 
 
 _Worth = tuple[bool, int, int]
-"""(privileged, partitions, id): the least valuable session first."""
+"""(privileged, partitions, id): sorted by value, the least first"""
 
 
 class FetchSessions:
@@ -302,13 +301,13 @@ class FetchSessions:
         most_partitions: int,
         draw: Callable[[int, int], int],
     ) -> None:
-        """`draw(a, b)` is a random number from `a` to `b`, both included."""
+        """`draw(a, b)` returns a random number from `a` to `b`, both included."""
         self._purgatory = purgatory
         self._most_sessions = most_sessions
         self._most_partitions = most_partitions
         self._draw = draw
         self._sessions: dict[int, FetchSession] = {}
-        """the one that was used longest ago first"""
+        """least recently used first"""
         self._evictable_by_all: list[_Worth] = []
         self._evictable_by_privileged: list[_Worth] = []
         self.partition_count = 0
@@ -318,9 +317,8 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, now_ms: int, *, privileged: bool, uses_topic_ids: bool, size: int) -> FetchSession | None:
-        """A new session with room for `size` partitions, which the caller adds, and then calls `used`; None
-        where there is no room for it: the client goes on with full fetches.
-        """
+        """Open a session with room for `size` partitions, which the caller adds before it calls `used`.
+        Returns None if there is no room: the client continues with full fetches."""
         if self._most_sessions <= 0 or size > self._most_partitions:
             return None
         while (
@@ -345,10 +343,10 @@ class FetchSessions:
         topics: Sequence[tuple[TopicKey, Sequence[FetchPartition]]],
         forgotten: Sequence[tuple[TopicKey, Sequence[int]]],
     ) -> FetchSession | None:
-        """The session of an incremental fetch, as the request changes it; None when it has ended by that, as
-        nothing is left in it.
+        """Return the session of an incremental fetch, after the request's changes; None if that has ended it,
+        as it has no partitions left.
 
-        `RequestError` FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+        Raises `RequestError` FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
         FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._sessions.get(number)
@@ -370,7 +368,7 @@ class FetchSessions:
         return session
 
     def used(self, session: FetchSession, now_ms: int) -> None:
-        """The session was used just now, and may have another size."""
+        """Note that the session is used, and its present size."""
         if self._sessions.pop(session.id, None) is not session:
             return
         self._sessions[session.id] = session
@@ -384,7 +382,7 @@ class FetchSessions:
             self._rank(session, size, evictable_by)
 
     def close(self, number: int) -> bool:
-        """End a session; False where there is none of that number."""
+        """End a session; returns False if there is none of that number."""
         session = self._sessions.pop(number, None)
         if session is None:
             return False
@@ -393,7 +391,7 @@ class FetchSessions:
         return True
 
     def _evict(self, now_ms: int, newcomer: _Worth) -> bool:
-        """End one session for a new one: a stale one, else one that is worth less."""
+        """End one session for a new one: an idle one, else one of less value."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
@@ -409,7 +407,7 @@ class FetchSessions:
         return self.close(victim)
 
     def _rank(self, session: FetchSession, size: int, evictable_by: Evictor) -> None:
-        """Count the partitions of a session, and note for whom it may have to go."""
+        """Count a session's partitions, and note by whom it may be evicted."""
         for keys in self._ranks(session.evictable_by):
             del keys[bisect.bisect_left(keys, (session.privileged, session.size, session.id))]
         self.partition_count += size - session.size
@@ -437,5 +435,5 @@ class FetchSessions:
 
 
 def can_be_remembered(topics: Iterable[tuple[TopicKey, object]]) -> bool:
-    """Whether all of these can be names or ids of topics."""
+    """Return whether all of these can be topic names or ids."""
     return all(isinstance(topic, UUID) or len(topic) <= MOST_NAME_LENGTH for topic, _ in topics)

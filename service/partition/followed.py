@@ -1,10 +1,10 @@
-"""A partition that follows: its log as the fetcher sees it, and what the fetcher does to it.
+"""Log of a follower: what the fetcher reads of a partition and changes in it.
 
-Before a log is cut, the checkpoint of its directory must say no more than what is left of it: a start that
-finds less than was durable takes the log for damaged. Mostly it says less already, as recovery points follow
-the high watermark far behind; else the cut waits for the checkpoint, and may not be wanted any more then. So
-it may not after producers were found out, as they were there: that takes a walk through up to a segment, on
-another thread. Owned by the event loop.
+Before a truncation the directory's checkpoint must not exceed what is left: at start, a log shorter than what
+was durable looks damaged. Mostly the checkpoint is lower already, as recovery points follow the high
+watermark far behind; otherwise the truncation waits for the checkpoint, and may no longer be wanted then. The
+same holds after the producers at the new end were computed on a thread, which reads up to a segment. Owned by
+the event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Following(Protocol):
-    """What of a `Partition` is needed here."""
+    """Interface of `Partition` to this module."""
 
     high_watermark: int
 
@@ -29,11 +29,11 @@ class Following(Protocol):
     def log(self) -> LocalLog: ...
 
     def follower_mark(self, high_watermark: int) -> None:
-        """It is this from now on, never above the log's end."""
+        """Set the high watermark, at most to the log's end."""
 
 
 class Logs(Protocol):
-    """`LogManager`."""
+    """Interface of `LogManager` to this module."""
 
     def lower_recovery_point(self, log: LocalLog, offset: int) -> AbstractAsyncContextManager[bool]: ...
     def on_thread(self, job: Callable[..., T], *args: object) -> Awaitable[T]: ...
@@ -43,7 +43,7 @@ class Logs(Protocol):
 
 
 class FollowedLog:
-    """`replication.fetcher.Replica` over a partition of this node."""
+    """A `replication.fetcher.FollowerReplica` over a partition of this node."""
 
     __slots__ = ("_log", "_logs", "_partition")
 
@@ -74,11 +74,11 @@ class FollowedLog:
 
     @property
     def may_lack(self) -> bool:
-        """Whoever leads may have compacted the topic once, whatever its policy is now."""
+        """True: some leader may have compacted the topic, whatever its policy is now."""
         return True
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Also where its files failed: what is then done to it finds that out."""
+        """Return the end of the epoch, even if the log's files have failed: changes of it detect that."""
         return self._log.epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
     def append(self, data: memoryview, run: BatchScan) -> None:
@@ -92,8 +92,8 @@ class FollowedLog:
         return self._log.flush_due
 
     async def flush(self) -> None:
-        """The next fetch tells the leader that we have it: by then it is on the device, as on the leader's
-        own before it is acknowledged."""
+        """Sync appended records before the next fetch reports them to the leader, as a leader syncs its own
+        before it acknowledges them."""
         if self.needs_flush:
             await self._logs.flush(self._log)
 
@@ -104,7 +104,7 @@ class FollowedLog:
                 return False
             producers = None
             if least < log.log_end_offset and len(log.producers):
-                with suppress(StorageError, CorruptionError):  # found out in the cut, or by it
+                with suppress(StorageError, CorruptionError):  # the truncation detects the failure
                     producers = await self._logs.on_thread(log.truncation.producers_at, least)
                 if not is_wanted():
                     return False
@@ -112,7 +112,7 @@ class FollowedLog:
             end = log.truncation.truncate_to(offset, producers)
         self._partition.follower_mark(min(self._partition.high_watermark, end))
         if end < before:
-            await self._logs.flush(log)  # before another segment begins where this one ends now
+            await self._logs.flush(log)  # before the next segment begins at this end
         return True
 
     async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""What produce, fetch and the other handlers count: plain integers, read by whoever scrapes. [P]"""
+"""Counters of produce, fetch and other handlers: plain integers that scrapers read. [P]"""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from service.base.metrics import Histogram
 
 @dataclass(slots=True, eq=False)
 class ServingMetrics:
-    """All partitions of a node together. Owned by the event loop."""
+    """Counters of all partitions of a node. Owned by the event loop."""
 
     appended_batches: int = 0
     appended_records: int = 0
     appended_bytes: int = 0
     hot_reads: int = 0
-    """partitions of fetches that were answered with bytes of the local tier"""
+    """partitions of fetches answered from the local tier"""
     hot_bytes: int = 0
     cold_reads: int = 0
-    """the same of the bucket"""
+    """partitions of fetches answered from the bucket"""
     cold_bytes: int = 0
     replica_bytes: int = 0
-    """that other replicas got"""
+    """bytes sent to other replicas"""
     waiting: int = 0
     """fetches that wait now"""
     wait: Histogram = field(default_factory=Histogram)
-    """how long fetches waited for records to be produced, in seconds"""
+    """how long fetches waited for produced records, in seconds"""
     cold_wait: Histogram = field(default_factory=Histogram)
     """how long fetches waited for object storage, in seconds"""
     seek_wait: Histogram = field(default_factory=Histogram)
-    """how long fetches waited for a disk's device to know where an offset is, in seconds"""
+    """how long fetches waited for a disk to find an offset, in seconds"""
     errors: dict[tuple[str, ErrorCode], int] = field(default_factory=dict)
-    """answers with an error, by API and code; a request may have one for each partition"""
+    """errors in responses, by API and code; a request may have one per partition"""
 
     def error(self, api: str, code: ErrorCode, count: int = 1) -> None:
-        """`count` answers with an error."""
+        """Count errors in responses."""
         self.errors[api, code] = self.errors.get((api, code), 0) + count

@@ -1,10 +1,11 @@
 """One replica: its log, its leadership, its high watermark; a key of the purgatory in which fetches wait.
 
-While this node leads and there are other replicas, `leading` says what is committed; a leader alone commits
-what it appends, and its high watermark is the log's end. On a follower it is what the leader told. In any
-case it is kept as a value of its own, as every reader asks for it. Owned by the event loop.
+While this node leads and there are other replicas, `leading` decides what is committed. A leader without
+followers commits what it appends: its high watermark is the log's end. A follower has the high watermark that
+its leader sent. It is kept as a value of its own, as every reader needs it. Owned by the event loop.
 
-Two keys of the purgatory: the partition itself is told what consumers may see; `growth` what replicas may.
+There are two keys of the purgatory: the partition, for what consumers may see; `growth`, for what replicas
+may.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HIGH_WATERMARK: Final = -1
-"""The offset in a DeleteRecords that stands for the high watermark."""
+"""Offset in a DeleteRecords that stands for the high watermark."""
 _SOME_BYTES: Final = 1 << 40
-"""More than any fetch waits for: whoever waits looks how many there are."""
+"""More than any fetch waits for: a woken fetch reads how many there are."""
 _MOST_UNSEEN: Final = 256
-"""Appends that are told apart while they wait for the high watermark."""
+"""Appends that are tracked separately while they wait for the high watermark."""
 
 
 class Partition:
-    """One partition's replica on this node; clients are served while it leads."""
+    """Replica of one partition on this node; it serves clients while it leads."""
 
     def __init__(
         self,
@@ -61,39 +62,39 @@ class Partition:
         is_leader: bool = True,
         high_watermark: int | None = None,
     ) -> None:
-        """`high_watermark`: what is known to be committed; None where there is no other replica."""
+        """`high_watermark`: what is known to be committed; None if there is no other replica."""
         self.tip = tip
         self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
         self.leading: LeaderState | None = None
-        """what followers have; None while this node does not lead, or has the only replica"""
+        """state of the followers; None while this node does not lead, or has the only replica"""
         self.growth = object()
-        """a key of the purgatory: bytes were appended, committed or not"""
+        """key of the purgatory for appended bytes, committed or not"""
         self.is_leader = is_leader
-        """whether this node leads it, as the committed metadata says; nobody is served while it does not"""
+        """this node leads it, as the committed metadata says; otherwise it serves no clients"""
         self._leader_epoch = leader_epoch
         if is_leader:
             self.leader_epoch = leader_epoch  # noted in the log at once
         self.isr_size = isr_size
         self.replica_count = isr_size
-        """these two count while `leading` is None"""
+        """used with `isr_size` while `leading` is None"""
         self.on_proposal: Callable[[TopicIdPartition], None] | None = None
         """called when `leading` has a new proposal"""
         self.lows: object | None = None
-        """a key of the purgatory, once somebody has waited for `low_watermark` to rise"""
+        """key of the purgatory for rises of `low_watermark`, once a request has waited for one"""
         self.marks: dict[Partition, None] | None = None
-        """where it is noted that the high watermark has moved"""
+        """set of partitions whose high watermark has moved"""
         self._refused = Refused(local)
         self._unseen: list[tuple[int, int]] = []
-        """appends that are not committed: base offset and bytes, the last maybe of several"""
+        """uncommitted appends: base offset and bytes; the last may cover several"""
         self._clock = local.state.world.clock
         self._is_shared = high_watermark is not None
-        """whether others have replicas, too: what is known to be committed may be read from any of them"""
+        """other replicas exist, so what is known to be committed may be read from any of them"""
         self.high_watermark = local.log_end_offset
         if high_watermark is not None:
             self.high_watermark = self._within(high_watermark)
         self.published_offset = 0
-        """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
+        """End of what HEAD in the bucket names: local bytes below it may be deleted."""
         self._held: str | None = None
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
@@ -101,10 +102,10 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of whoever leads. Set on our election: the log notes where it begins before anybody is
-        told of it, so that its end can be told later, records or none (KIP-101).
+        """Epoch of the present leader. On our election the log notes its start before any client learns of
+        it, so that its end can be reported later, with or without records (KIP-101).
 
-        A log that cannot note it now tries again before it tells of epochs or takes a batch.
+        A log that fails to note it retries before it reports epochs or takes a batch.
         """
         return self._leader_epoch
 
@@ -113,15 +114,15 @@ class Partition:
         try:
             self.log.appender.note_leader_epoch(leader_epoch)
         except StorageError as e:
-            _log.warning("leader epoch %d of %s is not noted yet: %s", leader_epoch, self.tip, e)
+            _log.warning("noting leader epoch %d of %s failed, retrying later: %s", leader_epoch, self.tip, e)
         self._leader_epoch = leader_epoch
         self._changed()
 
     def lead(self, leader_epoch: int, leading: LeaderState | None) -> None:
-        """This node leads in this epoch, others have replicas if there is `leading`.
+        """Lead in this epoch; `leading` if there are other replicas.
 
-        The caller has had the log note the epoch before `leading` was made. One whose `image` says the new
-        epoch stays, and who waits for it waits on.
+        The caller had the log note the epoch before it made `leading`. A `leading` that has applied the new
+        epoch's image stays, and its waiting requests continue.
         """
         if leader_epoch != self._leader_epoch or not self.is_leader:
             self._purgatory.happened(self.growth)
@@ -144,7 +145,7 @@ class Partition:
             self._dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
 
     def follow(self, leader_epoch: int) -> None:
-        """Another node leads from this epoch on, or nobody does: who waits here must look again."""
+        """Follow from this epoch on, with or without a known leader; waiting requests are answered."""
         if not self.is_leader and leader_epoch == self._leader_epoch:
             return
         self._leader_epoch = leader_epoch
@@ -153,7 +154,7 @@ class Partition:
 
     def _step_down(self, error: ErrorCode) -> None:
         leading, self.leading = self.leading, None
-        self._mark_listener = None  # the next leader commits other records where ours were written
+        self._mark_listener = None  # the next leader may commit other records at the same offsets
         self._unseen.clear()
         if leading is not None:
             self._dismiss(leading, error)
@@ -170,7 +171,7 @@ class Partition:
             _tell(waiter, error)
 
     def happened(self, what: int) -> None:
-        """What a method of `leading` returned: whoever calls one says so here."""
+        """Apply the flags that a method of `leading` returned; each caller of one passes them here."""
         leading = self.leading
         if leading is None:
             return
@@ -183,25 +184,26 @@ class Partition:
             self.on_proposal(self.tip)
 
     def look(self) -> None:
-        """Brokers that have replicas are others than they were: fenced, say, or registered anew."""
+        """Re-evaluate after other brokers of the partition changed: were fenced, for example, or registered
+        again."""
         if self.leading is not None:
             self.happened(self.leading.reevaluate(self._clock.monotonic_ms()))
             self._tell_of_lows()
 
     @property
     def low_watermark(self) -> int:
-        """Where all live replicas begin at the latest."""
+        """Least start offset of the live replicas."""
         return self.start_offset if self.leading is None else self.leading.low_watermark()
 
     def watch_lows(self) -> object:
-        """The key of the purgatory to which a rise of `low_watermark` happens."""
+        """Return the key of the purgatory for rises of `low_watermark`."""
         if self.lows is None:
             self.lows = object()
         return self.lows
 
     def _take_mark(self, high_watermark: int) -> None:
-        """What is below `high_watermark` is committed: consumers see it, and followers hear of it with what
-        they are answered next."""
+        """Set the high watermark: consumers see records below it, and followers get it with their next
+        response."""
         if high_watermark == self.high_watermark:
             return
         self.high_watermark = high_watermark
@@ -220,7 +222,7 @@ class Partition:
             self._mark_listener(high_watermark)
 
     def follower_mark(self, high_watermark: int) -> None:
-        """The leader's high watermark, as it told this follower; here it is never above the log's end."""
+        """Set a follower's high watermark to its leader's, at most to the log's end."""
         if not self.is_leader:
             self._is_shared = True
             self._take_mark(self._within(high_watermark))
@@ -229,11 +231,11 @@ class Partition:
         return min(max(offset, self.unified.start_offset), self.unified.end_offset)
 
     def check_leads(self) -> None:
-        """`RequestError` NOT_LEADER_OR_FOLLOWER while this node does not lead the partition."""
+        """Raise `RequestError` NOT_LEADER_OR_FOLLOWER if this node does not lead the partition."""
         if not self.is_leader:
             raise RequestError(
                 ErrorCode.not_leader_or_follower,
-                f"{self.tip} is not led here in epoch {self._leader_epoch}",
+                f"this node does not lead {self.tip} in epoch {self._leader_epoch}",
             )
 
     @property
@@ -243,17 +245,17 @@ class Partition:
 
     @property
     def is_offline(self) -> bool:
-        """The log's files cannot be relied on any more."""
+        """The log's files cannot be trusted any more."""
         return self.unified.local.failure is not None
 
     @property
     def log(self) -> LocalLog:
-        """The local tier, for those that work on segments (offload, retention)."""
+        """Local tier, for work on segments (offload, retention)."""
         return self.unified.local
 
     @property
     def begins_files(self) -> bool:
-        """Whether the next append is the first of its leader epoch: it writes files beside the log."""
+        """The next append is the first of its leader epoch: it writes files beside the log."""
         return self._leader_epoch != self.unified.local.state.epochs.latest
 
     @property
@@ -262,11 +264,11 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """No transactions are open here, so every offset below the high watermark is stable."""
+        """The high watermark: there are no open transactions here, so every offset below it is stable."""
         return self.high_watermark
 
     def configure(self, config: LogConfig) -> None:
-        """Take over new topic settings; they hold from the next append on."""
+        """Apply new topic settings, from the next append on."""
         self.unified.local.config = config
         if self.leading is not None:
             self.happened(self.leading.configure(config.min_insync_replicas, self._clock.monotonic_ms()))
@@ -274,27 +276,26 @@ class Partition:
         if config.gives_up_archive:
             self._give_up_archive()
         if not config.remote_storage_enable and self.unified.remote is None:
-            self._held = None  # nothing was copied, and nobody compares any more
+            self._held = None  # nothing was copied, and HEAD is not compared any more
         self._changed()
 
     def _give_up_archive(self) -> None:
-        """Tiering was switched off: the log begins with what is here, and nothing of that is let go because
-        it lies in the bucket (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
+        """Start the log at its local start, as tiering was switched off, and keep local bytes that the bucket
+        has (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
         self.published_offset = 0
         try:
             self.log.deletion.move_log_start(self.log.local_log_start_offset)
         except StorageError as e:
-            _log.warning("%s still begins in its archive, which is given up: %s", self.tip, e)
+            _log.warning("moving the start of %s out of its abandoned archive failed: %s", self.tip, e)
 
     def hold_appends(self, reason: str) -> None:
-        """Take no appends until `head_judged` lets them in: their offsets may lie in the bucket already."""
+        """Reject appends until `head_judged` allows them: the bucket may have their offsets already."""
         self._held = reason
 
     def head_judged(self, problem: str | None) -> None:
-        """HEAD was compared with our metadata: None when they agree, otherwise why they do not.
+        """Apply the comparison of HEAD with our metadata: None if they agree, otherwise the difference.
 
-        Where they do not, no more local bytes go because they lie in the bucket, and appends that are held
-        are held on.
+        If they differ, no local bytes are deleted because the bucket has them, and held appends stay held.
         """
         if problem is None:
             self._held = None
@@ -304,20 +305,20 @@ class Partition:
             self._held = problem
 
     def remote_committed(self, entry: CatalogEntry) -> None:
-        """`entry` is committed and HEAD names its manifest; offload says so after each commit and after a
-        restart.
-        """
+        """Apply a committed `entry` that HEAD names; offload calls this after each commit and after a
+        restart."""
         self.unified.remote_committed(entry)
         self.published_offset = 0 if self.config.gives_up_archive else entry.end_offset
         self._changed()
 
     def delete_records(self, offset: int) -> int:
-        """Have the log begin at `offset` at the earliest (`HIGH_WATERMARK`: there); where it begins now.
+        """Move the log's start to `offset` (`HIGH_WATERMARK`: to that) unless it is higher; returns the
+        start.
 
-        Nothing is durable by this, and segments go with `SegmentDeletion.delete_below_start`. `RequestError`
-        NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION where records are compacted and never deleted,
-        OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR while it is not known what of the
-        log the bucket holds (Kafka `Partition.deleteRecordsOnLeader`).
+        """Seal the active segment, so that it may be copied, if it has `least_bytes`; returns whether it was
+        sealed."""
+        size = self.log.state.segments.active.size
+        return self.is_copied and size >= least_bytes and self.log.appender.roll()
         """
         self.log.check()
         self.check_leads()
@@ -333,7 +334,7 @@ class Partition:
                 ErrorCode.offset_out_of_range,
                 f"{wanted} is not an offset up to {self.high_watermark}, the high watermark of {self.tip}",
             )
-        self._check_held("loses no records")
+        self._check_held("does not delete records")
         if wanted > self.start_offset:
             self.log.deletion.move_log_start(wanted)
             self._changed()
@@ -363,8 +364,8 @@ class Partition:
 
     @property
     def _is_safe_below(self) -> int:
-        """The bucket has what is below, so it may go from here. That HEAD names it is the leader's duty; to a
-        follower what is committed says enough."""
+        """Offset below which local bytes may be deleted, as the bucket has them. The leader ensures that HEAD
+        names them; for a follower the committed entry suffices."""
         if self.is_leader or not self._is_shared or self.config.gives_up_archive:
             return self.published_offset
         remote = self.unified.remote
@@ -372,13 +373,12 @@ class Partition:
 
     @property
     def is_copied(self) -> bool:
-        """Whether sealed segments go to the bucket, and from here once they are there."""
+        """Sealed segments are copied to the bucket, and deleted here once they are there."""
         return limits_of(self.config).remote
 
     def let_go_early(self) -> int:
-        """Let go of the oldest local segment, if the bucket has it: committed, and named by HEAD. Its bytes,
-        0 where there is none. What local retention says does not count; files go at once.
-        """
+        """Delete the oldest local segment if the bucket has it: committed, and named by HEAD. Returns its
+        bytes, 0 if there is none. Ignores local retention; files are deleted at once."""
         segments = self.log.state.segments
         if len(segments) < 2 or not self.is_copied:
             return 0
@@ -397,16 +397,15 @@ class Partition:
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends, committed or not: what replicas can read."""
+        """End of the log, committed or not: what replicas can read."""
         return self.unified.end_offset
 
     def check_epoch(self, current_leader_epoch: int, *, needs_leader: bool = True) -> None:
-        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead; or follow,
-        where any replica will do.
+        """Compare the client's leader epoch with ours (KIP-320); check that we lead, or follow if any replica
+        will do.
 
-        `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
-        us, NOT_LEADER_OR_FOLLOWER when neither, and others lead; `StorageError` where the replica is offline,
-        which answers nothing at all.
+        Raises `RequestError` FENCED_LEADER_EPOCH if the client's is older, UNKNOWN_LEADER_EPOCH if it is
+        newer, NOT_LEADER_OR_FOLLOWER if neither and another leads; `StorageError` if the replica is offline.
         """
         self.log.check()
         epoch = self._leader_epoch
@@ -419,13 +418,13 @@ class Partition:
         raise RequestError(code, f"leader epoch of {self.tip} is {epoch}, not {current_leader_epoch}")
 
     def check_replicas(self, records: Buffer | None = None) -> None:
-        """Whether a batch with acks=all may be appended, asked before the batch is looked at, as in Kafka.
+        """Check that a batch with acks=all may be appended; called before the batch is parsed, as in Kafka.
 
-        `records`: of a producer. One that repeats what is in the log may, and one that follows what was
-        refused may not (`Refused`).
+        `records`: of a producer. A duplicate of a batch in the log is allowed, and a batch after a rejected
+        one is not (`Refused`).
 
-        `RequestError` NOT_ENOUGH_REPLICAS when fewer replicas are in sync than ``min.insync.replicas``, which
-        counts as the number of replicas where it is greater (Kafka `Partition.effectiveMinIsr`).
+        Raises `RequestError` NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas``,
+        or than there are replicas if that is less (Kafka `Partition.effectiveMinIsr`).
         """
         leading = self.leading
         if leading is None:
@@ -440,20 +439,20 @@ class Partition:
         if records is not None:
             is_admitted = self._refused.admits(records, are_enough=are_enough)
         if not is_admitted:
-            before = ", and a batch before this one was refused" if are_enough else ""
+            before = ", and an earlier batch was rejected" if are_enough else ""
             raise RequestError(
                 ErrorCode.not_enough_replicas,
                 f"{in_sync} in-sync replicas of {self.tip}, there must be {least}{before}",
             )
 
     def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
-        """Append one validated batch as leader and let waiting fetches know.
+        """Append one validated batch as leader and wake waiting fetches.
 
-        `RequestError` KAFKA_STORAGE_ERROR while appends are held, and whatever the log's own checks raise
-        (sequence numbers); nothing is written then.
+        Raises, with nothing written, `RequestError` KAFKA_STORAGE_ERROR while appends are held, and the
+        errors of the log's own checks (sequence numbers).
         """
         if self._held is not None:
-            self._check_held("takes no records")
+            self._check_held("does not take records")
         info = self.unified.append(batch, self._leader_epoch, now_ms)
         if not info.duplicate:
             if self.leading is not None:
@@ -476,10 +475,10 @@ class Partition:
         self.happened(what)
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
-        """Append a batch that this node has built itself, as a coordinator does; returns its base offset.
+        """Append a batch that this node built itself, as a coordinator does; returns its base offset.
 
-        `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than `leader_epoch`,
-        NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and whatever `append` raises; nothing is written then.
+        Raises, with nothing written, `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than
+        `leader_epoch`, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and the errors of `append`.
         """
         self.log.check()
         self.check_leads()
@@ -501,15 +500,14 @@ class Partition:
         return self.append(validated, now_ms).first_offset
 
     def listen(self, listener: Callable[[int], None] | None) -> None:
-        """Tell `listener` of each new high watermark while this node leads, and whoever was told before no
-        more.
-
-        It is called within the append that moves the mark: it takes note, and acts in a later turn.
-        """
+        """Call `listener` with each new high watermark while this node leads, instead of the previous
+        listener. It is called within the append that moves the high watermark: it takes note and acts in a
+        later turn."""
         self._mark_listener = listener
 
     def read_to_end(self, offset: int, max_bytes: int) -> LogRead:
-        """As `read`, of all that is in the log, committed or not: for who makes its state of it."""
+        """Read committed and uncommitted records, for a coordinator that loads its state; see
+        `UnifiedLog.read`."""
         return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=True)
 
     def _check_held(self, what: str) -> None:
@@ -517,24 +515,24 @@ class Partition:
             raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} {what}: {self._held}")
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool, cold_bytes: int = sys.maxsize) -> LogRead:
-        """Records that a consumer may see from `offset` on; see `UnifiedLog.read`."""
+        """Read records that a consumer may see, from `offset` on; see `UnifiedLog.read`."""
         return self.unified.read(
             offset, max_bytes, self.high_watermark, min_one=min_one, cold_bytes=cold_bytes
         )
 
     def read_as_replica(self, offset: int, max_bytes: int, *, min_one: bool) -> LogRead:
-        """Records that another replica gets: up to the log's end, and no bytes of the bucket's."""
+        """Read records for another replica: up to the log's end, and nothing from the bucket."""
         return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=min_one, cold_bytes=0)
 
     def judge_replica(
         self, asked: ReplicaFetch, session: ReplicaSession | None, *, is_first: bool, is_named: bool = True
     ) -> tuple[int, int] | None:
-        """Take note of what a replica's fetch says, unless it `is_first` no more: it has waited. Where it is
-        not named by the fetch, this is what its session said before.
+        """Check a replica's fetch, and note its offset if it `is_first`: not a fetch that has waited.
+        `is_named`: the fetch names the partition, otherwise this is the session's last request.
 
-        The epoch and end offset by which its log differs from ours; None where it may have what follows on
-        its offset. `RequestError` in Kafka's order (`replication/replica_fetch.py`), `StorageError` where
-        this replica is offline. `session` confirms the offset from now on, or nothing where it may not.
+        Returns the epoch and end offset at which its log diverges from ours; None if it may have the records
+        at its offset. Raises `RequestError` in Kafka's order (`replication/replica_fetch.py`), `StorageError`
+        if this replica is offline. `session` confirms the offset from now on, unless the fetch is rejected.
         """
         self.log.check()
         leading = self.leading
@@ -543,7 +541,7 @@ class Partition:
             is_current = asked.leader_epoch == self._leader_epoch
             raise RequestError(
                 ErrorCode.unknown_leader_epoch if is_current else ErrorCode.not_leader_or_follower,
-                f"{asked.replica_id} is no replica of {self.tip}",
+                f"broker {asked.replica_id} has no replica of {self.tip}",
             )
         if is_first and leading.counts(asked, session, is_named=is_named):
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
@@ -559,16 +557,16 @@ class Partition:
         return verdict.diverging
 
     def forgotten_by(self, broker_id: int, session: ReplicaSession) -> None:
-        """A replica's session has ended, or names this partition no more."""
+        """Note that a replica's session has ended, or no longer names this partition."""
         if self.leading is not None:
             self.leading.detach(broker_id, session)
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """As `fetch_sessions.Watched` says."""
+        """Return whether `session` takes over the replica; see `fetch_sessions.Watched`."""
         return self.leading is not None and self.leading.is_left_to(broker_id, session)
 
     def candidates(self, offset: int) -> list[FollowerProgress]:
-        """In-sync followers that have `offset`, or the end of the log there; none while others lead."""
+        """Return the in-sync followers that have `offset`, or end there; none if this node does not lead."""
         leading = self.leading
         if leading is None:
             return []
@@ -580,8 +578,7 @@ class Partition:
         ]
 
     def close(self) -> None:
-        """This replica is no longer here: who waits must look again and find that out, and who has kept it
-        writes nothing any more."""
+        """Stop serving a removed replica: answer waiting requests, and note no more high watermarks."""
         self.marks = None
         self.is_leader = False
         self._step_down(
@@ -589,12 +586,12 @@ class Partition:
         )
 
     def _changed(self) -> None:
-        """What a fetch is answered may differ from now on, but there are no more bytes."""
+        """Notify fetches that responses may differ, without more bytes."""
         self._purgatory.happened(self, 0)
         if self.leading is not None:
             self._purgatory.happened(self.growth, 0)
 
 
 def _tell(waiter: Waiter, error: ErrorCode) -> None:
-    """Who waits with `LeaderState.wait` names itself as what is to be called with the outcome."""
+    """Call a waiter's key, which is the callback that was passed to `LeaderState.wait`."""
     cast("Callable[[ErrorCode], None]", waiter.key)(error)

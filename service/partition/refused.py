@@ -1,10 +1,10 @@
-"""What producers sent behind a batch that was refused for want of in-sync replicas. Owned by the event loop.
+"""Batches that producers sent after one rejected with NOT_ENOUGH_REPLICAS. Owned by the event loop.
 
-An idempotent producer has several requests under way. Where one is refused, and enough replicas are in sync
-when the next comes, Apache Kafka judges that by its sequence: OUT_OF_ORDER_SEQUENCE_NUMBER, upon which
-librdkafka takes a new epoch and writes again whatever it has no answer for, be it in the log or not. And of a
-producer that is new it takes the second batch for the first. So what follows is refused as the first one was,
-until that is sent again. And a batch that is in the log already is never refused: it waits to be committed.
+An idempotent producer has several requests in flight. If one is rejected, and enough replicas are in sync
+when the next arrives, Apache Kafka checks its sequence: OUT_OF_ORDER_SEQUENCE_NUMBER, upon which librdkafka
+takes a new epoch and sends all unacknowledged batches again, in the log or not. For a new producer, Kafka
+takes the second batch for the first. Here, later batches are rejected as the first one was, until that is
+sent again. A batch that is in the log already is never rejected: it waits to be committed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from service.hot.log import LocalLog
 from service.records.batch import BatchHeader, read_header
 
 MOST_PRODUCERS: Final = 64
-"""that are remembered of a partition: one that is not is told what Kafka tells it"""
+"""Most producers remembered per partition; others get Kafka's response."""
 
 
 class _First(NamedTuple):
-    """The first batch of a producer that was refused."""
+    """The first rejected batch of a producer."""
 
     epoch: int
     sequence: int
 
 
 class Refused:
+    """First rejected sequence of each producer of a partition."""
+
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._first: dict[int, _First] = {}
@@ -36,12 +38,12 @@ class Refused:
         return len(self._first)
 
     def forget(self) -> None:
-        """Another time of leading has begun: what was refused is sent to whoever leads."""
+        """Drop all, as a new leadership has begun: rejected batches are sent to the new leader."""
         self._first.clear()
 
     def admits(self, records: Buffer, *, are_enough: bool) -> bool:
-        """Whether a producer's batch may be appended, as far as that depends on replicas: `are_enough` of
-        them are in sync. Nothing of the batch is proved yet."""
+        """Return whether a producer's batch may be appended, as far as that depends on replicas: `are_enough`
+        of them are in sync. The batch is not validated yet."""
         try:
             header = read_header(records)
         except CorruptionError:
@@ -69,7 +71,7 @@ class Refused:
         return False
 
     def _is_missing(self, first: _First, header: BatchHeader) -> bool:
-        """Whether the producer, which may have begun anew, has not got beyond what was refused."""
+        """Return whether the log still lacks the rejected batch; not if the producer has a new epoch."""
         if first.epoch != header.producer_epoch:
             return False
         known = self._log.producers.get(header.producer_id)

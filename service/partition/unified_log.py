@@ -1,8 +1,8 @@
 """One log over two tiers.
 
-Which tier answers an offset is decided here and nowhere else: at or above the local start offset the segment
-file does, below it the bucket. The remote side is known by the catalog entry alone (manifest key, start and
-end offset): what the entry does not name is not part of the log, whatever lies in the bucket.
+Only this module decides which tier serves an offset: at or above the local start offset the segment file,
+below it the bucket. The catalog entry alone (manifest key, start and end offset) defines the remote part:
+objects that the entry does not name are not part of the log.
 
     log start                    local start            remote end            log end
         |---- remote only ------------|---- both tiers -----|---- local only -----|
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 
 class LogRead(NamedTuple):
-    """What a read found: bytes in hand (`parts`, `size` bytes of whole or cut batches), or a remote read to
-    wait for.
+    """Result of a read: bytes (`parts`, `size` bytes of whole or cut batches), or a remote read to wait for.
 
-    `hold` is what parts from the bucket keep in memory: it is released when they are out.
+    `hold` keeps parts from the bucket in memory; it is released when they have been sent.
     """
 
     parts: tuple[FileSlice | Buffer, ...]
@@ -51,7 +50,7 @@ NOT_FOUND: Final = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_LEADER_EPOCH)
 
 
 class UnifiedLog:
-    """The two tiers of one partition as one log. Owned by the event loop; nothing here blocks."""
+    """Both tiers of one partition as one log. Owned by the event loop; nothing here blocks."""
 
     def __init__(self, local: LocalLog, reader: RemoteReader | None) -> None:
         self.local = local
@@ -60,7 +59,7 @@ class UnifiedLog:
 
     @property
     def start_offset(self) -> int:
-        """First offset that a client can read, whichever tier holds it."""
+        """First offset that a client can read, in either tier."""
         return self.local.log_start_offset
 
     @property
@@ -73,15 +72,15 @@ class UnifiedLog:
 
     @property
     def highest_remote_offset(self) -> int:
-        """Last offset committed to the bucket; -1 where nothing is."""
+        """Last offset committed to the bucket; -1 if there is none."""
         return self.remote.end_offset - 1 if self.remote is not None else NO_OFFSET
 
     def remote_committed(self, entry: CatalogEntry | None) -> None:
-        """Take over a committed catalog entry: from now on its manifest is the remote part of this log."""
+        """Apply a committed catalog entry: its manifest is the remote part of this log from now on."""
         self.remote = entry
         if entry is None or entry.start_offset <= self.local.log_start_offset:
             return
-        if entry.start_offset <= self.local.log_end_offset:  # else it is a follower's, which begins anew
+        if entry.start_offset <= self.local.log_end_offset:  # else a follower's log, which restarts later
             self.local.deletion.advance_log_start(entry.start_offset)
 
     def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
@@ -90,11 +89,11 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold_bytes: int = sys.maxsize
     ) -> LogRead:
-        """Up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`.
+        """Return up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`.
 
         With `min_one` the first batch comes whole even if it is larger. From the bucket come up to
-        `cold_bytes` bytes. `RequestError` OFFSET_OUT_OF_RANGE when the log does not reach from its start to
-        `offset`.
+        `cold_bytes` bytes. Raises `RequestError` OFFSET_OUT_OF_RANGE if `offset` is not between the log's
+        start and end.
         """
         if not self.start_offset <= offset <= self.end_offset:
             raise RequestError(
@@ -122,27 +121,25 @@ class UnifiedLog:
 
     def _read_remote(self, offset: int, max_bytes: int) -> LogRead:
         if self._reader is None or self.remote is None or offset >= self.remote.end_offset:
-            # The start offset was moved between the request's arrival and now, or the archive is not
-            # configured.
+            # The start offset has moved since the request arrived, or the archive is not configured.
             raise RequestError(
                 ErrorCode.offset_out_of_range, f"no tier holds offset {offset} of {self.local.tip}"
             )
         share = self._reader.share()
         if not share:
-            return NOTHING  # others hold all the memory there is for cold bytes: the client asks again
+            return NOTHING  # the memory for cold bytes is in use: the client fetches again
         max_bytes = min(max_bytes, share)
         future = self._reader.read(self.local.tip, self.remote.manifest_key, offset, max_bytes)
         return self.ready(future) if future.done() else LogRead((), 0, future)
 
     def ready(self, future: Future[RemoteRead]) -> LogRead:
-        """The bytes of a remote read of this log that has ended; raises what it ended with."""
+        """Return the bytes of a remote read that has ended, or raise its error."""
         read = future.result()
         return LogRead(read.data, sum(map(len, read.data)), None, read.hold)
 
     def search_remote(self, timestamp: int) -> Future[TimestampedOffset | None] | None:
-        """Start the search for the first remote record at or after `timestamp`; None when only local segments
-        matter.
-        """
+        """Start the search for the first remote record at or after `timestamp`; None if only local segments
+        matter."""
         if self._reader is None or self.remote is None or self.start_offset >= self.local_start_offset:
             return None
         return self._reader.offset_for_timestamp(
@@ -154,17 +151,17 @@ class UnifiedLog:
         return self.local.timestamp_search.by_timestamp(timestamp)
 
     def looks_for_newest(self) -> Iterator[SegmentSearch | None]:
-        """Where the local record with the greatest timestamp is."""
+        """Yield the places of the local record with the greatest timestamp."""
         return self.local.timestamp_search.by_max_timestamp()
 
     def remote_max_timestamp(self) -> Future[TimestampedOffset | None] | None:
-        """Start the search for the remote record with the greatest timestamp, where part of the log is only
-        remote.
-        """
+        """Start the search for the remote record with the greatest timestamp; None if no part of the log is
+        only remote."""
         if self._reader is None or self.remote is None or self.start_offset >= self.local_start_offset:
             return None
         return self._reader.max_timestamp_offset(self.local.tip, self.remote.manifest_key)
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
+        """Return (largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if there is
+        none."""
         return self.local.end_offset_of_epoch(leader_epoch)

@@ -1,8 +1,8 @@
 """Fetches that wait for bytes: operations of the purgatory, on partitions or on a fetch session.
 
-A waiting fetch is woken when enough bytes were appended to what it watches, when something there changed that
-it must see, when a remote read it started has ended, or at its deadline: whichever comes first. It then reads
-again from the start, so a wait holds no data and nothing it holds can go stale.
+A waiting fetch is woken when enough bytes were appended to its partitions, when one of them changed in a way
+that it must report, when its remote read has ended, or at its deadline: whichever comes first. It then reads
+again from the start, so it holds no data that could be stale.
 
 Owned by the event loop, except that `Wait.end_threadsafe` may be called from any thread.
 """
@@ -17,10 +17,10 @@ from service.base.turn_queues import turn_queues
 
 
 class Wait(Operation):
-    """One fetch waiting until `missing_bytes` more bytes have arrived.
+    """One fetch that waits for `missing_bytes` more bytes.
 
-    What is told of them goes on with its own work first: `then` is called in a later turn of the loop, in the
-    order in which waits were over, and as many as fit into a turn.
+    The caller that completes it continues first: `then` is called in a later turn of the loop, in the order
+    of completion, and as many as fit into a turn.
     """
 
     __slots__ = ("_loop", "_missing_bytes", "_purgatory", "_then", "was_changed")
@@ -38,7 +38,7 @@ class Wait(Operation):
         self._missing_bytes = missing_bytes
         self._then = then
         self.was_changed = False
-        """Something other than bytes came, which the fetch must see."""
+        """a change other than more bytes, which the fetch must report"""
 
     def happened(self, key: Hashable, amount: int) -> bool:
         if amount >= ENOUGH:
@@ -54,6 +54,6 @@ class Wait(Operation):
         self._purgatory.complete(self)
 
     def end_threadsafe(self, _: object = None) -> None:
-        """`end` from another thread. A loop that has closed meanwhile has nobody left to wake."""
+        """Call `end` on the loop, from another thread; does nothing if the loop has closed."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.end)
