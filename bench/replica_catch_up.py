@@ -25,7 +25,7 @@ from service.client.async_channel import Channel, ChannelOptions
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.partition.followed import FollowedLog
+from service.partition.follower_log import FollowedLog
 from service.records.batch import stamp
 from service.records.builder import BatchBuilder
 from service.records.scan import scan_batches

@@ -24,7 +24,7 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.retention import limits_of
 from service.hot.state import AppendInfo
-from service.partition.refused import Refused
+from service.partition.refused_sequences import Refused
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of

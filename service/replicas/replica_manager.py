@@ -27,7 +27,7 @@ from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog
 from service.metadata.controller.partition_change import LOST
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage, TopicImage
-from service.partition.followed import FollowedLog, Logs
+from service.partition.follower_log import FollowedLog, Logs
 from service.partition.partition import Partition
 from service.replicas.alter_partition_manager import IsrLoop
 from service.replicas.assignments_manager import DirectoryLoop

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from service.base.disk import FULL, DiskError
 from service.base.types import TopicIdPartition
-from service.partition.followed import FollowedLog, Logs
+from service.partition.follower_log import FollowedLog, Logs
 from service.partition.partition import Partition
 from service.records.scan import BatchScan
 

@@ -25,8 +25,8 @@ from service.base.types import NO_OFFSET
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.exchange import RequestContext
+from service.partition.delayed_fetch import Wait
 from service.partition.partition import HIGH_WATERMARK, Partition
-from service.partition.waits import Wait
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 

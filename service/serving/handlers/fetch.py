@@ -29,6 +29,7 @@ from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
 from service.network.exchange import RequestContext, Response
 from service.network.sender import Part
+from service.partition.delayed_fetch import Wait
 from service.partition.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -39,7 +40,6 @@ from service.partition.fetch_sessions import (
     can_be_remembered,
     next_epoch,
 )
-from service.partition.waits import Wait
 from service.replication.leader import ReplicaSession
 from service.serving.fetch_read import Awaited, InHand, Pass
 from service.serving.request_host import Broker

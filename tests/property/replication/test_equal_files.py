@@ -17,7 +17,7 @@ from service.base.errors import StorageError
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.partition.followed import FollowedLog
+from service.partition.follower_log import FollowedLog
 from service.replication.fetcher import Fetcher, FetcherSettings
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import START_MS, make_world

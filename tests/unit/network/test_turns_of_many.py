@@ -21,7 +21,7 @@ from service.network.pace import Pace
 from service.network.peer import Peer
 from service.network.server import Server
 from service.node.event_loop import new_loop
-from service.partition.waits import Wait
+from service.partition.delayed_fetch import Wait
 from service.serving.decode_budget import DecodedMemory
 
 PEERS = 100

@@ -19,7 +19,7 @@ from service.base.types import TopicIdPartition
 from service.client.async_channel import Channel, ChannelOptions
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.partition.followed import FollowedLog
+from service.partition.follower_log import FollowedLog
 from service.records.batch import iter_headers
 from service.records.scan import BatchScan
 from service.replication.fetcher import Fetcher, FetcherSettings, LeaderEndpoint

@@ -18,7 +18,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.partition.followed import FollowedLog
+from service.partition.follower_log import FollowedLog
 from service.records.batch import stamp
 from service.records.scan import scan_batches
 from tests.support.fault_disk import FaultDisk
