@@ -5,8 +5,8 @@ their generation as their epoch and their last assignment as their target, and g
 protocol (`consumer/classic_members`). When the last member of the new protocol leaves, the group is
 downgraded: the targets become the assignment of a classic group, which begins a rebalance.
 
-A group with a custom assignor cannot be upgraded: what its assignor told the members would be lost. Source:
-KIP-848; Apache Kafka ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``.
+A group with a custom assignor cannot be upgraded: the data that its assignor sent to members would be lost.
+Source: KIP-848; Apache Kafka ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``.
 """
 
 from __future__ import annotations

@@ -282,8 +282,8 @@ class ClassicGroups:
     def leave(self, request: Any, now_ms: int) -> CoordinatorResult[Any]:
         step = self.step(request.group_id, now_ms)
         members = tuple(
-            LeftMember(who.member_id, who.group_instance_id, self._leave(step, who))
-            for who in request.members
+            LeftMember(identity.member_id, identity.group_instance_id, self._leave(step, identity))
+            for identity in request.members
         )
         if any(member.error_code == NONE for member in members):
             if step.phase is Phase.PREPARING:
@@ -293,12 +293,14 @@ class ClassicGroups:
         self._done(step)
         return step.result(LeaveGroupResponse(NONE, members))
 
-    def _leave(self, step: RebalanceStep, who: Any) -> ErrorCode:
-        member_id = who.member_id
+    def _leave(self, step: RebalanceStep, identity: Any) -> ErrorCode:
+        member_id = identity.member_id
         if member_id == NO_MEMBER:
             # An operator may remove a static member by its instance id.
             member_id = (
-                None if who.group_instance_id is None else step.rebalance.instance(who.group_instance_id)
+                None
+                if identity.group_instance_id is None
+                else step.rebalance.instance(identity.group_instance_id)
             )
             if member_id is None:
                 return ErrorCode.unknown_member_id
@@ -308,7 +310,7 @@ class ClassicGroups:
             return NONE
         else:
             try:
-                step.rebalance.check_member(member_id, who.group_instance_id)
+                step.rebalance.check_member(member_id, identity.group_instance_id)
             except RequestError as e:
                 return e.code
         step.end_session(member_id)
