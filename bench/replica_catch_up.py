@@ -25,7 +25,7 @@ from service.client.async_channel import Channel, ChannelOptions
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.partition.follower_log import FollowedLog
+from service.partition.follower_log import LocalFollowerLog
 from service.records.batch import stamp
 from service.records.builder import BatchBuilder
 from service.records.scan import scan_batches
@@ -131,7 +131,7 @@ class Follower:
             path = directory / "follower" / f"{tip.topic}-0"
             log = LocalLog.open(path, tip, LogConfig(), world=make_world(SystemClock()))
             self.logs.append(log)
-            self._fetcher.assign(tip, FollowedLog(Standing(log), files), EPOCH, is_clean=True)
+            self._fetcher.assign(tip, LocalFollowerLog(Standing(log), files), EPOCH, is_clean=True)
 
     async def catch_up(self) -> tuple[float, float]:
         """(seconds, CPU seconds), all of it flushed."""

@@ -238,7 +238,7 @@ class ColdTier:
     async def run(self, broker: Broker) -> None:
         """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
         owner = broker.plane.prefix_owner
-        broker.disks.take_first(self._give_back)
+        broker.disks.free_caches_first(self._give_back)
         broker.replicas.may_let_go = lambda: self.may_let_go
         while self._claim is None or not (await self._claimed(self._claim) or self._foreign is not None):
             await asyncio.sleep(CLAIM_AGAIN_S)

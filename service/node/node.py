@@ -70,7 +70,7 @@ from service.serving.request_host import Broker
 if TYPE_CHECKING:
     from service.node.cold_tier import ColdTier, OpenStore
     from service.remote.reading.reader import RemoteReader
-    from service.replicas.replica_manager import Replication
+    from service.replicas.replica_manager import ReplicaManager
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Node:
         self._directory_ids: dict[Path, UUID] = {}
         self.plane: ControlPlane | None = None
         self._applier: Applier | None = None
-        self._replication: Replication | None = None
+        self._replication: ReplicaManager | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -310,7 +310,7 @@ class Node:
         if replication is not None:
             broker.leader_throttle = replication.leader_throttle
             replication.watch_room(broker.disks)
-        broker.disks.tell_room(self._directory_ids, plane)
+        broker.disks.report_room(self._directory_ids, plane)
         broker.endpoints.update(self._places)
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
@@ -326,22 +326,22 @@ class Node:
         logs: LogManager,
         replicas: Replicas,
         reader: RemoteReader | None,
-    ) -> Replication | None:
+    ) -> ReplicaManager | None:
         """A node that is alone has nobody to share partitions with."""
         if plane.new_queue is None:
             return None
-        from service.replicas.replica_manager import Replication
-        from service.replicas.tier_state_builder import ArchiveOfLeader
+        from service.replicas.replica_manager import ReplicaManager
+        from service.replicas.tier_state_builder import TierStateBuilder
 
         config = self._static_config
-        replication = Replication(
+        replication = ReplicaManager(
             config.node_id,
             config.replication,
             config.cluster.inter_broker_listener_name,
             lambda: plane.epoch,
             plane.new_queue,
             self._clock,
-            ArchiveOfLeader(reader, replicas.get, lambda: plane.metadata.image),
+            TierStateBuilder(reader, replicas.get, lambda: plane.metadata.image),
             logs,
             lambda log: self._directory_ids.get(log.dir.parent),
             self._supervisor.fail,
@@ -456,7 +456,7 @@ class Node:
         """Partitions of several replicas that are led and followed here, and what is amiss with the first."""
         if self._replication is None:
             return dict.fromkeys(("led", "followed", "under_replicated", "under_min_isr", "resting"), 0)
-        return self._replication.standing()._asdict()
+        return self._replication.counts()._asdict()
 
     def replicated(self) -> ReplicationMetrics:
         """What its replicas have counted."""

@@ -50,12 +50,12 @@ _LAST_EPOCH: Final = 2**31 - 1
 class Evictor(Enum):
     """Sessions for which a session may be evicted."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     PRIVILEGED = "sessions of followers"
-    ANYBODY = "any session"
+    ANY = "any session"
 
 
-class Watched(Protocol):
+class WatchedPartition(Protocol):
     """Interface of a partition to sessions."""
 
     high_watermark: int
@@ -102,7 +102,7 @@ class SessionPartition(Operation):
         self.log_start_offset = -1
         self.is_held_back = False
         """a quota keeps it from being sent: more bytes do not wake the fetch"""
-        self.watched: Watched | None = None
+        self.watched: WatchedPartition | None = None
 
     def happened(self, key: Hashable, amount: int) -> bool:
         """Mark the partition dirty. One event suffices, unless a waiting fetch counts bytes."""
@@ -114,7 +114,7 @@ class SessionPartition(Operation):
     def completed(self, *, expired: bool) -> None:
         """Do nothing: the partition is dirty, and watched again after it is read."""
 
-    def watch(self, partition: Watched) -> None:
+    def watch(self, partition: WatchedPartition) -> None:
         """Watch `partition`, instead of the one watched before."""
         if self.is_waiting:
             if self.watched is partition:
@@ -133,11 +133,11 @@ class SessionPartition(Operation):
         return session.replica is not None and watched.is_left_to(session.replica_id, session.replica)
 
 
-class Look(NamedTuple):
+class PartitionRead(NamedTuple):
     """Result of reading one partition of a session; `partition` is None after an error."""
 
     of: SessionPartition
-    partition: Watched | None
+    partition: WatchedPartition | None
     result: FetchPartitionResult
 
     @property
@@ -150,7 +150,7 @@ class Look(NamedTuple):
         return self.of.asked.fetch_offset == end
 
     @property
-    def says_something(self) -> bool:
+    def needs_response(self) -> bool:
         """The client needs this response (Kafka ``CachedPartition.maybeUpdateResponseData``)."""
         of, result = self.of, self.result
         return (
@@ -186,7 +186,7 @@ class FetchSession:
         self.dirty: dict[SessionPartition, None] = {}
         self.size = 0
         """partitions that the cache has counted for it"""
-        self.evictable_by = Evictor.NOBODY
+        self.evictable_by = Evictor.NONE
         self.replica_id = self.replica_epoch = -1
         self.replica: ReplicaSession | None = None
         """of a replica's session: its fetches confirm the offsets that it has reported"""
@@ -249,21 +249,21 @@ class FetchSession:
             ):
                 self.dirty[one] = None
 
-    def looked_at(self, look: Look) -> None:
+    def note_read(self, read: PartitionRead) -> None:
         """Watch a partition that needs no response."""
-        if look.partition is not None and look.is_caught_up and not look.says_something:
-            look.of.watch(look.partition)
-            self.dirty.pop(look.of, None)
+        if read.partition is not None and read.is_caught_up and not read.needs_response:
+            read.of.watch(read.partition)
+            self.dirty.pop(read.of, None)
 
-    def watch_for(self, looks: Iterable[Look]) -> None:
+    def watch_for(self, reads: Iterable[PartitionRead]) -> None:
         """Watch the dirty partitions that a fetch has read, as it begins to wait: they count bytes, too."""
-        for look in looks:
-            if look.partition is not None and look.of in self.dirty:
-                look.of.watch(look.partition)
+        for read in reads:
+            if read.partition is not None and read.of in self.dirty:
+                read.of.watch(read.partition)
 
-    def tell(self, look: Look) -> None:
+    def note_sent(self, read: PartitionRead) -> None:
         """Note a partition's response as it is sent, and watch the partition if there is no more to send."""
-        of, result, partition = look.of, look.result, look.partition
+        of, result, partition = read.of, read.result, read.partition
         if of not in self.dirty:
             return  # forgotten meanwhile
         if partition is None:
@@ -274,7 +274,7 @@ class FetchSession:
         if result.records:
             del self.dirty[of]
             self.dirty[of] = None
-        elif look.is_caught_up and partition.high_watermark == result.high_watermark:
+        elif read.is_caught_up and partition.high_watermark == result.high_watermark:
             of.watch(partition)
             del self.dirty[of]
 
@@ -331,7 +331,7 @@ class FetchSessions:
             number = self._draw(1, _LAST_EPOCH)
         session = FetchSession(self._purgatory, number, privileged, uses_topic_ids, now_ms)
         self._sessions[number] = session
-        self._rank(session, size, Evictor.NOBODY)
+        self._rank(session, size, Evictor.NONE)
         return session
 
     def resume(
@@ -375,9 +375,9 @@ class FetchSessions:
         session.last_used_ms = now_ms
         size = len(session.partitions)
         if now_ms - session.created_ms > EVICTION_MS:
-            evictable_by = Evictor.ANYBODY
+            evictable_by = Evictor.ANY
         else:
-            evictable_by = Evictor.NOBODY if session.privileged else Evictor.PRIVILEGED
+            evictable_by = Evictor.NONE if session.privileged else Evictor.PRIVILEGED
         if size != session.size or evictable_by is not session.evictable_by:
             self._rank(session, size, evictable_by)
 
@@ -386,7 +386,7 @@ class FetchSessions:
         session = self._sessions.pop(number, None)
         if session is None:
             return False
-        self._rank(session, 0, Evictor.NOBODY)
+        self._rank(session, 0, Evictor.NONE)
         session.close()
         return True
 
@@ -416,7 +416,7 @@ class FetchSessions:
             bisect.insort(keys, (session.privileged, size, session.id))
 
     def _ranks(self, evictable_by: Evictor) -> tuple[list[_Worth], ...]:
-        if evictable_by is Evictor.NOBODY:
+        if evictable_by is Evictor.NONE:
             return ()
         if evictable_by is Evictor.PRIVILEGED:
             return (self._evictable_by_privileged,)

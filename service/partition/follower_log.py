@@ -20,7 +20,7 @@ from service.records.scan import BatchScan
 T = TypeVar("T")
 
 
-class Following(Protocol):
+class FollowedPartition(Protocol):
     """Interface of `Partition` to this module."""
 
     high_watermark: int
@@ -28,7 +28,7 @@ class Following(Protocol):
     @property
     def log(self) -> LocalLog: ...
 
-    def follower_mark(self, high_watermark: int) -> None:
+    def set_follower_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark, at most to the log's end."""
 
 
@@ -42,12 +42,12 @@ class Logs(Protocol):
     async def flush(self, log: LocalLog) -> None: ...
 
 
-class FollowedLog:
+class LocalFollowerLog:
     """A `replication.fetcher.FollowerReplica` over a partition of this node."""
 
     __slots__ = ("_log", "_logs", "_partition")
 
-    def __init__(self, partition: Following, logs: Logs) -> None:
+    def __init__(self, partition: FollowedPartition, logs: Logs) -> None:
         self._partition = partition
         self._log = partition.log
         self._logs = logs
@@ -99,8 +99,8 @@ class FollowedLog:
 
     async def truncate(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         log, least = self._log, self._log.truncation.end_after(offset)
-        async with self._logs.lower_recovery_point(log, least) as is_told:
-            if not is_told or not is_wanted():
+        async with self._logs.lower_recovery_point(log, least) as is_checkpointed:
+            if not is_checkpointed or not is_wanted():
                 return False
             producers = None
             if least < log.log_end_offset and len(log.producers):
@@ -110,21 +110,21 @@ class FollowedLog:
                     return False
             before = log.log_end_offset
             end = log.truncation.truncate_to(offset, producers)
-        self._partition.follower_mark(min(self._partition.high_watermark, end))
+        self._partition.set_follower_high_watermark(min(self._partition.high_watermark, end))
         if end < before:
             await self._logs.flush(log)  # before the next segment begins at this end
         return True
 
     async def restart(self, offset: int, is_wanted: Callable[[], bool]) -> bool:
         log = self._log
-        async with self._logs.lower_recovery_point(log, offset) as is_told:
-            if not is_told or not is_wanted():
+        async with self._logs.lower_recovery_point(log, offset) as is_checkpointed:
+            if not is_checkpointed or not is_wanted():
                 return False
             log.truncation.restart_at(offset, max(offset, log.log_start_offset))
-        self._partition.follower_mark(offset)
+        self._partition.set_follower_high_watermark(offset)
         return True
 
     def follow(self, high_watermark: int, start_offset: int) -> None:
-        self._partition.follower_mark(high_watermark)
+        self._partition.set_follower_high_watermark(high_watermark)
         if start_offset > self._log.log_start_offset:
             self._log.deletion.move_log_start(start_offset)

@@ -24,7 +24,7 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.retention import limits_of
 from service.hot.state import AppendInfo
-from service.partition.refused_sequences import Refused
+from service.partition.refused_sequences import RefusedSequences
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
@@ -42,7 +42,7 @@ HIGH_WATERMARK: Final = -1
 """Offset in a DeleteRecords that stands for the high watermark."""
 _SOME_BYTES: Final = 1 << 40
 """More than any fetch waits for: a woken fetch reads how many there are."""
-_MOST_UNSEEN: Final = 256
+_MOST_UNCOMMITTED: Final = 256
 """Appends that are tracked separately while they wait for the high watermark."""
 
 
@@ -84,8 +84,8 @@ class Partition:
         """key of the purgatory for rises of `low_watermark`, once a request has waited for one"""
         self.marks: dict[Partition, None] | None = None
         """set of partitions whose high watermark has moved"""
-        self._refused = Refused(local)
-        self._unseen: list[tuple[int, int]] = []
+        self._refused_sequences = RefusedSequences(local)
+        self._uncommitted: list[tuple[int, int]] = []
         """uncommitted appends: base offset and bytes; the last may cover several"""
         self._clock = local.state.world.clock
         self._is_shared = high_watermark is not None
@@ -126,20 +126,20 @@ class Partition:
         """
         if leader_epoch != self._leader_epoch or not self.is_leader:
             self._purgatory.happened(self.growth)
-            self._refused.forget()
+            self._refused_sequences.forget()
         before, self.leading = self.leading, leading
         self._is_shared = leading is not None
         self.is_leader = True
         self.leader_epoch = leader_epoch
         if leading is None:
-            self._take_mark(self.unified.end_offset)
+            self._set_high_watermark(self.unified.end_offset)
         elif leading is not before:
-            self._unseen.clear()
-            self._take_mark(leading.high_watermark)
+            self._uncommitted.clear()
+            self._set_high_watermark(leading.high_watermark)
             if leading.high_watermark < leading.end_offset:
-                self._unseen.append((leading.high_watermark, _SOME_BYTES))
+                self._uncommitted.append((leading.high_watermark, _SOME_BYTES))
             self.happened(leading.reevaluate(self._clock.monotonic_ms()))
-        self._tell_of_lows()
+        self._notify_low_watermark()
         if before is not None and before is not leading:
             alone = leading is None
             self._dismiss(before, ErrorCode.none if alone else ErrorCode.not_leader_or_follower)
@@ -155,20 +155,20 @@ class Partition:
     def _step_down(self, error: ErrorCode) -> None:
         leading, self.leading = self.leading, None
         self._mark_listener = None  # the next leader may commit other records at the same offsets
-        self._unseen.clear()
+        self._uncommitted.clear()
         if leading is not None:
             self._dismiss(leading, error)
         self._purgatory.happened(self)
         self._purgatory.happened(self.growth)
-        self._tell_of_lows()
+        self._notify_low_watermark()
 
-    def _tell_of_lows(self) -> None:
+    def _notify_low_watermark(self) -> None:
         if self.lows is not None:
             self._purgatory.happened(self.lows)
 
     def _dismiss(self, leading: LeaderState, error: ErrorCode) -> None:
         for waiter in leading.deposed():
-            _tell(waiter, error)
+            _answer(waiter, error)
 
     def happened(self, what: int) -> None:
         """Apply the flags that a method of `leading` returned; each caller of one passes them here."""
@@ -176,19 +176,19 @@ class Partition:
         if leading is None:
             return
         if what & MOVED:
-            self._take_mark(leading.high_watermark)
+            self._set_high_watermark(leading.high_watermark)
             waiters, error = leading.passed()
             for waiter in waiters:
-                _tell(waiter, error)
+                _answer(waiter, error)
         if what & PROPOSES and self.on_proposal is not None:
             self.on_proposal(self.tip)
 
-    def look(self) -> None:
+    def reevaluate(self) -> None:
         """Re-evaluate after other brokers of the partition changed: were fenced, for example, or registered
         again."""
         if self.leading is not None:
             self.happened(self.leading.reevaluate(self._clock.monotonic_ms()))
-            self._tell_of_lows()
+            self._notify_low_watermark()
 
     @property
     def low_watermark(self) -> int:
@@ -201,7 +201,7 @@ class Partition:
             self.lows = object()
         return self.lows
 
-    def _take_mark(self, high_watermark: int) -> None:
+    def _set_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark: consumers see records below it, and followers get it with their next
         response."""
         if high_watermark == self.high_watermark:
@@ -209,23 +209,23 @@ class Partition:
         self.high_watermark = high_watermark
         if self.marks is not None:
             self.marks[self] = None
-        size = seen = 0
-        for base_offset, appended in self._unseen:
+        size = passed = 0
+        for base_offset, appended in self._uncommitted:
             if base_offset >= high_watermark:
                 break
-            seen += 1
+            passed += 1
             size += appended
-        del self._unseen[:seen]
+        del self._uncommitted[:passed]
         self._purgatory.happened(self, size or _SOME_BYTES)
         self._purgatory.happened(self.growth, 0)
         if self._mark_listener is not None:
             self._mark_listener(high_watermark)
 
-    def follower_mark(self, high_watermark: int) -> None:
+    def set_follower_high_watermark(self, high_watermark: int) -> None:
         """Set a follower's high watermark to its leader's, at most to the log's end."""
         if not self.is_leader:
             self._is_shared = True
-            self._take_mark(self._within(high_watermark))
+            self._set_high_watermark(self._within(high_watermark))
 
     def _within(self, offset: int) -> int:
         return min(max(offset, self.unified.start_offset), self.unified.end_offset)
@@ -421,7 +421,7 @@ class Partition:
         """Check that a batch with acks=all may be appended; called before the batch is parsed, as in Kafka.
 
         `records`: of a producer. A duplicate of a batch in the log is allowed, and a batch after a rejected
-        one is not (`Refused`).
+        one is not (`RefusedSequences`).
 
         Raises `RequestError` NOT_ENOUGH_REPLICAS if fewer replicas are in sync than ``min.insync.replicas``,
         or than there are replicas if that is less (Kafka `Partition.effectiveMinIsr`).
@@ -433,12 +433,12 @@ class Partition:
         else:
             in_sync, least = len(leading.in_sync), leading.min_isr
             are_enough = leading.check_replicas() is ErrorCode.none
-        if are_enough and not self._refused:
+        if are_enough and not self._refused_sequences:
             return
-        is_admitted = are_enough
+        is_allowed = are_enough
         if records is not None:
-            is_admitted = self._refused.admits(records, are_enough=are_enough)
-        if not is_admitted:
+            is_allowed = self._refused_sequences.allows(records, are_enough=are_enough)
+        if not is_allowed:
             before = ", and an earlier batch was rejected" if are_enough else ""
             raise RequestError(
                 ErrorCode.not_enough_replicas,
@@ -465,11 +465,11 @@ class Partition:
         return info
 
     def _appended(self, leading: LeaderState, base_offset: int, size: int) -> None:
-        unseen = self._unseen
-        if len(unseen) < _MOST_UNSEEN:
-            unseen.append((base_offset, size))
+        uncommitted = self._uncommitted
+        if len(uncommitted) < _MOST_UNCOMMITTED:
+            uncommitted.append((base_offset, size))
         else:
-            unseen[-1] = unseen[-1][0], unseen[-1][1] + size
+            uncommitted[-1] = uncommitted[-1][0], uncommitted[-1][1] + size
         what = leading.appended(self._clock.monotonic_ms())
         self._purgatory.happened(self.growth, size)
         self.happened(what)
@@ -546,7 +546,7 @@ class Partition:
         if is_first and leading.counts(asked, session, is_named=is_named):
             verdict, what = leading.fetched(asked, session, self._clock.monotonic_ms())
             self.happened(what)
-            self._tell_of_lows()
+            self._notify_low_watermark()
         else:
             verdict = leading.judge(asked)
         is_granted = verdict.error is ErrorCode.none and verdict.diverging is None
@@ -562,7 +562,7 @@ class Partition:
             self.leading.detach(broker_id, session)
 
     def is_left_to(self, broker_id: int, session: ReplicaSession) -> bool:
-        """Return whether `session` takes over the replica; see `fetch_sessions.Watched`."""
+        """Return whether `session` takes over the replica; see `fetch_sessions.WatchedPartition`."""
         return self.leading is not None and self.leading.is_left_to(broker_id, session)
 
     def candidates(self, offset: int) -> list[FollowerProgress]:
@@ -592,6 +592,6 @@ class Partition:
             self._purgatory.happened(self.growth, 0)
 
 
-def _tell(waiter: Waiter, error: ErrorCode) -> None:
+def _answer(waiter: Waiter, error: ErrorCode) -> None:
     """Call a waiter's key, which is the callback that was passed to `LeaderState.wait`."""
     cast("Callable[[ErrorCode], None]", waiter.key)(error)

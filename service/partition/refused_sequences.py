@@ -27,7 +27,7 @@ class _First(NamedTuple):
     sequence: int
 
 
-class Refused:
+class RefusedSequences:
     """First rejected sequence of each producer of a partition."""
 
     def __init__(self, log: LocalLog) -> None:
@@ -41,7 +41,7 @@ class Refused:
         """Drop all, as a new leadership has begun: rejected batches are sent to the new leader."""
         self._first.clear()
 
-    def admits(self, records: Buffer, *, are_enough: bool) -> bool:
+    def allows(self, records: Buffer, *, are_enough: bool) -> bool:
         """Return whether a producer's batch may be appended, as far as that depends on replicas: `are_enough`
         of them are in sync. The batch is not validated yet."""
         try:

@@ -33,7 +33,7 @@ _TIMEOUT_MS: Final = 5_000
 _RECOVERED: Final = 0
 
 
-class IsrLoop:
+class AlterPartitionManager:
     """Sends one AlterPartition request at a time. Owned by the event loop."""
 
     def __init__(
@@ -51,18 +51,18 @@ class IsrLoop:
         self._clock = clock
         self._happened = happened
         self._proposals = IsrProposals(leader_of, ProposalSettings())
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
 
     def propose(self, tip: TopicIdPartition) -> None:
         """Queue the new proposal of the leader of `tip`."""
         self._proposals.propose(tip)
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Send proposals until cancelled."""
         while True:
-            self._news.clear()
+            self._wakeup.clear()
             request = self._proposals.next_request(self._clock.monotonic_ms())
             if request is None:
                 await self._wait()
@@ -75,7 +75,7 @@ class IsrLoop:
         left_s = None if due_ms is None else max(due_ms - self._clock.monotonic_ms(), 0) / 1000
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                await self._news.wait()
+                await self._wakeup.wait()
 
     async def _ask(self, request: ProposalRequest) -> list[ProposalResult]:
         try:
@@ -88,10 +88,10 @@ class IsrLoop:
                 "AlterPartition of %d partitions failed, retrying: %s", len(request.proposals), e
             )
             return self._proposals.failed(request.number, self._clock.monotonic_ms(), was_sent=was_sent)
-        told = self._read(answer, request.proposals)
-        if told.error is not ErrorCode.none:
-            self._warnings.warning("controller rejected AlterPartition: %s", told.error.name)
-        return self._proposals.answered(request.number, told, self._clock.monotonic_ms())
+        response = self._read(answer, request.proposals)
+        if response.error is not ErrorCode.none:
+            self._warnings.warning("controller rejected AlterPartition: %s", response.error.name)
+        return self._proposals.answered(request.number, response, self._clock.monotonic_ms())
 
     def _message(self, proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]) -> Any:
         module = request_module(ApiKey.ALTER_PARTITION)
@@ -122,11 +122,11 @@ class IsrLoop:
         self, answer: Any, proposals: Sequence[tuple[TopicIdPartition, IsrProposal]]
     ) -> ProposalResponse:
         """Return the outcomes of the proposals; partitions that were not proposed are ignored."""
-        asked = {(tip.topic_id, tip.partition): tip for tip, _ in proposals}
+        proposed = {(tip.topic_id, tip.partition): tip for tip, _ in proposals}
         outcomes: dict[TopicIdPartition, Accepted | ErrorCode] = {}
         for topic in answer.topics:
             for one in topic.partitions:
-                tip = asked.get((topic.topic_id, one.partition_index))
+                tip = proposed.get((topic.topic_id, one.partition_index))
                 if tip is None:
                     continue
                 if one.error_code == ErrorCode.none:

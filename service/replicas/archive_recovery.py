@@ -32,10 +32,10 @@ from service.tiering.shared_objects import read_topics
 
 log = logging.getLogger(__name__)
 
-_TOLD_AT_MOST: Final = 20
+_MOST_LOGGED: Final = 20
 
 
-class Bucket(NamedTuple):
+class BucketContents(NamedTuple):
     """Contents of the bucket: the newest copy of the metadata, `topics.json`, the archives of partitions, and
     descriptions of problems with the first two."""
 
@@ -45,7 +45,7 @@ class Bucket(NamedTuple):
     problems: Sequence[str]
 
 
-def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bucket:
+def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> BucketContents:
     """Read and check the bucket; `image` is this node's metadata. Blocks: for a pool's thread.
 
     Raises `ConfigError` if the prefix is another cluster's, or has documents of two independent recoveries;
@@ -81,11 +81,11 @@ def read_bucket(store: ObjectStore, cluster_id: str, image: MetadataImage) -> Bu
         )
     copy = newest.copy.image if newest.copy is not None else MetadataImage()
     archive = read_archive(store, cluster_id, copy.remote, {*copy.tombstones, *image.tombstones})
-    return Bucket(newest, listed, archive, problems)
+    return BucketContents(newest, listed, archive, problems)
 
 
 async def adopt_bucket(
-    bucket: Bucket, controller: Controller, metadata: Publisher, config: BrokerConfig, life_id: UUID
+    bucket: BucketContents, controller: Controller, metadata: Publisher, config: BrokerConfig, life_id: UUID
 ) -> None:
     """Commit the contents of the bucket to the metadata, and log what is taken over and what is not.
     `life_id` is the random id of the life that begins.
@@ -96,10 +96,10 @@ async def adopt_bucket(
     found = found_of(bucket, image, metadata)
     _check_settings(image, found, config, life_id)
     adoption = await controller.adopt(found, life_id)
-    _tell(bucket, found, adoption, metadata.image)
+    _log_adoption(bucket, found, adoption, metadata.image)
 
 
-def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found:
+def found_of(bucket: BucketContents, image: MetadataImage, metadata: Publisher) -> Found:
     """Return what a node with the metadata `image` adopts of the bucket."""
     copy = bucket.newest.copy
     topics = recovered_topics(
@@ -124,7 +124,7 @@ def found_of(bucket: Bucket, image: MetadataImage, metadata: Publisher) -> Found
 
 
 def _why_doubted(
-    bucket: Bucket, image: MetadataImage, metadata: Publisher, *, is_copy_newer: bool
+    bucket: BucketContents, image: MetadataImage, metadata: Publisher, *, is_copy_newer: bool
 ) -> str | None:
     """Return why the cluster may have had other settings at its end than the newest remaining metadata has,
     the copy's or this node's; None without a sign of that."""
@@ -189,13 +189,13 @@ def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig, li
         ) from e
 
 
-def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage) -> None:
+def _log_adoption(bucket: BucketContents, found: Found, adoption: Adoption, image: MetadataImage) -> None:
     copy = bucket.newest.copy
     for problem in (*bucket.problems, *bucket.archive.problems):
         log.error("firn.remote.recover: document is unreadable or contradicts others: %s", problem)
-    for difference in bucket.archive.differences[:_TOLD_AT_MOST]:
+    for difference in bucket.archive.differences[:_MOST_LOGGED]:
         log.warning("firn.remote.recover: %s", difference)
-    if len(bucket.archive.differences) > _TOLD_AT_MOST:
+    if len(bucket.archive.differences) > _MOST_LOGGED:
         log.warning(
             "firn.remote.recover: %d archives in all differ from the copy of the metadata",
             len(bucket.archive.differences),
@@ -218,7 +218,7 @@ def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage
         len(adoption.topics),
         len(adoption.partitions),
         source if found.is_copy_newer or copy is None else "this node's metadata goes on from its copy",
-        ", ".join(sorted(adoption.topics)[:_TOLD_AT_MOST]) or "no topic that was not known",
+        ", ".join(sorted(adoption.topics)[:_MOST_LOGGED]) or "no topic that was not known",
     )
     if found.doubt is not None:
         log.error(
@@ -232,5 +232,5 @@ def _tell(bucket: Bucket, found: Found, adoption: Adoption, image: MetadataImage
             "firn.remote.recover: %d topics with unknown settings do not expire (%s): set retention.ms of "
             "each, or run `firn topic settings-known TOPIC`",
             len(adoption.settings_unknown),
-            ", ".join(sorted(adoption.settings_unknown)[:_TOLD_AT_MOST]),
+            ", ".join(sorted(adoption.settings_unknown)[:_MOST_LOGGED]),
         )

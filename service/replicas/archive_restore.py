@@ -32,7 +32,7 @@ Checked = Callable[[Collection[tuple[UUID, int]]], Awaitable[None]]
 _AT_A_TIME: Final = 16
 
 
-class Owner(Protocol):
+class RestoreOwner(Protocol):
     """Interface of the applier to this module."""
 
     def take_offline(
@@ -48,7 +48,7 @@ class ArchiveRestore:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: RestoreOwner,
         logs: LogManager,
         image: Callable[[], MetadataImage],
         reader: RemoteReader | None,
@@ -62,7 +62,7 @@ class ArchiveRestore:
         self._reader = reader
         self._checked = checked
         self._waiting: dict[TopicIdPartition, CatalogEntry] = {}
-        self._learnt: set[TopicIdPartition] = set()
+        self._restored_epochs: set[TopicIdPartition] = set()
         """partitions that have taken lost epochs from their archive"""
         self._done_once = asyncio.Event()
 
@@ -79,7 +79,7 @@ class ArchiveRestore:
             return "its log is not yet compared with the archive that a recovery took over"
         if local.log_end_offset < remote.end_offset:
             return f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
-        if tip not in self._learnt and _lacks_epochs(local, remote):
+        if tip not in self._restored_epochs and _lacks_epochs(local, remote):
             return "the disk has lost the leader epochs of its archive"
         return None
 
@@ -96,7 +96,7 @@ class ArchiveRestore:
     def forget(self, tip: TopicIdPartition) -> None:
         """Drop a partition that is no longer on this node."""
         self._waiting.pop(tip, None)
-        self._learnt.discard(tip)
+        self._restored_epochs.discard(tip)
 
     async def run_once(self) -> None:
         """Read the archive ends of all waiting partitions, and retry to open them."""
@@ -157,7 +157,7 @@ class ArchiveRestore:
 
     def _learn(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry, end: ArchiveEnd) -> None:
         producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
-        self._learnt.add(tip)
+        self._restored_epochs.add(tip)
         if local.log_end_offset < remote.end_offset:
             log.warning(
                 "%s: local log ends at %d, restarting at offset %d (end of archive)",

@@ -29,62 +29,64 @@ _TIMEOUT_MS: Final = 30_000
 _AGAIN_S: Final = 1.0
 
 
-class DirectoryLoop:
+class AssignmentsManager:
     """Sends one request at a time. Owned by the event loop."""
 
     def __init__(self, broker_id: int, broker_epoch: Callable[[], int], controllers: Asker) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._controllers = controllers
-        self._told: dict[TopicIdPartition, UUID] = {}
+        self._unreported: dict[TopicIdPartition, UUID] = {}
         """directories of replicas that the metadata has elsewhere"""
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
 
-    def lies(self, tip: TopicIdPartition, replica: PartitionImage, directory_id: UUID) -> None:
+    def assign(self, tip: TopicIdPartition, replica: PartitionImage, directory_id: UUID) -> None:
         """Note the directory of this broker's replica; `replica` is its metadata."""
         known = dict(zip(replica.replicas, replica.directories, strict=False)).get(self._broker_id)
         if known is None or known == directory_id:
-            self._told.pop(tip, None)
-        elif self._told.get(tip) != directory_id:
-            self._told[tip] = directory_id
-            self._news.set()
+            self._unreported.pop(tip, None)
+        elif self._unreported.get(tip) != directory_id:
+            self._unreported[tip] = directory_id
+            self._wakeup.set()
 
-    def gone(self, tip: TopicIdPartition) -> None:
+    def forget(self, tip: TopicIdPartition) -> None:
         """Drop a replica that is no longer on this broker."""
-        self._told.pop(tip, None)
+        self._unreported.pop(tip, None)
 
     async def run(self) -> None:
         """Send requests until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._told:
-                some = dict(list(self._told.items())[:_MOST_AT_ONCE])
-                if not await self._tell(some):
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            while self._unreported:
+                some = dict(list(self._unreported.items())[:_MOST_AT_ONCE])
+                if not await self._send(some):
                     await asyncio.sleep(_AGAIN_S)
 
-    async def _tell(self, lying: Mapping[TopicIdPartition, UUID]) -> bool:
+    async def _send(self, directories: Mapping[TopicIdPartition, UUID]) -> bool:
         """Send a request; returns whether the controller has processed it. The metadata says what became of
         each."""
         try:
             answer = await self._controllers.ask(
                 ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-                self._message(lying),
+                self._message(directories),
                 timeout_ms=_TIMEOUT_MS,
             )
         except (RequestError, UnsupportedVersion) as e:
-            self._warnings.warning("AssignReplicasToDirs of %d replicas failed, retrying: %s", len(lying), e)
+            self._warnings.warning(
+                "AssignReplicasToDirs of %d replicas failed, retrying: %s", len(directories), e
+            )
             return False
         if answer.error_code != ErrorCode.none:
             name = answer.error_code.name
             self._warnings.warning(
-                "AssignReplicasToDirs of %d replicas failed, retrying: %s", len(lying), name
+                "AssignReplicasToDirs of %d replicas failed, retrying: %s", len(directories), name
             )
             return False
-        for tip, directory_id in lying.items():
-            if self._told.get(tip) == directory_id:
-                del self._told[tip]
+        for tip, directory_id in directories.items():
+            if self._unreported.get(tip) == directory_id:
+                del self._unreported[tip]
         refused = [
             one.error_code.name
             for directory in answer.directories
@@ -100,10 +102,10 @@ class DirectoryLoop:
             )
         return True
 
-    def _message(self, lying: Mapping[TopicIdPartition, UUID]) -> Any:
+    def _message(self, directories: Mapping[TopicIdPartition, UUID]) -> Any:
         module = request_module(ApiKey.ASSIGN_REPLICAS_TO_DIRS)
         found: dict[UUID, dict[UUID, list[Any]]] = {}
-        for tip, directory_id in lying.items():
+        for tip, directory_id in directories.items():
             partition = module.PartitionData(partition_index=tip.partition)
             found.setdefault(directory_id, {}).setdefault(tip.topic_id, []).append(partition)
         return module.AssignReplicasToDirsRequest(

@@ -85,7 +85,7 @@ class _Directory:
         """last logged reason why the free space is not known"""
 
 
-class RoomTeller(Protocol):
+class RoomReporter(Protocol):
     """Interface of `ControlPlane` for directories without room."""
 
     @property
@@ -120,7 +120,7 @@ class DiskWatch:
         self._give_back: Callable[[Path], Awaitable[int]] | None = None
         self._room_watcher: Callable[[], None] = lambda: None
         self._directory_ids: Mapping[Path, UUID] = {}
-        self._teller: RoomTeller | None = None
+        self._reporter: RoomReporter | None = None
         self._followed_bytes = 0
         """bytes that followers here have appended"""
         self._changes = RateLimitedLog(_log, now=self._now_s)
@@ -135,15 +135,15 @@ class DiskWatch:
         """Call `hurry_changed` when results of `hurries` may have changed, from now on."""
         self._hurry_changed = hurry_changed
 
-    def take_first(self, give_back: Callable[[Path], Awaitable[int]]) -> None:
+    def free_caches_first(self, give_back: Callable[[Path], Awaitable[int]]) -> None:
         """Free the bytes kept only for speed before other steps, in a directory that fills up: `give_back`
         returns how many it freed."""
         self._give_back = give_back
 
-    def tell_room(self, directory_ids: Mapping[Path, UUID], teller: RoomTeller) -> None:
+    def report_room(self, directory_ids: Mapping[Path, UUID], reporter: RoomReporter) -> None:
         """Report directories without room to the controller, from now on."""
         self._directory_ids = directory_ids
-        self._teller = teller
+        self._reporter = reporter
 
     def watch_room(self, room_changed: Callable[[], None]) -> None:
         """Call `room_changed` when results of `has_room` may have changed, from now on."""
@@ -179,7 +179,7 @@ class DiskWatch:
         if home is None:
             return
         home.refused_ms = self._clock.monotonic_ms() + _REFUSED_MS
-        self.look_soon()
+        self.check_soon()
         self._judge_room(home)
 
     def hurries(self, tip: TopicIdPartition) -> bool:
@@ -227,12 +227,12 @@ class DiskWatch:
                 home.alarm_at = NEVER_BYTES
                 throttle_ms = self._config().disk_throttle_max_ms
                 worst = home.standing._replace(step=Step.REFUSE, throttle_ms=throttle_ms, is_in_reserve=True)
-                self._stand(home, worst)
+                self._set_standing(home, worst)
             else:
                 home.alarm_at = home.most_at
         self._recount()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Check the free space of all directories now, as several may share a file system."""
         for home in self._directories.values():
             home.wake.set()
@@ -276,8 +276,8 @@ class DiskWatch:
             self._room_changed()
 
     def _room_changed(self) -> None:
-        if self._teller is not None:
-            self._teller.room_changed(FullDirectories(self._ids(self.full()), self._ids(self.resting())))
+        if self._reporter is not None:
+            self._reporter.room_changed(FullDirectories(self._ids(self.full()), self._ids(self.resting())))
         self._room_watcher()
 
     def _ids(self, paths: Sequence[Path]) -> tuple[UUID, ...]:
@@ -294,7 +294,7 @@ class DiskWatch:
     async def _watch(self, home: _Directory) -> None:
         while True:
             home.wake.clear()
-            await self._look(home)
+            await self._check_space(home)
             await asyncio.sleep(_LEAST_PAUSE_S)
             try:
                 async with asyncio.timeout(self._config().disk_check_interval_ms / 1000 - _LEAST_PAUSE_S):
@@ -302,12 +302,12 @@ class DiskWatch:
             except TimeoutError:
                 continue
 
-    async def _look(self, home: _Directory) -> None:
+    async def _check_space(self, home: _Directory) -> None:
         appended = self._appended()
         try:
             space = await self._logs.space(home.path)
         except LogOffline:
-            self._gone(home)
+            self._went_offline(home)
             return
         except StorageError as e:
             if home.unknown != str(e):
@@ -338,39 +338,39 @@ class DiskWatch:
         if not marks.is_on and not marks.reserve_bytes:
             home.alarm_at = home.most_at = NEVER_BYTES
         if home.full_since_ms is not None and self._clock.monotonic_ms() - home.full_since_ms > _MOVED_MS:
-            moves = self._teller is None or self._teller.moves_leaders
+            moves = self._reporter is None or self._reporter.moves_leaders
             standing = standing._replace(led=await self._count_led(home), moves_leaders=moves)
-        self._stand(home, standing)
+        self._set_standing(home, standing)
         if home.tiered and is_due and standing.step >= Step.SHRINK:
             await self._seal(home.tiered, standing.step)
             await self._free(home, home.tiered, standing.to_free)
 
-    def _stand(self, home: _Directory, standing: DiskState) -> None:
+    def _set_standing(self, home: _Directory, standing: DiskState) -> None:
         before, step, known = home.step, standing.step, home.standing
         home.standing, home.step = standing, step
         self._metrics.disks[home.path] = standing
         self._recount()
         self._judge_room(home)
-        if known is None or _told(known) != _told(standing):
+        if known is None or _logged_state(known) != _logged_state(standing):
             level = (
                 logging.ERROR if step is Step.REFUSE else logging.WARNING if step > before else logging.INFO
             )
             if known is not None or step is not Step.FREE:
                 self._changes.log(level, "log directory %s is %s", printable(home.path), describe(standing))
-            self._tell_of_hurry(before, step)
+            self._notify_hurry(before, step)
 
-    def _tell_of_hurry(self, before: Step, step: Step) -> None:
+    def _notify_hurry(self, before: Step, step: Step) -> None:
         if (before >= Step.UPLOADS_FIRST) != (step >= Step.UPLOADS_FIRST):
             self._hurry_changed()
 
-    def _gone(self, home: _Directory) -> None:
+    def _went_offline(self, home: _Directory) -> None:
         """Reset the state of a directory that is offline."""
         before, home.step, home.standing = home.step, Step.FREE, None
         home.alarm_at = home.most_at = NEVER_BYTES
         self._metrics.disks.pop(home.path, None)
         self._recount()
         self._judge_room(home)
-        self._tell_of_hurry(before, Step.FREE)
+        self._notify_hurry(before, Step.FREE)
 
     def _recount(self) -> None:
         homes = self._directories.values()
@@ -405,7 +405,7 @@ class DiskWatch:
             if piece.charge(_LOOK_US):
                 await piece.next_turn()
             least_bytes = min_sealed_bytes(step, partition.config.segment_bytes)
-            if self._do(partition, partial(Partition.seal_early, least_bytes=least_bytes)):
+            if self._try(partition, partial(Partition.seal_early, least_bytes=least_bytes)):
                 self._metrics.disk_sealed_segments += 1
                 if piece.charge(_SEAL_US):
                     await piece.next_turn()
@@ -423,7 +423,7 @@ class DiskWatch:
             if piece.charge(_PARTITION_US):
                 await piece.next_turn()
             partition = waiting.popleft()
-            if size := self._do(partition, Partition.let_go_early):
+            if size := self._try(partition, Partition.let_go_early):
                 freed += size
                 self._metrics.disk_freed_segments += 1
                 self._metrics.disk_freed_bytes += size
@@ -432,7 +432,7 @@ class DiskWatch:
         if freed:
             home.settles_ms = now_ms + _SETTLING_MS
 
-    def _do(self, partition: Partition, work: Callable[[Partition], int]) -> int:
+    def _try(self, partition: Partition, work: Callable[[Partition], int]) -> int:
         """Call `work` on a partition that is still here; returns 0 if the disk fails."""
         if self._replicas.get(partition.tip.topic_id, partition.tip.partition) is not partition:
             return 0
@@ -443,7 +443,7 @@ class DiskWatch:
             return 0
 
 
-def _told(standing: DiskState) -> tuple[Step, bool, bool, bool]:
+def _logged_state(standing: DiskState) -> tuple[Step, bool, bool, bool]:
     """Return the parts of the state whose change is logged."""
     return standing.step, standing.is_in_reserve, standing.led > 0, standing.moves_leaders
 

@@ -38,12 +38,12 @@ from service.replicas.partition_registry import Replicas
 
 if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteReader
-    from service.replicas.replica_manager import Replication
+    from service.replicas.replica_manager import ReplicaManager
 
 log = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
+class ApplierListener(Protocol):
     """Listener for applied metadata. Called on the loop; it takes note and acts later."""
 
     def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -81,7 +81,7 @@ class Applier:
         replicas: Replicas,
         reader: RemoteReader | None,
         purgatory: Purgatory,
-        replication: Replication | None = None,
+        replication: ReplicaManager | None = None,
         checked: Checked | None = None,
     ) -> None:
         """`replication`: None on a node without other brokers. `checked`: for `ArchiveRestore`."""
@@ -98,18 +98,18 @@ class Applier:
         self.archives = ArchiveRestore(self, logs, lambda: self._image, reader, checked)
         self._created: set[UUID] = set()
         """topics created since this process started: none of their files is older"""
-        self._given: set[TopicIdPartition] = set()
+        self._reassigned_here: set[TopicIdPartition] = set()
         """partitions reassigned to this node since: they have no older files either"""
         self._turn = asyncio.Lock()
-        self._listener: Listener | None = None
+        self._listener: ApplierListener | None = None
         self._under_way = 0
         """changes that wait for their turn, or have it"""
 
-    def watch(self, listener: Listener) -> None:
+    def watch(self, listener: ApplierListener) -> None:
         """Call `listener` from now on."""
         self._listener = listener
 
-    def _tell(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _notify(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
         if self._listener is not None:
             self._listener.applied(before, image, delta)
 
@@ -120,7 +120,7 @@ class Applier:
             self.config = dynamic_config(self.config, image)
             if self._replication is not None:
                 self._replication.configure(self.config.replication)
-                self._replication.brokers(image, image.brokers)
+                self._replication.update_brokers(image, image.brokers)
             topics = image.topics_by_id.values()
             await self._apply_topics(((topic, topic.partitions) for topic in topics), image)
 
@@ -145,18 +145,18 @@ class Applier:
             self._configure_topic(topic)
         for topic_id, index in delta.remote:
             self._commit(topic_id, index)
-        self._tell(before, image, delta)
+        self._notify(before, image, delta)
         return None
 
     def _is_small(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> bool:
         """Return whether the change needs no files and little time."""
         if delta.deleted_topics or delta.brokers or len(delta.configs) + len(delta.remote) > _SMALL:
             return False
-        looked_at = 0
+        changed = 0
         for topic_id in delta.topics:
             for index in delta.changed_partitions(topic_id):
-                looked_at += 1
-                if looked_at > _SMALL:
+                changed += 1
+                if changed > _SMALL:
                     return False
                 is_ours, is_here = self._has(image, topic_id, index), self._replicas.get(topic_id, index)
                 if (is_here is None) if is_ours else self._has(before, topic_id, index):
@@ -172,7 +172,7 @@ class Applier:
                 self._image = image
                 concerned: Sequence[TopicIdPartition] = ()
                 if self._replication is not None:
-                    concerned = self._replication.brokers(image, delta.brokers)
+                    concerned = self._replication.update_brokers(image, delta.brokers)
                 await self._delete(delta.deleted_topics.values())
                 self._created.update(one for one in delta.topics if one not in before.topics_by_id)
                 topics = (
@@ -187,8 +187,8 @@ class Applier:
                         await piece.next_turn()
                     self._commit(topic_id, index)
                 if self._replication is not None:
-                    await piece.go_on(self._replication.look(concerned))
-                self._tell(before, image, delta)
+                    await piece.go_on(self._replication.reevaluate(concerned))
+                self._notify(before, image, delta)
         finally:
             self._under_way -= 1
 
@@ -232,14 +232,14 @@ class Applier:
                 known = self._replicas.get(topic.id, index)
                 if known is None:
                     if not is_topic_new and not self._has(before, topic.id, index):
-                        self._given.add(tip)
+                        self._reassigned_here.add(tip)
                     is_new = is_topic_new or self._is_grown_by(tip, before)
                     coming.append(_Coming(tip, replica, is_new))
                 else:
                     self._change(known, replica)
         if going:
             await self._logs.delete(going)
-        await self._bring(coming)
+        await self._bring_online(coming)
 
     def _is_grown_by(self, tip: TopicIdPartition, before: MetadataImage) -> bool:
         """Return whether the partition was added to its topic since the image `before`, so the bucket has
@@ -278,13 +278,13 @@ class Applier:
         else:
             is_unclean = partition.config.unclean_leader_election_enable
             self._replication.follow(partition, replica, is_unclean=is_unclean)
-        self._replication.lies(partition, replica)
+        self._replication.note_directory(partition, replica)
 
     def _leads(self, replica: PartitionImage) -> bool:
         """Return whether this node leads; while it is fenced, the metadata names no leader."""
         return replica.leader == self.config.node_id
 
-    async def _bring(self, coming: Sequence[_Coming]) -> None:
+    async def _bring_online(self, coming: Sequence[_Coming]) -> None:
         """Bring partitions online, or take them offline with a reason."""
         settings: dict[str, LogConfig | ConfigError] = {}
         wanted: list[tuple[TopicIdPartition, LogConfig]] = []
@@ -304,7 +304,7 @@ class Applier:
             else:
                 self.take_offline(one.tip, str(config), passes=True)
         logs = await self._logs.create(
-            wanted, lambda tip: tip.topic_id in self._created or tip in self._given
+            wanted, lambda tip: tip.topic_id in self._created or tip in self._reassigned_here
         )
         by_tip = {tip: (config, log) for (tip, config), log in zip(wanted, logs, strict=True)}
         for one in coming:
@@ -423,7 +423,7 @@ class Applier:
         """Close a partition that is no longer on this node, online or not."""
         self._pending.pop(tip, None)
         self.archives.forget(tip)
-        self._given.discard(tip)
+        self._reassigned_here.discard(tip)
         if self._replication is not None:
             self._replication.leave(tip)
         partition = self._replicas.get(tip.topic_id, tip.partition)
@@ -450,7 +450,7 @@ class Applier:
             log.error(
                 "deleting local segments of %s that expired in its archive failed: %s", partition.tip, e
             )
-        self._replicas.tell(partition)
+        self._replicas.notify(partition)
 
     def _entry(self, tip: TopicIdPartition) -> CatalogEntry | None:
         return self._image.remote.get((tip.topic_id, tip.partition))
@@ -479,7 +479,7 @@ class Applier:
                 continue  # removed meanwhile
             if self._replicas.get(tip.topic_id, tip.partition) is None:
                 coming.append(_Coming(tip, replica, False))
-        await self._bring(coming)
+        await self._bring_online(coming)
         online = [tip for tip, _, _ in coming if self._replicas.get(tip.topic_id, tip.partition) is not None]
         for tip in online:
             log.info("%s is online again", tip)

@@ -37,7 +37,7 @@ class Replicas:
         catalog entry changes, from now on."""
         self._changed = changed
 
-    def tell(self, partition: Partition) -> None:
+    def notify(self, partition: Partition) -> None:
         """Notify the watcher of a change of `partition`."""
         if self._changed is not None:
             self._changed(partition.tip.topic_id, partition.tip.partition)
@@ -47,14 +47,14 @@ class Replicas:
         for key in _keys(partition.tip):
             self._offline.pop(key, None)
             self._online[key] = partition
-        self.tell(partition)
+        self.notify(partition)
 
     def remove(self, partition: Partition) -> None:
         for key in _keys(partition.tip):
             # The same change of the image may have created a topic of the same name again.
             if self._online.get(key) is partition:
                 del self._online[key]
-        self.tell(partition)
+        self.notify(partition)
 
     def take_offline(self, tip: TopicIdPartition, reason: str) -> None:
         """Take a partition of this node offline: requests get KAFKA_STORAGE_ERROR."""

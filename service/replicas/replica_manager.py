@@ -27,10 +27,10 @@ from service.controller_client.forwarding import Asker
 from service.hot.log import LocalLog
 from service.metadata.controller.partition_change import LOST
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage, TopicImage
-from service.partition.follower_log import FollowedLog, Logs
+from service.partition.follower_log import LocalFollowerLog, Logs
 from service.partition.partition import Partition
-from service.replicas.alter_partition_manager import IsrLoop
-from service.replicas.assignments_manager import DirectoryLoop
+from service.replicas.alter_partition_manager import AlterPartitionManager
+from service.replicas.assignments_manager import AssignmentsManager
 from service.replicas.watched_log import Room, WatchedLog
 from service.replication.fetcher import Fetcher, FetcherSettings, LocalStartBuilder
 from service.replication.isr_proposals import ProposalResult
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
     """for partitions in sync, or about to be: acks=all does not wait behind partitions that lag"""
 
 
-class Replication:
+class ReplicaManager:
     """All partitions of this broker that have replicas elsewhere, too."""
 
     def __init__(
@@ -103,20 +103,20 @@ class Replication:
         self._marks: dict[Partition, None] = {}
         """partitions whose high watermark has moved since the last call of `marks`"""
         self._fetching: dict[_Place, _Fetching] = {}
-        self._out: set[TopicIdPartition] = set()
+        self._out_of_sync: set[TopicIdPartition] = set()
         """followed here, and not in sync"""
-        self._near: dict[TopicIdPartition, int] = {}
+        self._caught_up_in: dict[TopicIdPartition, int] = {}
         """of these, partitions that have caught up with the leader of this epoch, which has to add them to
         the ISR"""
         self._room: Room | None = None
-        self._room_news = asyncio.Event()
+        self._room_changed = asyncio.Event()
         self._resting: dict[TopicIdPartition, _Followed] = {}
         """followed here in directories without room: nothing is fetched"""
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
-        self._directories = DirectoryLoop(broker_id, broker_epoch, new_queue())
-        self._isr = IsrLoop(
+        self._directories = AssignmentsManager(broker_id, broker_epoch, new_queue())
+        self._isr = AlterPartitionManager(
             broker_id, broker_epoch, new_queue(), clock, self._leader_of, self._proposal_happened
         )
 
@@ -125,15 +125,15 @@ class Replication:
     def watch_room(self, room: Room) -> None:
         """Follow only in directories with room, from now on."""
         self._room = room
-        room.watch_room(self._room_news.set)
-        self._room_news.set()
+        room.watch_room(self._room_changed.set)
+        self._room_changed.set()
 
-    async def _rest(self) -> None:
+    async def _pause_without_room(self) -> None:
         """Pause partitions whose directory is without room, and resume others."""
         piece = Slice()
         while True:
-            await self._room_news.wait()
-            self._room_news.clear()
+            await self._room_changed.wait()
+            self._room_changed.clear()
             for tip in (*self._followed, *self._resting):
                 if piece.charge(_LOOK_US):
                     await piece.next_turn()
@@ -148,7 +148,7 @@ class Replication:
 
     # -- metadata
 
-    def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
+    def update_brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         """Apply changed brokers of `image`. Returns the led partitions that they have replicas of: call
         `look` with them after all changes of the same batch."""
         found: dict[TopicIdPartition, None] = {}
@@ -174,15 +174,15 @@ class Replication:
                 if place.leader == broker.id:
                     fetching.leave(before)
 
-    def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
+    def reevaluate(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
         """Re-evaluate led partitions whose other brokers have changed. In steps (µs)."""
         for tip in tips:
             yield _LOOK_US
             partition = self._led.get(tip)
             if partition is not None:
-                partition.look()
+                partition.reevaluate()
 
-    def lies(self, partition: Partition, replica: PartitionImage) -> None:
+    def note_directory(self, partition: Partition, replica: PartitionImage) -> None:
         """Report the directory of a partition that came online, has changed, or whose log has failed."""
         log = partition.log
         if log.latch.failure is not None:
@@ -192,18 +192,18 @@ class Replication:
             return
         directory_id = self._directory_of(log)
         if directory_id is not None:
-            self._directories.lies(partition.tip, replica, directory_id)
+            self._directories.assign(partition.tip, replica, directory_id)
 
     def failed(self, partition: Partition, replica: PartitionImage) -> None:
         """Stop following a partition whose log has failed for good, and report it."""
         self._unfollow(partition.tip)
-        self.lies(partition, replica)
+        self.note_directory(partition, replica)
 
     def lost(self, tip: TopicIdPartition, replica: PartitionImage) -> None:
         """Report that the replica alone is offline: another may lead, and the others are in sync without
         it."""
         if len(replica.replicas) > 1:
-            self._directories.lies(tip, replica, LOST)
+            self._directories.assign(tip, replica, LOST)
 
     def lead(self, partition: Partition, replica: PartitionImage) -> None:
         """Lead the partition. Raises `StorageError` if the log cannot note the epoch."""
@@ -241,7 +241,7 @@ class Replication:
         partition.lead(replica.leader_epoch, leading)
         self._unlead(tip)
         self._led[tip] = partition
-        self._mark(partition)
+        self._note_marks(partition)
         if len(replica.isr) < len(replica.replicas):
             self._short[tip] = partition
             if replica.adding_replicas:
@@ -258,12 +258,12 @@ class Replication:
         self._unlead(tip)
         partition.follow(replica.leader_epoch)
         if len(replica.replicas) > 1:
-            self._mark(partition)
+            self._note_marks(partition)
         if self._me not in replica.isr:
-            self._out.add(tip)
-        elif tip in self._out:
-            self._out.discard(tip)
-            self._near.pop(tip, None)
+            self._out_of_sync.add(tip)
+        elif tip in self._out_of_sync:
+            self._out_of_sync.discard(tip)
+            self._caught_up_in.pop(tip, None)
             # Its leader added it to the ISR, so its log matches: it may take records if it is elected.
             partition.head_judged(None)
         # A failed log must not fetch: its leader would count it as caught up.
@@ -271,8 +271,8 @@ class Replication:
             self._unfollow(tip)
             return
         if not self._has_room(partition):
-            self._near.pop(tip, None)
-        has_caught_up = self._me in replica.isr or self._near.get(tip) == replica.leader_epoch
+            self._caught_up_in.pop(tip, None)
+        has_caught_up = self._me in replica.isr or self._caught_up_in.get(tip) == replica.leader_epoch
         place = _Place(replica.leader, self._number_of(tip), has_caught_up)
         followed = self._followed.get(tip)
         if followed is None or followed.place != place or followed.partition is not partition:
@@ -304,9 +304,9 @@ class Replication:
             is_in_sync=has_caught_up,
         )
 
-    def _log_of(self, partition: Partition) -> FollowedLog:
+    def _log_of(self, partition: Partition) -> LocalFollowerLog:
         return (
-            FollowedLog(partition, self._logs)
+            LocalFollowerLog(partition, self._logs)
             if self._room is None
             else WatchedLog(partition, self._logs, self._room)
         )
@@ -317,7 +317,7 @@ class Replication:
         followed = self._followed.get(tip)
         if followed is None or followed.replica.leader_epoch != leader_epoch or self._is_closed:
             return
-        self._near[tip] = leader_epoch
+        self._caught_up_in[tip] = leader_epoch
         if not followed.place.has_caught_up:
             self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
 
@@ -343,9 +343,9 @@ class Replication:
         """Drop a partition that is no longer here, or offline."""
         self._unlead(tip)
         self._unfollow(tip)
-        self._directories.gone(tip)
-        self._out.discard(tip)
-        self._near.pop(tip, None)
+        self._directories.forget(tip)
+        self._out_of_sync.discard(tip)
+        self._caught_up_in.pop(tip, None)
 
     def _unlead(self, tip: TopicIdPartition) -> None:
         if self._led.pop(tip, None) is None:
@@ -451,7 +451,7 @@ class Replication:
             self.metrics.isr_shrinks += not set(before.isr) <= set(now.isr)
             self.metrics.isr_expands += not set(now.isr) <= set(before.isr)
 
-    def standing(self) -> ReplicaCounts:
+    def counts(self) -> ReplicaCounts:
         """Return the number of partitions of each kind."""
         lacking = under = 0
         for tip, partition in self._short.items():
@@ -464,7 +464,7 @@ class Replication:
 
     # -- life
 
-    def _mark(self, partition: Partition) -> None:
+    def _note_marks(self, partition: Partition) -> None:
         """Have changes of the high watermark noted for the checkpoint."""
         partition.marks = self._marks
         self._marks[partition] = None
@@ -481,7 +481,7 @@ class Replication:
             tasks.create_task(self._isr.run(), name="in-sync replicas")
             tasks.create_task(self._tick(), name="check for lagging replicas")
             tasks.create_task(self._directories.run(), name="directories of replicas")
-            tasks.create_task(self._rest(), name="replicas without room")
+            tasks.create_task(self._pause_without_room(), name="replicas without room")
 
     async def _tick(self) -> None:
         piece = Slice()
@@ -523,10 +523,10 @@ class _Followed(NamedTuple):
 
     place: _Place
     partition: Partition
-    log: FollowedLog
+    log: LocalFollowerLog
     replica: PartitionImage
     is_unclean: bool
-    """last argument of `Replication.follow`"""
+    """last argument of `ReplicaManager.follow`"""
 
 
 class _Fetching:

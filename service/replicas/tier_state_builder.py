@@ -33,22 +33,22 @@ class Reader(Protocol):
     def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]: ...
 
 
-class Following(Protocol):
+class RestartablePartition(Protocol):
     """Interface of `Partition` to this module."""
 
     @property
     def log(self) -> LocalLog: ...
 
-    def follower_mark(self, high_watermark: int) -> None: ...
+    def set_follower_high_watermark(self, high_watermark: int) -> None: ...
 
 
-class ArchiveOfLeader:
+class TierStateBuilder:
     """A `replication.fetcher.LocalStartBuilder` that uses this node's image of the metadata."""
 
     def __init__(
         self,
         reader: Reader | None,
-        partition: Callable[[UUID, int], Following | None],
+        partition: Callable[[UUID, int], RestartablePartition | None],
         image: Callable[[], MetadataImage],
     ) -> None:
         """`partition`: like `Replicas.get`. `image`: returns the newest one."""
@@ -93,7 +93,7 @@ class ArchiveOfLeader:
 
     def _begin(
         self,
-        partition: Following,
+        partition: RestartablePartition,
         entry: CatalogEntry,
         start_offset: int,
         epochs: Sequence[tuple[int, int]],
@@ -110,7 +110,7 @@ class ArchiveOfLeader:
             local.log_end_offset,
         )
         local.truncation.restart_at(end, start, epochs=epochs, producers=producers)
-        partition.follower_mark(end)
+        partition.set_follower_high_watermark(end)
         return True
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from service.base.disk import FULL, DiskError
 from service.base.types import TopicIdPartition
-from service.partition.follower_log import FollowedLog, Logs
+from service.partition.follower_log import LocalFollowerLog, Logs
 from service.partition.partition import Partition
 from service.records.scan import BatchScan
 
@@ -31,8 +31,8 @@ class Room(Protocol):
         """Note that the disk has no room for a write to the partition."""
 
 
-class WatchedLog(FollowedLog):
-    """A `FollowedLog` that reports to a `Room`."""
+class WatchedLog(LocalFollowerLog):
+    """A `LocalFollowerLog` that reports to a `Room`."""
 
     __slots__ = ("_room", "_tip")
 

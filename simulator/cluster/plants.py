@@ -33,7 +33,7 @@ from service.metadata.raft.log import MetadataLog
 from service.node.quorum_control_plane import ClusterPlane
 from service.partition.partition import Partition
 from service.replicas.disk_pressure import DiskWatch
-from service.replicas.replica_manager import Replication
+from service.replicas.replica_manager import ReplicaManager
 from service.replication.follower import FollowerMachine
 from service.replication.follower_events import AdvanceMarks
 from service.replication.leader import MOVED, NOTHING, LeaderState
@@ -246,8 +246,8 @@ def last_epoch_not_said() -> None:
     """A follower's fetch does not say the last epoch that its log knows: nobody sees where they part."""
     _swap(
         PartitionFetchState,
-        "asked",
-        lambda asked: property(lambda self: asked.fget(self)._replace(last_epoch=-1)),
+        "position",
+        lambda position: property(lambda self: position.fget(self)._replace(last_epoch=-1)),
     )
 
 
@@ -276,7 +276,7 @@ def cut_to_the_high_watermark() -> None:
 
         return eager
 
-    _swap(Replication, "follow", make)
+    _swap(ReplicaManager, "follow", make)
 
 
 def mark_beyond_its_end() -> None:
@@ -284,7 +284,7 @@ def mark_beyond_its_end() -> None:
     _swap(Partition, "_within", lambda _: lambda self, offset: offset)
     _swap(
         FollowerMachine,
-        "_follow",
+        "_advance_marks",
         lambda _: (
             lambda self, followed, mark, start: (
                 AdvanceMarks(followed.tip, mark, followed.log.log_start_offset),

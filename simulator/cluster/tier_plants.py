@@ -9,7 +9,7 @@ from service.base.errors import ConfigError
 from service.metadata.controller import catalog_control, cluster_control
 from service.node.cold_tier import ColdTier
 from service.partition.partition import Partition
-from service.replicas.tier_state_builder import ArchiveOfLeader
+from service.replicas.tier_state_builder import TierStateBuilder
 from service.serving.handlers import delete_records
 from service.tiering import copier, fence, partition_archiver
 from service.tiering.keeper_election import KeeperElection
@@ -79,7 +79,7 @@ def begins_with_the_archive_s_end() -> None:
             self, partition, entry, entry.end_offset, epochs, producers
         )
 
-    _swap(ArchiveOfLeader, "_begin", make)
+    _swap(TierStateBuilder, "_begin", make)
 
 
 def begins_without_epochs() -> None:
@@ -90,7 +90,7 @@ def begins_without_epochs() -> None:
             self, partition, entry, start, (), producers
         )
 
-    _swap(ArchiveOfLeader, "_begin", make)
+    _swap(TierStateBuilder, "_begin", make)
 
 
 def head_before_the_commit() -> None:

@@ -356,7 +356,7 @@ def test_much_that_is_appended_has_the_disk_asked_out_of_turn(climb: Callable[..
     assert ladder.disk.asked
     looks = len(ladder.disk.asked)
     ladder.disk.leave_bytes(65 << 20)
-    ladder.broker.disks.look_soon()
+    ladder.broker.disks.check_soon()
     wait_until("a look", lambda: ladder.standing(ladder.node.data).usable == 65 << 20)
     for _ in range(3):
         assert ladder.produce(plain, 500_000)[0].error_code == 0
@@ -367,7 +367,7 @@ def test_a_disk_that_does_not_say_takes_no_more_than_it_had_left(climb: Callable
     ladder = climb(firn_disk_check_interval_ms="60000", firn_disk_reserve_bytes="2000000")
     plain = ladder.create("plain")
     ladder.disk.leave_bytes(5_000_000)
-    ladder.broker.disks.look_soon()
+    ladder.broker.disks.check_soon()
     wait_until("a look", lambda: ladder.standing(ladder.node.data).usable == 5_000_000)
     ladder.disk.hangs.clear()
     codes = [ladder.produce(plain, 500_000)[0].error_code for _ in range(12)]
@@ -476,13 +476,13 @@ def test_the_cache_of_cold_reads_is_given_back_before_a_record_is_refused(
     wait_until("cold reads to be kept on disk", lambda: len(list(cache.glob("*.chunk"))) >= 3)
     before = ladder.partition(topic_id).unified.end_offset
     steps = []
-    look = ladder.broker.disks._stand
+    look = ladder.broker.disks._set_standing
 
     def watched(home: Any, standing: Any) -> None:
         steps.append(standing.step)
         look(home, standing)
 
-    ladder.broker.disks._stand = watched
+    ladder.broker.disks._set_standing = watched
     disk.leave(1)  # records would be refused
     wait_until("the cache to be given back", lambda: disk.returned >= 3)
     wait_until("the disk to be looked at again", lambda: len(steps) > 3)

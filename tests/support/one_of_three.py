@@ -201,12 +201,12 @@ class OneOfThree:
 
 
 class _Unfollowed:
-    """The applier's `Replication` where followers are the test's own: nobody fetches by itself."""
+    """The applier's `ReplicaManager` where followers are the test's own: nobody fetches by itself."""
 
     def __init__(self) -> None:
         self.leader_throttle = ReplicationThrottle(ME, Quota(windows=11, window_s=1))
 
-    def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
+    def update_brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
         return []
 
     def configure(self, config: ReplicationConfig) -> bool:
@@ -215,10 +215,10 @@ class _Unfollowed:
     def throttle(self, topic: TopicImage, leaders: Collection[str], followers: Collection[str]) -> bool:
         return self.leader_throttle.mark(topic.name, leaders)
 
-    def look(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
+    def reevaluate(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
         yield from ()
 
-    def lies(self, partition: Partition, replica: PartitionImage) -> None:
+    def note_directory(self, partition: Partition, replica: PartitionImage) -> None:
         pass
 
     def failed(self, partition: Partition, replica: PartitionImage) -> None:

@@ -25,7 +25,7 @@ from service.base.types import NO_OFFSET
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.exchange import RequestContext
-from service.partition.delayed_fetch import Wait
+from service.partition.delayed_fetch import DelayedFetch
 from service.partition.partition import HIGH_WATERMARK, Partition
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
@@ -154,7 +154,7 @@ async def _replicas_follow(
     while waiting:
         left_s = max(deadline - broker.loop.time(), 0.0)
         future: asyncio.Future[None] = broker.loop.create_future()
-        wait = Wait(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
+        wait = DelayedFetch(broker.loop, broker.timers.purgatory, 1, partial(_set, future))
         broker.timers.watch(wait, [one.partition.watch_lows() for one in waiting.values()], left_s)
         try:
             for key, one in list(waiting.items()):

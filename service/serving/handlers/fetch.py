@@ -29,13 +29,13 @@ from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
 from service.network.exchange import RequestContext, Response
 from service.network.sender import Part
-from service.partition.delayed_fetch import Wait
+from service.partition.delayed_fetch import DelayedFetch
 from service.partition.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
     FetchSession,
-    Look,
+    PartitionRead,
     SessionPartition,
     can_be_remembered,
     next_epoch,
@@ -136,7 +136,7 @@ class _Fetching:
         self._replica: ReplicaSession | None = None
         self._future: asyncio.Future[Response] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._wait: Wait | None = None
+        self._wait: DelayedFetch | None = None
         self._deadline = 0.0
         self._reads_come = False
         self._asleep_since: float | None = None
@@ -254,7 +254,7 @@ class _Fetching:
         broker, found = self._broker, self._pass
         least = max(min(self._fetch.min_bytes, found.room), 1)
         timers = broker.timers
-        wait = Wait(broker.loop, timers.purgatory, max(least - found.size, 1), self._woken)
+        wait = DelayedFetch(broker.loop, timers.purgatory, max(least - found.size, 1), self._woken)
         watched: Iterable[Hashable] = self._watched()
         throttle = broker.leader_throttle
         if found.held_back and throttle is not None:
@@ -439,7 +439,7 @@ class _FullFetch(_Fetching):
                         partition = broker.replicas.get_by(topic, one.partition)
                     added = session.add(topic, one)
                     _note_name(broker, added)
-                    session.tell(Look(added, partition, answer))
+                    session.note_sent(PartitionRead(added, partition, answer))
             broker.fetch_sessions.used(session, now_ms)
             self._session_id = session.id
         finally:
@@ -471,7 +471,7 @@ class _IncrementalFetch(_Fetching):
         super().__init__(broker, context, fetch)
         self._session = session
         self._replica = session.replica if session.replica_id == fetch.replica_id else None
-        self._looks: list[Look] = []
+        self._looks: list[PartitionRead] = []
 
     def _length(self) -> int:
         return len(self._session.dirty)
@@ -490,7 +490,7 @@ class _IncrementalFetch(_Fetching):
         session = self._session
         session.patrol()
         found = self._new_pass(started)
-        looks: list[Look] = []
+        looks: list[PartitionRead] = []
         named: set[tuple[TopicKey, int]] = set()
         room = max(found.room, 1)  # the first batch comes to who wants no bytes, too
         if found.is_replica:
@@ -511,8 +511,8 @@ class _IncrementalFetch(_Fetching):
             if answer.error_code == ErrorCode.unknown_topic_id and one.name is not None:
                 answer = answer._replace(error_code=_went(self._broker, one.name))
             one.is_held_back = bool(found.held_back) and partition in found.held_back
-            look = Look(one, partition, answer)
-            session.looked_at(look)
+            look = PartitionRead(one, partition, answer)
+            session.note_read(look)
             looks.append(look)
         self._pass, self._looks = found, looks
 
@@ -525,13 +525,13 @@ class _IncrementalFetch(_Fetching):
         hand, left = InHand(self._broker), TAKEN_AT_A_TIME
         for look in self._looks:
             left -= 1
-            if not look.says_something:
+            if not look.needs_response:
                 continue
             topic, answer = look.of.topic, look.result
             if answer.records:
                 answer = hand.take(topic, answer)
                 left -= TAKEN_IS
-            session.tell(look)
+            session.note_sent(look)
             if left < 0:
                 yield TAKEN_AT_A_TIME
                 left = TAKEN_AT_A_TIME

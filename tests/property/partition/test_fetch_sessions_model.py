@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import ENOUGH, Purgatory
-from service.partition.fetch_sessions import FetchSession, FetchSessions, Look
+from service.partition.fetch_sessions import FetchSession, FetchSessions, PartitionRead
 from service.wire.fetch import FetchPartition, FetchPartitionResult
 
 BYTES = 100
@@ -68,7 +68,7 @@ class SessionBesideAFullScan(RuleBasedStateMachine):
             self.asked[index] = Asked(0, 1000)
             one = session.add("t", asking(index, self.asked[index]))
             look = self._look_at(session, one.asked, 1000)
-            session.tell(look)
+            session.note_sent(look)
             self.told[index] = Told(look.result.high_watermark, look.result.log_start_offset)
         self.sessions.used(session, 0)
         return session
@@ -144,9 +144,9 @@ class SessionBesideAFullScan(RuleBasedStateMachine):
                 break
             look = self._look_at(session, one.asked, room - size, min_one=size == 0)
             size += sum(len(part) for part in look.result.records if isinstance(part, bytes))
-            session.looked_at(look)
-            if look.says_something:
-                session.tell(look)
+            session.note_read(look)
+            if look.needs_response:
+                session.note_sent(look)
                 told[one.asked.partition] = look.result
         stopped = bool(room) and size >= room
         for index in self.asked:
@@ -161,18 +161,20 @@ class SessionBesideAFullScan(RuleBasedStateMachine):
                 assert error == 0
                 assert (high_watermark, start) == self.told[index], f"{index} has news that were not told"
 
-    def _look_at(self, session: FetchSession, asked: FetchPartition, room: int, min_one: bool = True) -> Look:
+    def _look_at(
+        self, session: FetchSession, asked: FetchPartition, room: int, min_one: bool = True
+    ) -> PartitionRead:
         of = session.partitions["t", asked.partition]
         error, high_watermark, start, has_records = self._full_scan(asked.partition, asked.fetch_offset)
         log = self.logs.get(asked.partition)
         if error:
-            return Look(of, None, FetchPartitionResult(asked.partition, error))
+            return PartitionRead(of, None, FetchPartitionResult(asked.partition, error))
         assert log is not None
         records = []
         if has_records and (min(room, asked.max_bytes) >= BYTES or min_one):
             records = [bytes(BYTES)]
         result = FetchPartitionResult(asked.partition, 0, high_watermark, high_watermark, start, records)
-        return Look(of, log, result)
+        return PartitionRead(of, log, result)
 
     def _full_scan(self, index: int, offset: int | None = None) -> tuple[int, int, int, bool]:
         """(error, high watermark, start, whether there are records) of one partition, as it is now."""

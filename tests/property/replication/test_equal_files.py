@@ -17,7 +17,7 @@ from service.base.errors import StorageError
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.partition.follower_log import FollowedLog
+from service.partition.follower_log import LocalFollowerLog
 from service.replication.fetcher import Fetcher, FetcherSettings
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import START_MS, make_world
@@ -160,7 +160,7 @@ class History:
     async def follow(self, *, until_equal: bool = False) -> None:
         """For a while."""
         follower, state = self.following, self.leader.leaders[TIP]
-        replica = FollowedLog(follower.standing, follower.logs)
+        replica = LocalFollowerLog(follower.standing, follower.logs)
         fetcher = Fetcher(
             self.leader,
             FOLLOWER,
@@ -242,7 +242,7 @@ class History:
         async with self.leading.logs.lower_recovery_point(log, log.truncation.end_after(end)) as is_told:
             assert is_told
             end = log.truncation.truncate_to(end)
-        self.leading.standing.follower_mark(min(self.leading.standing.high_watermark, end))
+        self.leading.standing.set_follower_high_watermark(min(self.leading.standing.high_watermark, end))
         self.committed = {offset: data for offset, data in self.committed.items() if offset < end}
         self.is_clean = self.is_backed = False
         self.elect()

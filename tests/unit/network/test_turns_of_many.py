@@ -21,7 +21,7 @@ from service.network.pace import Pace
 from service.network.peer import Peer
 from service.network.server import Server
 from service.node.event_loop import new_loop
-from service.partition.delayed_fetch import Wait
+from service.partition.delayed_fetch import DelayedFetch
 from service.serving.decode_budget import DecodedMemory
 
 PEERS = 100
@@ -157,7 +157,7 @@ def test_waits_that_one_append_ends_go_on_in_as_many_turns_as_they_take_in_their
             node.worked(0.0001)
 
         for number in range(4000):
-            wait = Wait(node.loop, purgatory, 1, lambda number=number: go_on(number))  # type: ignore[misc]
+            wait = DelayedFetch(node.loop, purgatory, 1, lambda number=number: go_on(number))  # type: ignore[misc]
             purgatory.watch(wait, ["partition"])
         assert purgatory.happened("partition", 100) == 4000
         while len(woken) < 4000:

@@ -42,7 +42,7 @@ class Node:
         self.number, self.broker_epoch, self.is_cut_off = 1, quorum.image.brokers[1].epoch, False
         self.plane = SimpleNamespace()
         self.disks = SimpleNamespace(
-            hurries=lambda tip: False, watch=lambda wake: None, take_first=lambda give_back: None
+            hurries=lambda tip: False, watch=lambda wake: None, free_caches_first=lambda give_back: None
         )
 
     def __iter__(self) -> Any:

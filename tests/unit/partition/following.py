@@ -20,7 +20,7 @@ class Standing:
         self.log = log
         self.high_watermark = high_watermark
 
-    def follower_mark(self, high_watermark: int) -> None:
+    def set_follower_high_watermark(self, high_watermark: int) -> None:
         self.high_watermark = min(max(high_watermark, self.log.log_start_offset), self.log.log_end_offset)
 
 

@@ -55,7 +55,7 @@ class Led:
         )  # fmt: skip
         if records:
             self.log.append(batch(records), EPOCH - 1, START_MS)
-            self.partition.follower_mark(high_watermark)
+            self.partition.set_follower_high_watermark(high_watermark)
         self.brokers = {one: BrokerStatus(BROKER_EPOCH + one, is_active=True) for one in replicas}
         self.shape = Leadership(EPOCH, 30, replicas, isr)
         self.min_isr = min_isr

@@ -87,7 +87,7 @@ def test_who_listens_is_not_told_of_what_the_next_leader_commits(tmp_path: Path)
     led.partition.follow(LED_IN + 1)
     led.log.truncation.truncate_to(0)
     led.log.appender.append_raw(raw((0, 1, LED_IN + 1)))
-    led.partition.follower_mark(1)
+    led.partition.set_follower_high_watermark(1)
     assert led.partition.high_watermark == 1
     assert led.marks == []
 
@@ -119,7 +119,7 @@ def test_nor_is_it_when_it_is_flushed_what_the_next_leader_commits(tmp_path: Pat
         partition.follow(LED_IN + 1)
         led.log.truncation.truncate_to(1)
         led.log.appender.append_raw(raw((1, 1, LED_IN + 1)))
-        partition.follower_mark(2)
+        partition.set_follower_high_watermark(2)
         flushed.set()
         while log._flushing is not None:
             if not disk.begun.empty():

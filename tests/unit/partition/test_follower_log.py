@@ -18,7 +18,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from service.partition.follower_log import FollowedLog
+from service.partition.follower_log import LocalFollowerLog
 from service.records.batch import stamp
 from service.records.scan import scan_batches
 from tests.support.fault_disk import FaultDisk
@@ -39,12 +39,12 @@ def at_once(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-def follow(log: LocalLog, high_watermark: int = 0) -> tuple[FollowedLog, Standing, NoFiles]:
+def follow(log: LocalLog, high_watermark: int = 0) -> tuple[LocalFollowerLog, Standing, NoFiles]:
     standing, files = Standing(log, high_watermark), NoFiles()
-    return FollowedLog(standing, files), standing, files
+    return LocalFollowerLog(standing, files), standing, files
 
 
-def append(followed: FollowedLog, data: memoryview) -> None:
+def append(followed: LocalFollowerLog, data: memoryview) -> None:
     followed.append(data, scan_batches(data))
 
 
@@ -169,7 +169,7 @@ async def test_a_log_that_is_cut_below_what_was_durable_is_sound_after_a_crash(t
     await logs.flush(log)
     await logs.checkpoint_starts()
     assert checkpointed(tmp_path / POINTS) == {("a", 0): 32}
-    followed = FollowedLog(Standing(log, 32), logs)
+    followed = LocalFollowerLog(Standing(log, 32), logs)
     assert await followed.truncate(10, always)
     assert log.log_end_offset == 8
     assert checkpointed(tmp_path / POINTS) == {("a", 0): 8}
@@ -198,7 +198,7 @@ async def test_what_a_flush_makes_durable_meanwhile_is_not_told(tmp_path: Path) 
 async def test_what_was_not_durable_is_cut_without_a_word(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
-    followed = FollowedLog(Standing(log, 8), logs)
+    followed = LocalFollowerLog(Standing(log, 8), logs)
     assert await followed.truncate(8, always)
     assert not (tmp_path / POINTS).exists()
     await logs.close()
@@ -211,7 +211,7 @@ async def test_a_disk_that_takes_no_checkpoint_keeps_the_log_as_it_is(tmp_path: 
     log = await filled(logs)
     await logs.flush(log)
     await logs.checkpoint_starts()
-    followed = FollowedLog(Standing(log, 32), logs)
+    followed = LocalFollowerLog(Standing(log, 32), logs)
     disk.fail("rename", errno.ENOSPC, path=POINTS)
     assert not await followed.truncate(8, always)
     assert log.log_end_offset == 32
@@ -227,7 +227,7 @@ async def test_a_cut_for_one_leader_is_not_disturbed_by_that_for_the_leader_befo
     log = await filled(logs)
     await logs.flush(log)
     await logs.checkpoint_starts()
-    followed = FollowedLog(Standing(log, 32), logs)
+    followed = LocalFollowerLog(Standing(log, 32), logs)
     before = asyncio.create_task(followed.truncate(10, lambda: False))
     await asyncio.sleep(0)
     async with logs.lower_recovery_point(log, 4) as is_told:
@@ -261,7 +261,7 @@ async def test_a_log_that_goes_while_it_is_to_be_cut_leaves_no_word_to_its_succe
 async def test_a_log_that_is_gone_is_not_cut(tmp_path: Path) -> None:
     logs = await open_logs(tmp_path)
     log = await filled(logs)
-    followed = FollowedLog(Standing(log), logs)
+    followed = LocalFollowerLog(Standing(log), logs)
     await logs.delete([A])
     with pytest.raises(StorageError, match="not here any more"):
         await followed.truncate(8, always)
@@ -281,7 +281,7 @@ def cut_with_faults(directory: Path, after: int | None) -> int:
         if after is not None:
             disk.fail("*", errno.EIO, after=after)
         with contextlib.suppress(StorageError):
-            await FollowedLog(Standing(log, 32), logs).truncate(10, always)
+            await LocalFollowerLog(Standing(log, 32), logs).truncate(10, always)
         took = disk.calls.total() - before
         disk.heal()
         await logs.close(clean=False)
@@ -321,7 +321,7 @@ async def test_what_another_thread_finds_of_producers_is_what_the_loop_does(tmp_
     assert len(log.state.segments) > 3
     for end in (72, 50, 30, 4, 0):
         found = {pid: entry.last_sequence for pid, entry in log.truncation.producers_at(end)}
-        assert await FollowedLog(Standing(log), logs).truncate(end, always)
+        assert await LocalFollowerLog(Standing(log), logs).truncate(end, always)
         assert {pid: entry.last_sequence for pid, entry in log.producers} == found
         assert found == {pid: 2 * len(range(pid, end // 2, 3)) - 1 for pid in range(min(end // 2, 3))}
     await logs.close()

@@ -182,19 +182,19 @@ def test_a_follower_takes_the_mark_that_its_leader_tells(tmp_path: Path) -> None
     led = Led(tmp_path, records=5, high_watermark=2)
     led.partition.follow(EPOCH + 1)
     led.told()
-    led.partition.follower_mark(4)
+    led.partition.set_follower_high_watermark(4)
     assert led.partition.high_watermark == 4
     (seen, growth) = led.told()
     assert 0 < seen.amount < ENOUGH
     assert growth == Event("growth", 0)
-    led.partition.follower_mark(4)
+    led.partition.set_follower_high_watermark(4)
     assert led.told() == []
-    led.partition.follower_mark(90)
+    led.partition.set_follower_high_watermark(90)
     assert led.partition.high_watermark == 5, "never beyond what is here"
-    led.partition.follower_mark(-1)
+    led.partition.set_follower_high_watermark(-1)
     assert led.partition.high_watermark == 0, "nor below the start"
     led.partition.lead(EPOCH + 2, led.made(led.shape._replace(leader_epoch=EPOCH + 2)))
-    led.partition.follower_mark(3)
+    led.partition.set_follower_high_watermark(3)
     assert led.partition.high_watermark == 0, "a leader is told nothing"
 
 

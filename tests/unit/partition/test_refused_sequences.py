@@ -102,5 +102,5 @@ def test_as_many_producers_as_want_to_be_refused_take_no_memory(led: Produced) -
     remembered = []
     for producer in range(1000, 1130):
         assert led.send(0, producer=producer) is TOO_FEW
-        remembered.append(len(led.partition._refused))
+        remembered.append(len(led.partition._refused_sequences))
     assert remembered == [*range(1, 65), *range(1, 65), 1, 2]

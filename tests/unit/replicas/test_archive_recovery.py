@@ -14,7 +14,7 @@ from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MetadataKey, metadata_key
 from service.remote.format.manifest_codec import MetadataRef
-from service.replicas.archive_recovery import Bucket, found_of
+from service.replicas.archive_recovery import BucketContents, found_of
 from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 from tests.support.world import WORLD
 
@@ -34,7 +34,7 @@ def doubt_where(written_ms: int, publisher: Publisher) -> str | None:
     entry = CatalogEntry(1, "manifest", 1, 0, 10, 1, 100)
     archive = RecoveredArchive({(TOPIC, 0): ArchivedPartition("events", entry, 1, written_ms)}, (), (), -1)
     newest = NewestCopy(MetadataCopy(ref, image, 5_000), ref, ())
-    return found_of(Bucket(newest, None, archive, ()), MetadataImage(), publisher).doubt
+    return found_of(BucketContents(newest, None, archive, ()), MetadataImage(), publisher).doubt
 
 
 @pytest.mark.parametrize(("written_ms", "is_doubted"), [(1_001, True), (1_000, False), (0, False)])

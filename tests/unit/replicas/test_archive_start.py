@@ -22,7 +22,7 @@ from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.replicas.tier_state_builder import ArchiveOfLeader
+from service.replicas.tier_state_builder import TierStateBuilder
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import batch
 from tests.unit.partition.following import Standing
@@ -80,7 +80,7 @@ class Node:
         has_reader: bool = True,
     ) -> bool:
         async def run() -> bool:
-            archive = ArchiveOfLeader(
+            archive = TierStateBuilder(
                 self.reader if has_reader else None,
                 lambda topic_id, partition: self.standing,
                 lambda: self.image,

@@ -20,7 +20,7 @@ from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
 from service.partition.partition import Partition
-from service.replicas.replica_manager import Replication
+from service.replicas.replica_manager import ReplicaManager
 from service.wire.api import ApiKey, RequestHeader, encode_request
 from service.wire.fetch import FetchPartitionResult, encode_fetch_response, parse_fetch
 from tests.support.peers import Peer, peer, sound
@@ -76,7 +76,7 @@ class Following:
     ) -> None:
         self.folder = folder
         self.config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(folder), **config})
-        self.replication = Replication(
+        self.replication = ReplicaManager(
             ME, self.config.replication, "PLAINTEXT", lambda: 100, new_queue, SystemClock(),
             Bucket({}), cast("Any", NoFiles()), lambda _: None,
             lambda name, error: bugs.append(f"{name}: {error}"), random.Random(1).random,
@@ -87,7 +87,7 @@ class Following:
         """The leader listens there from now on."""
         place = EndpointImage("PLAINTEXT", node.address.host, node.address.port, 0)
         leader = BrokerImage(LEADER, 102, UUID(int=9), (place,), (), None, False, False, ())
-        self.replication.brokers(MetadataImage(brokers={LEADER: leader}), [LEADER])
+        self.replication.update_brokers(MetadataImage(brokers={LEADER: leader}), [LEADER])
 
     def partition(self, number: int) -> Partition:
         tip = TopicIdPartition(UUID(int=number), f"t{number}", 0)
@@ -249,7 +249,7 @@ def test_replicas_that_a_reassignment_adds_are_not_missed_until_it_is_done(tmp_p
                 directories=(UUID(int=1),) * 3, adding_replicas=adding,
             )  # fmt: skip
             following.replication.lead(partition, replica)
-            found = following.replication.standing()
+            found = following.replication.counts()
             return found.led, found.under_replicated
 
         epochs, partition = count(1), following.partition(1)

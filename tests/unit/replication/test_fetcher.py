@@ -19,7 +19,7 @@ from service.base.types import TopicIdPartition
 from service.client.async_channel import Channel, ChannelOptions
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.partition.follower_log import FollowedLog
+from service.partition.follower_log import LocalFollowerLog
 from service.records.batch import iter_headers
 from service.records.scan import BatchScan
 from service.replication.fetcher import Fetcher, FetcherSettings, LeaderEndpoint
@@ -157,7 +157,7 @@ class LeaderNode:
         return module.ListOffsetsResponse(throttle_time=message.timeout, topics=(answer,))
 
 
-class LocalReplica(FollowedLog):
+class LocalReplica(LocalFollowerLog):
     """A log that follows, and may fail."""
 
     def __init__(self, log: LocalLog) -> None:

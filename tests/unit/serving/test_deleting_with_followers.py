@@ -124,7 +124,7 @@ def test_who_is_fenced_meanwhile_is_waited_for_no_longer(tmp_path: Path) -> None
         await one.fetch(OTHER, 5, start=2)
         task = await begun(deleted(node, 2))
         one.brokers[HIDDEN] = BrokerStatus(30, is_active=False, is_fenced=True)
-        one.partition.look()
+        one.partition.reevaluate()
         assert await asyncio.wait_for(task, 5) == [(NONE, 2)]
 
     run(tmp_path, scenario)

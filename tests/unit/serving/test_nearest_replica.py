@@ -61,7 +61,7 @@ def test_a_follower_answers_up_to_the_mark_it_was_told(tmp_path: Path) -> None:
         for _ in range(4):
             await produced(node, 0, acks=1)
         one.partition.follow(EPOCH + 1)
-        one.partition.follower_mark(2)
+        one.partition.set_follower_high_watermark(2)
         answer = await asked(node)
         assert (ErrorCode(answer.error_code), offsets(answer), answer.high_watermark) == (NONE, [0, 1], 2)
         answer = await asked(node, 3)
@@ -70,7 +70,7 @@ def test_a_follower_answers_up_to_the_mark_it_was_told(tmp_path: Path) -> None:
         task = asyncio.create_task(asked(node, 2, wait_ms=20_000))
         await asyncio.sleep(0.05)
         assert not task.done()
-        one.partition.follower_mark(4)
+        one.partition.set_follower_high_watermark(4)
         answer = await asyncio.wait_for(task, 5)
         assert (offsets(answer), answer.high_watermark) == ([2, 3], 4)
         assert (await asked(node, epoch=EPOCH)).error_code == ErrorCode.fenced_leader_epoch
@@ -122,7 +122,7 @@ def test_a_replica_that_has_no_other_is_led_or_silent(tmp_path: Path) -> None:
         one.partition.lead(EPOCH + 1, None)
         one.partition.follow(EPOCH + 2)
         assert (await asked(node)).error_code == NOT_LEADER
-        one.partition.follower_mark(0)
+        one.partition.set_follower_high_watermark(0)
         assert (await asked(node)).error_code == NONE
 
     run(tmp_path, scenario)
