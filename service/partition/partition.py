@@ -315,10 +315,10 @@ class Partition:
         """Move the log's start to `offset` (`HIGH_WATERMARK`: to that) unless it is higher; returns the
         start.
 
-        """Seal the active segment, so that it may be copied, if it has `least_bytes`; returns whether it was
-        sealed."""
-        size = self.log.state.segments.active.size
-        return self.is_copied and size >= least_bytes and self.log.appender.roll()
+        Makes nothing durable; `SegmentDeletion.delete_below_start` deletes the segments. Raises
+        `RequestError` NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that is compacted only,
+        OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR while the bucket's part of the log
+        is not known (Kafka `Partition.deleteRecordsOnLeader`).
         """
         self.log.check()
         self.check_leads()

@@ -35,8 +35,8 @@ from service.partition.partition import Partition
 from service.records.builder import BatchBuilder
 from service.replicas.metadata_applier import Applier
 from service.replicas.partition_registry import Replicas
-from service.serving.api_table import BROKER_APIS
 from service.replication.throttle import Quota, ReplicationThrottle
+from service.serving.api_table import BROKER_APIS
 from service.serving.dispatch import Dispatcher
 from service.serving.group_coordinators import GroupCoordinators
 from service.serving.internal_topics import InternalTopics

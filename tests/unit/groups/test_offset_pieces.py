@@ -10,7 +10,7 @@ from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import (
     CommittedPartition,
     CommittedTopic,
-    OffsetCommitRequest,
+    GroupCommitRequest,
     OffsetCommitTopic,
 )
 from service.wire.offsets import OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -25,9 +25,9 @@ def fetch(**topics: tuple[int, ...]) -> OffsetFetchRequestGroup:
     )
 
 
-def commit(**topics: tuple[Any, ...]) -> OffsetCommitRequest:
+def commit(**topics: tuple[Any, ...]) -> GroupCommitRequest:
     named = tuple(OffsetCommitTopic(name, None, of) for name, of in topics.items())
-    return OffsetCommitRequest("g", named)
+    return GroupCommitRequest("g", named)
 
 
 CUT: list[dict[str, tuple[int, ...]]] = [{"a": (0, 1, 2)}, {"a": (3,), "b": (7,)}, {"c": ()}]
