@@ -33,7 +33,7 @@ async def old_disk(world: SeveralWorld, random: Random) -> None:
 async def old_majority(world: SeveralWorld, random: Random) -> None:
     """Two nodes of the lost cluster, a majority of its voters, are started with their old disks."""
     await _old_disks_return(world, ("n2", "n3"))
-    _is_named(world, ("n2", "n3"), "ahead of this node's metadata", "would have the metadata log end at")
+    _is_named(world, ("n2", "n3"), "ahead of this node's metadata", "requires the metadata log to end at")
 
 
 async def _old_disks_return(world: SeveralWorld, names: tuple[str, ...]) -> None:

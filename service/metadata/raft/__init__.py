@@ -1,5 +1,6 @@
-"""The metadata quorum: who leads in which epoch, and how far its log is committed. Bytes and offsets only.
+"""Raft for the metadata log (KRaft): elections, replication and commit of its batches.
 
-`machine` decides [P]; `log`, `log_check`, `durable_offset`, `state_file` and `snapshots` are the disk;
-`runtime` joins them on the loop. What the bytes say is the publisher's business.
+`machine` decides [P]; `log`, `log_check`, `durable_offset`, `state_file` and `snapshots` do the disk I/O;
+`runtime` runs the machine on the event loop. This room knows bytes and offsets only: the publisher interprets
+the records.
 """

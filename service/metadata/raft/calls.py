@@ -1,7 +1,7 @@
-"""Calls to peers: one under way for each, a pause after one that failed. [P]
+"""Outgoing requests: at most one in flight to each endpoint, and a back-off after a failure. [P]
 
-Apache Kafka ``RequestManager``. An answer counts only while its call is the one under way: what comes later,
-or twice, is dropped here.
+Apache Kafka ``RequestManager``. A response counts only while its call is the one in flight: late and
+duplicate responses are dropped here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _URGENT: Final = (VoteAsked, BeginAsked, EndAsked)
 @dataclass(slots=True)
 class _Line:
     call: int = 0
-    """0: none is under way"""
+    """Id of the call in flight; 0: none."""
     asked: Asked | None = None
     until_ms: int = 0
-    """the call is given up then, or the pause ends"""
+    """The call times out then, or the back-off ends."""
 
 
 class Calls:
-    """By address: a peer that moves gets a line of its own."""
+    """Requests in flight by endpoint: a peer with a new address gets an entry of its own."""
 
     def __init__(self, request_timeout_ms: int, retry_backoff_ms: int) -> None:
         self._request_timeout_ms = request_timeout_ms
@@ -35,7 +35,7 @@ class Calls:
         self._last = 0
 
     def free_at_ms(self, endpoint: Endpoint, asked: Asked) -> int:
-        """When `asked` may be sent there. What elections need does not wait for anything else."""
+        """Return when `asked` may be sent to `endpoint`. Election requests do not wait for other requests."""
         line = self._lines.get(endpoint)
         if line is None:
             return 0
@@ -44,12 +44,13 @@ class Calls:
         return line.until_ms
 
     def send(self, peer: Peer, asked: Asked, now_ms: int) -> Send:
+        """Register a call to `peer` and return the effect that sends it."""
         self._last += 1
         self._lines[peer.endpoint] = _Line(self._last, asked, now_ms + self._request_timeout_ms)
         return Send(peer, self._last, asked)
 
     def answered(self, peer: Peer, call: int) -> Asked | None:
-        """What was asked; None for an answer that counts no more."""
+        """Complete the call and return its request, or None where the response is late or duplicate."""
         line = self._lines.get(peer.endpoint)
         if line is None or line.call != call:
             return None
@@ -57,12 +58,12 @@ class Calls:
         return line.asked
 
     def pause(self, peer: Peer, now_ms: int) -> None:
-        """Leave `peer` alone for a moment."""
+        """Back off from `peer` for `retry_backoff_ms`."""
         self._lines[peer.endpoint] = _Line(until_ms=now_ms + self._retry_backoff_ms)
 
 
 def _is_same(one: Asked | None, other: Asked) -> bool:
-    """Whether the two are the same question: of one kind, epoch and purpose."""
+    """Return whether both requests are of one type and epoch (and both votes or both pre-votes)."""
     if isinstance(one, VoteAsked) and isinstance(other, VoteAsked):
         return one.epoch == other.epoch and one.pre_vote == other.pre_vote
     return type(one) is type(other) and getattr(one, "epoch", 0) == getattr(other, "epoch", 0)

@@ -1,7 +1,7 @@
-"""Control records of the metadata log, from and to what the Raft machine knows. [P]
+"""Converts control records of the metadata log to and from the Raft machine's values. [P]
 
-LeaderChange is still version 0 under every kraft.version (Apache Kafka 4.3). KRaftVersion and KRaftVoters
-count from the moment they are appended (KIP-853).
+LeaderChange is version 0 under every kraft.version (Apache Kafka 4.3). KRaftVersion and KRaftVoters take
+effect when they are appended (KIP-853).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.metadata.raft.voters import Voter, VoterHistory, VoterSet
 
 
 class VotersSaid(NamedTuple):
-    """What a log or a snapshot says; `voters` None: nothing, the configuration's count."""
+    """Voters and kraft.version in a log or a snapshot; `voters` None: the configuration's voters are used."""
 
     voters: VoterSet | None = None
     version: int = 0
@@ -37,14 +37,14 @@ NO_VOTERS_SAID: Final = VotersSaid()
 
 
 def control_messages(said: VotersSaid) -> tuple[ControlMessage, ...]:
-    """As they stand in a snapshot; none under kraft.version 0."""
+    """Return the control records of a snapshot; none under kraft.version 0."""
     if said.version == 0 or said.voters is None:
         return ()
     return _version(said.version), _voters(said.voters)
 
 
 def encode_records(records: Iterable[events.ControlRecord]) -> tuple[ControlMessage, ...]:
-    """What the machine wants to be written."""
+    """Convert the machine's control records to kio's messages."""
     return tuple(map(_message, records))
 
 
@@ -86,14 +86,14 @@ def _record_voter(voter: Voter) -> RecordVoter:
 
 
 def voters_said(record: ControlRecord, before: VotersSaid) -> VotersSaid:
-    """`before`, and what one more record says. `CorruptionError` for a version that is not known here."""
+    """Return `before`, updated by one more record. `CorruptionError` for an unknown version."""
     match record.message:
         case KRaftVersionRecord() as message:
             return before._replace(version=int(message.k_raft_version))
         case VotersRecord() as message:
             return before._replace(voters=_voter_set(message))
         case None if record.control_type in (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS):
-            raise CorruptionError(f"control record of type {record.control_type}: its version is not known")
+            raise CorruptionError(f"control record of type {record.control_type}: unknown version")
         case _:
             return before
 
@@ -111,7 +111,7 @@ def _voter_set(record: VotersRecord) -> VoterSet:
 
 
 def learn(history: VoterHistory, batch: MetadataBatch) -> None:
-    """Take into `history` what the control records of `batch` say of voters."""
+    """Add the voters and the kraft.version in the control records of `batch` to `history`."""
     for i, record in enumerate(batch.control):
         said = voters_said(record, NO_VOTERS_SAID)
         if said.voters is not None:

@@ -1,6 +1,6 @@
-"""What all roles of the Raft machine share: epoch, vote and leader, and how one role becomes another. [P]
+"""State that all roles of the Raft machine share (epoch, vote, leader), and the transitions. [P]
 
-Whatever changes the epoch, the vote or the leader is persisted before any effect that rests on it.
+A change of the epoch, the vote or the leader is persisted before any effect that depends on it.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
 _CHANGES_LOG: Final = (AppendControl, AppendFetched, TruncateTo, RestartAt)
 _S = TypeVar("_S")
 _TWO_PASTS: Final = (
-    "; one of the two has a disk of another past of this cluster: stop that one (docs/operations.md, "
+    "; one of the two has a disk of a diverged history of the cluster: stop that node (docs/operations.md, "
     '"Of a cluster of several")'
 )
 
 
 class RaftCore:
-    """Owned by the machine. Role modules read it, and change it by its methods."""
+    """Shared state. Owned by the machine; role modules read it, and change it by its methods."""
 
     def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
         self.identity = identity
@@ -74,7 +74,7 @@ class RaftCore:
         self.leader_id = NOBODY
         self.leader_endpoint: Endpoint | None = None
         self.high_watermark = 0
-        """all that this node knows to be committed lies below; never falls"""
+        """Everything below it is known to be committed. Never falls."""
         self.flushed = 0
         self.state: RoleState = Unattached(NEVER)
         self.stopping = False
@@ -83,12 +83,12 @@ class RaftCore:
         self.effects: list[Effect] = []
         self.log_changes = False
         self.orphans: list[Leader] = []
-        """leaders that we were, whose requests are to be answered"""
+        """Past leaderships of this node whose parked requests are still to be answered."""
         self._random = random
         self._persisted: QuorumState | None = None
         self._flushing: int | None = None
 
-    # -- what is known
+    # -- state
 
     @property
     def role(self) -> Role:
@@ -104,21 +104,26 @@ class RaftCore:
 
     @property
     def has_moved(self) -> bool:
-        """Whether this voter is elsewhere than the voters' record says."""
+        """True where this voter's endpoints differ from those in the voters' record."""
         mine = self.voters.get(self.key.node_id)
         is_told = self.log.voters.version >= RECONFIGURABLE and bool(self.identity.endpoints)
         return is_told and self.is_voter and mine is not None and mine.endpoints != self.identity.endpoints
 
     @property
     def is_recorded(self) -> bool:
-        """Whether others find this voter by the committed voters' record; true of whoever does not vote."""
+        """True where the committed voters' record has this voter's endpoints, and for a node that is no
+        voter."""
         offset = self.log.voters.latest_offset
         return not self.has_moved and (offset is None or offset < self.high_watermark)
 
     @property
     def may_stand(self) -> bool:
-        """A voter; or one that was removed, while that is not known to be committed: of two voters it may be
-        the only one that has the record, and the other cannot win without its vote (Raft thesis, 4.2.2)."""
+        """True where this replica may start an election.
+
+        A voter may; a removed voter may, too, until its removal is known to be committed: of two voters it
+        may be the only one that has the record, and the other cannot win without its vote (Raft thesis,
+        4.2.2).
+        """
         if self.epoch > MAX_EPOCH - 1:
             return False  # no epoch is left
         if self.is_voter:
@@ -139,17 +144,18 @@ class RaftCore:
         return None if endpoint is None else Peer(voter.node_id, endpoint)
 
     def at_listener(self, endpoints: VoterEndpoints) -> Endpoint | None:
-        """The one of the listener by which controllers reach each other: that has our first one's name."""
+        """Return the endpoint of the listener that controllers use: the one named like our first endpoint."""
         mine = self.identity.endpoints
         name = mine[0].name.upper() if mine else None
         return next((one for one in endpoints if name in (None, one.name.upper())), None)
 
     def reached(self, endpoints: VoterEndpoints) -> Endpoint | None:
-        """Where a controller is reached; a voter of the configuration has one address, whatever its name."""
+        """Return a controller's endpoint. A voter of the configuration has one address, whatever its
+        listener's name."""
         return self.at_listener(endpoints) or (endpoints[0] if endpoints else None)
 
     def endpoint_of(self, node_id: int) -> Endpoint | None:
-        """Where a leader is reached, to be told to others."""
+        """Return the endpoint of the leader `node_id` for responses."""
         if node_id == self.key.node_id:
             return self.identity.endpoints[0] if self.identity.endpoints else None
         if node_id == self.leader_id and self.leader_endpoint is not None:
@@ -161,7 +167,7 @@ class RaftCore:
         return cluster_id is None or self.identity.cluster_id in (None, cluster_id)
 
     def is_me(self, key: ReplicaKey) -> bool:
-        """Whether a request that is meant for `key` is meant for this replica."""
+        """Return whether a request addressed to `key` is addressed to this replica."""
         return key.node_id < 0 or key.matches(self.key)
 
     # -- effects and time
@@ -178,14 +184,15 @@ class RaftCore:
         self.deadline_ms = min(self.deadline_ms, time_ms)
 
     def is_due(self, time_ms: int) -> bool:
-        """Whether `time_ms` has come; if not, a tick is asked for."""
+        """Return whether `time_ms` has come; if not, request a tick then."""
         if time_ms <= self.now_ms:
             return True
         self.wake_at(time_ms)
         return False
 
     def ask(self, peer: Peer | None, asked: Asked) -> bool:
-        """Send, unless the peer is busy or paused: then a tick is asked for."""
+        """Send `asked`, and return True; where the peer is busy or backed off, request a tick and return
+        False."""
         if peer is None or not self.is_due(self.calls.free_at_ms(peer.endpoint, asked)):
             return False
         self.emit(self.calls.send(peer, asked, self.now_ms))
@@ -196,7 +203,8 @@ class RaftCore:
         return timeout + self._random.randrange(timeout)
 
     def random_backoff_ms(self) -> int:
-        """After a lost election: random, and more after each (``binaryExponentialElectionBackoffMs``)."""
+        """Return a random back-off after a lost election, longer after each
+        (``binaryExponentialElectionBackoffMs``)."""
         most = min(self.timing.election_backoff_max_ms, self.timing.retry_backoff_ms << min(self.retries, 16))
         return self._random.randrange(max(most, 1)) + 1
 
@@ -212,7 +220,7 @@ class RaftCore:
     # -- the log
 
     def flush_if_idle(self) -> None:
-        """One flush at a time: what is appended while it runs shares the next one."""
+        """Flush the log unless a flush is running: batches appended meanwhile share the next flush."""
         end = self.log.end_offset
         if not self.identity.can_vote:
             self.flushed = end
@@ -227,8 +235,8 @@ class RaftCore:
     def truncate(self, end_offset: int, told: str) -> None:
         if end_offset < self.high_watermark:
             raise InvariantError(
-                f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) would have the metadata log "
-                f"end at {end_offset} ({told}); ours ends at {self.log.end_offset} in epoch "
+                f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) requires the metadata log "
+                f"to end at {end_offset} ({told}); ours ends at {self.log.end_offset} in epoch "
                 f"{self.log.epochs.latest} and is committed up to {self.high_watermark}{_TWO_PASTS}"
             )
         self.flushed, self._flushing = min(self.flushed, end_offset), None
@@ -238,7 +246,7 @@ class RaftCore:
         end_offset = effect.snapshot.end_offset
         if end_offset < self.high_watermark:
             raise InvariantError(
-                f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) gave a snapshot that "
+                f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) sent a snapshot that "
                 f"ends at {end_offset}; ours is committed up to {self.high_watermark}{_TWO_PASTS}"
             )
         self.flushed, self._flushing = end_offset, None
@@ -248,10 +256,11 @@ class RaftCore:
     # -- persisting
 
     def known_state(self, state: QuorumState | None) -> None:
-        """What is on disk."""
+        """Set the state that is on disk."""
         self._persisted = state
 
     def persist(self) -> None:
+        """Persist epoch, vote and leader where they changed; replaces a `Persist` that is not applied yet."""
         version = min(self.log.voters.version, 1)
         leads = self.leader_id == self.key.node_id
         voted = ReplicaKey(NOBODY) if self.voted is None or leads else self.voted
@@ -268,7 +277,7 @@ class RaftCore:
         self._persisted = state
         for i in range(len(self.effects) - 1, -1, -1):
             if isinstance(self.effects[i], Persist):
-                self.effects[i] = Persist(state)  # nobody was told of the one before
+                self.effects[i] = Persist(state)  # no effect depends on the replaced one
                 return
             if not isinstance(self.effects[i], Follow | StepDown):
                 break
@@ -285,17 +294,19 @@ class RaftCore:
             self._leave(before)
 
     def _leave(self, leader: Leader) -> None:
-        """Whoever waits there is answered by the machine, before anything else is done."""
+        """Keep the leadership for the machine, which answers its parked requests before anything else."""
         self.emit(StepDown())
         self.orphans.append(leader)
 
     def resume(self, state: RoleState) -> None:
-        """The role that a start begins with."""
+        """Set the role at start-up."""
         self.state = state
 
     def become_unattached(self, epoch: int, *, waits_anew: bool = False) -> None:
-        """A later epoch has begun, or nobody is known to lead in this one. Who was waiting to stand goes on
-        waiting, unless it `waits_anew`."""
+        """Enter a later epoch, or give up the leader of this one.
+
+        A role that was waiting for an election keeps its deadline, unless it `waits_anew`.
+        """
         before = self.state
         if epoch > self.epoch:
             self.epoch, self.voted = epoch, None
@@ -309,7 +320,8 @@ class RaftCore:
         self.emit(Follow(NOBODY, self.epoch))
 
     def vote_for(self, candidate: ReplicaKey) -> None:
-        """Only as Unattached or Prospective, and once in an epoch. We wait for the outcome."""
+        """Vote for `candidate`: as Unattached or Prospective only, once in an epoch. Restarts the election
+        timeout."""
         if self.voted is not None and not self.voted.matches(candidate):
             raise InvariantError(f"raft: voted for {self.voted} in epoch {self.epoch}, not for {candidate}")
         self.voted = candidate
@@ -319,13 +331,13 @@ class RaftCore:
         elif isinstance(self.state, Prospective):
             self.state = Prospective(
                 deadline_ms, {self.key.node_id}
-            )  # asks anew, should that come to nothing
+            )  # asks for pre-votes again if that election fails
         self.persist()
 
     def become_follower(self, epoch: int, leader_id: int, endpoint: Endpoint | None) -> None:
-        """`leader_id` leads in `epoch`. Without an address it cannot be followed, and time goes on."""
+        """Follow `leader_id` in `epoch`. Without its endpoint, stay Unattached with an election timeout."""
         if leader_id == self.key.node_id:
-            raise InvariantError(f"raft: told that this node, {leader_id}, leads in epoch {epoch}")
+            raise InvariantError(f"raft: node {leader_id} is to follow itself in epoch {epoch}")
         if epoch == self.epoch and self.leader_id not in (NOBODY, leader_id):
             raise InvariantError(
                 f"raft: two leaders in epoch {epoch}: {self.leader_id} and {leader_id}; our log ends at "
@@ -343,7 +355,7 @@ class RaftCore:
             self._move(
                 Follower(
                     deadline_ms=self.now_ms + self.timing.fetch_timeout_ms,
-                    # Kafka's waits for a period: a leader that is elected meanwhile would not find us.
+                    # Kafka waits for a period: a leader that is elected meanwhile would not find us.
                     update_due_ms=self.now_ms + (0 if self.has_moved else period_ms),
                 )
             )
@@ -351,7 +363,7 @@ class RaftCore:
         self.emit(Follow(leader_id, epoch))
 
     def become_prospective(self) -> None:
-        """Ask around before an epoch is begun: nobody is disturbed by one who could not win."""
+        """Ask for pre-votes first: a node that cannot win does not disturb the others with a new epoch."""
         self._move(Prospective(self.now_ms + self.random_election_timeout_ms(), {self.key.node_id}))
 
     def become_candidate(self) -> None:
@@ -363,7 +375,7 @@ class RaftCore:
         self.persist()
 
     def become_leader(self, granted: tuple[int, ...]) -> None:
-        """Once on disk that we lead, the epoch's first batch is appended."""
+        """Lead: once the leadership is on disk, append the epoch's first batch."""
         self.leader_id, self.leader_endpoint = self.key.node_id, self.endpoint_of(self.key.node_id)
         self.retries = 0
         wait_ms = self.timing.fetch_timeout_ms * 3 // 2
@@ -376,7 +388,7 @@ class RaftCore:
         return LeaderChange(self.key.node_id, self.voters.ids, granted)
 
     def _voters_to_tell(self) -> tuple[ControlRecord, ...]:
-        """The voters, where they came with the bootstrap snapshot and so are not in the log, or where we have
+        """Return the voters' records to append: where the log lacks the bootstrap snapshot's voters, or we
         moved."""
         history = self.log.voters
         if history.version < RECONFIGURABLE:
@@ -391,6 +403,6 @@ class RaftCore:
         return (KRaftVersion(history.version), KRaftVoters(moved))
 
     def resign(self, successors: tuple[ReplicaKey, ...] = ()) -> None:
-        """Lead no more."""
+        """Give up the leadership."""
         others = {voter.node_id for voter in self.other_voters()}
         self._move(Resigned(self.now_ms + self.random_election_timeout_ms(), successors, others))

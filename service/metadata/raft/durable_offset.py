@@ -1,10 +1,10 @@
-"""The file ``durable-offset``: up to where the metadata log is known to have reached the device.
+"""The file ``durable-offset``: end of the metadata log that is known to be on the device.
 
     20 digits   a space   8 hex digits: crc32c of the digits   a line end
 
-Written in place after each flush of the log, and itself made durable with snapshots and at the end: so it may
-lag behind, after a crash of the machine, and never runs ahead. What the log has lost below it was not torn by
-a crash. A file that cannot be read says nothing, and the newest snapshot's end stands in for it.
+It is written in place after each flush of the log, and fsynced with snapshots and at shutdown: after a crash
+of the machine it may lag behind, and it never runs ahead. A crash of the process does not lose records below
+it: their loss is damage. Where the file cannot be read, the newest snapshot's end replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def encode_durable_offset(offset: int) -> bytes:
-    """The file's content.
+    """Encode the file's content.
 
     >>> encode_durable_offset(17)
     b'00000000000000000017 8bb3f334\\n'
@@ -35,7 +35,7 @@ def encode_durable_offset(offset: int) -> bytes:
 
 
 def decode_durable_offset(data: bytes) -> int | None:
-    """The offset; None where the bytes are not as written."""
+    """Return the offset; None where the bytes are malformed."""
     digits = data[:_DIGITS]
     if not digits.isdigit() or data != encode_durable_offset(int(digits)):
         return None
@@ -43,7 +43,7 @@ def decode_durable_offset(data: bytes) -> int | None:
 
 
 def read_durable_offset(disk: Disk, directory: Path) -> int | None:
-    """What the file in `directory` says; None where it is missing or damaged. Raises `DiskError`."""
+    """Return the offset in the file; None where the file is missing or damaged. Raises `DiskError`."""
     path = directory / FILE_NAME
     try:
         fd = disk.open(path)
@@ -55,13 +55,14 @@ def read_durable_offset(disk: Disk, directory: Path) -> int | None:
         disk.close(fd)
     offset = decode_durable_offset(data)
     if offset is None:
-        _logger.warning("%s is damaged and says nothing; it is written anew", path)
+        _logger.warning(
+            "%s is corrupt: the newest snapshot's end replaces it, and the file is rewritten", path
+        )
     return offset
 
 
 def keep_durable_offset(disk: Disk, directory: Path) -> None:
-    """What the file says now, it says after a crash of the machine. `DiskError`; without it there is nothing
-    to be kept."""
+    """Fsync the file where it exists. Raises `DiskError`."""
     try:
         fd = disk.open(directory / FILE_NAME, Open.WRITE)
     except MissingFile:
@@ -73,10 +74,10 @@ def keep_durable_offset(disk: Disk, directory: Path) -> None:
 
 
 class DurableOffset:
-    """The file, held open. `write` may be called from a `log-io` thread, one call at a time."""
+    """The open file. `write` may be called from a `log-io` thread, one call at a time."""
 
     def __init__(self, disk: Disk, directory: Path, offset: int) -> None:
-        """Make the file say `offset`, durably. Blocks; raises `DiskError`."""
+        """Write `offset` durably. Blocks; raises `DiskError`."""
         self._disk = disk
         self._fd = disk.open(directory / FILE_NAME, Open.CREATE)
         try:
@@ -89,11 +90,11 @@ class DurableOffset:
             raise
 
     def write(self, offset: int) -> None:
-        """Say `offset`; a crash of the machine may forget it until `sync`."""
+        """Write `offset`; a crash of the machine may lose it until `sync`."""
         self._disk.pwrite(self._fd, encode_durable_offset(offset), 0)
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Fsync the file."""
         self._disk.fsync(self._fd)
 
     def close(self) -> None:

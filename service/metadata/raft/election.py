@@ -1,4 +1,4 @@
-"""Elections: votes asked for and given, a leader made known, and what follows when it goes. [P]
+"""Elections: votes are requested and granted, a leader is announced, and a resigned one succeeded. [P]
 
 Apache Kafka 4.3 ``KafkaRaftClient`` (handleVoteRequest, handleBeginQuorumEpochRequest,
 handleEndQuorumEpochRequest), ``EpochState.canGrantVote``; KIP-595, KIP-996.
@@ -39,18 +39,19 @@ from service.metadata.raft.voters import Voter
 Address = tuple[str, int]
 PRE_VOTE_AGAIN_MS: Final = 100
 LAST_EPOCH_TOLD: Final = MAX_EPOCH - 1
-"""Whoever is told of it can still stand in the one after it."""
+"""Greatest epoch accepted from another node: one more is left for an election."""
 
 
 class Election:
-    """Unattached, Prospective, Candidate and Resigned; and what any role answers to who stands or leads."""
+    """Roles Unattached, Prospective, Candidate and Resigned; and how any role answers candidates and
+    leaders."""
 
     def __init__(self, core: RaftCore) -> None:
         self._core = core
         self._failed: dict[int, set[Address]] = {}
-        """by voter: addresses at which it was not found, since it was last"""
+        """By voter: addresses at which it was not found, since it was found last."""
         self._found: dict[int, Endpoint] = {}
-        """by voter: where it has answered last"""
+        """By voter: the endpoint that last answered."""
 
     # -- requests
 
@@ -75,7 +76,7 @@ class Election:
             return ErrorCode.invalid_request
         error = self._check_epoch(asked.candidate.node_id, epoch)
         if error is NONE and asked.candidate.node_id == core.key.node_id:
-            error = ErrorCode.invalid_request  # we do not ask ourselves
+            error = ErrorCode.invalid_request  # we never send ourselves a request
         if error is not NONE:
             return error
         if epoch > core.epoch:
@@ -88,10 +89,10 @@ class Election:
         return ErrorCode.invalid_request if node_id < 0 or epoch > LAST_EPOCH_TOLD else NONE
 
     def _check_leader(self, leader_id: int, epoch: int) -> ErrorCode:
-        """What nobody can say in good faith changes nothing: that we lead where we do not, or that a node
-        which does not vote leads beside a leader that is known.
+        """Reject claims that no correct node makes: that we lead where we do not, or that a node that is no
+        voter leads beside a known leader.
 
-        Of a voter it is the end of this node (`learn`): then there are two leaders in one epoch.
+        The same claim for a voter ends this node (`learn`): there are two leaders in one epoch.
         """
         core = self._core
         error = self._check_epoch(leader_id, epoch)
@@ -109,8 +110,8 @@ class Election:
         is_up_to_date = (asked.last_epoch, asked.last_offset) >= (core.log.epochs.latest, core.log.end_offset)
         if asked.pre_vote:
             if isinstance(state, Follower) and state.has_fetched:
-                # An observer, which may be a voter to the one who asks, does not stand when its time is up:
-                # it would speak for a leader that is gone, for ever. (Kafka's does.)
+                # Grant once the deadline has passed: an observer, which the candidate may count as a voter,
+                # never starts an election, and would defend a dead leader for ever. (Kafka's does.)
                 return is_up_to_date and core.now_ms >= state.deadline_ms
             return is_up_to_date and not isinstance(state, Leader)
         if not isinstance(state, Unattached | Prospective):
@@ -142,8 +143,8 @@ class Election:
             self.learn(asked.leader_id, asked.epoch, endpoint)
             state = core.state
             if isinstance(state, Follower) and core.leader_id == asked.leader_id:
-                # It leads no more: who asks us whether it would be elected is no nuisance. (Kafka refuses
-                # pre-votes here until the time it sets below has come.)
+                # The leader is gone: grant pre-votes at once. (Kafka refuses them until the deadline that is
+                # set below.)
                 state.has_fetched = False
                 state.deadline_ms = core.now_ms + self._succession_ms(asked.successors)
         core.reply(request, self._leader_answer(error))
@@ -153,30 +154,32 @@ class Election:
         return LeaderAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
 
     def _succession_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
-        """The first stands at once, the others later and later (``strictExponentialElectionBackoffMs``)."""
+        """Return our delay before an election: none for the first successor, growing for the others
+        (``strictExponentialElectionBackoffMs``)."""
         core = self._core
         most = core.timing.election_backoff_max_ms
         place = next((i for i, key in enumerate(successors) if key.matches(core.key)), len(successors))
         if not successors:
-            return core.random_backoff_ms()  # a leader that was started again knows none
+            return core.random_backoff_ms()  # a restarted leader knows no successors
         if place == 0:
             return 0
         if place >= len(successors):
             return most
         return min(most, (most >> (len(successors) - 1)) << (place - 1))
 
-    # -- what others say
+    # -- epoch and leader in requests and responses
 
     def learn(self, leader_id: int, epoch: int, endpoint: object) -> None:
-        """Somebody says who leads, in an epoch that is not before ours."""
+        """Update epoch and leader from a message whose epoch is not before ours."""
         core = self._core
         if leader_id == core.key.node_id and not (epoch == core.epoch and core.leader_id == leader_id):
             if core.is_voter:
-                # Our vote is on disk before anybody is told: who says so errs, or we have lost our past.
+                # Our vote is on disk before we request others: the sender is wrong, or our disk lost state.
                 raise InvariantError(
-                    f"raft: told that this node leads in epoch {epoch}; it does not, in {core.epoch}"
+                    f"raft: another node says that this node leads in epoch {epoch}; it does not, and is in "
+                    f"epoch {core.epoch}"
                 )
-            leader_id = NOBODY  # it was another disk under our id
+            leader_id = NOBODY  # a replica with another disk led under our id
         if leader_id == core.key.node_id:
             return  # true, or true until we resigned
         known = endpoint or core.voters.endpoint(leader_id)
@@ -192,7 +195,7 @@ class Election:
                 core.become_follower(epoch, leader_id, known)  # type: ignore[arg-type]
 
     def is_settled(self, answer: Told) -> bool:
-        """Look at what an answer says of epoch and leader; whether there is nothing more in it for us.
+        """Take epoch and leader from a response; return whether the response holds nothing else for us.
 
         ``KafkaRaftClient.maybeHandleCommonResponse``
         """
@@ -203,7 +206,7 @@ class Election:
         is_news = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
         is_unknown = core.leader_id == NOBODY
         if isinstance(core.state, Unattached) and answer.endpoint is not None:
-            is_unknown = True  # or known by its id alone, as a start may find it
+            is_unknown = True  # or only its id is known, after a start
         if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and is_unknown):
             self.learn(answer.leader_id, answer.epoch, answer.endpoint)
             self._moved(answer)
@@ -212,7 +215,7 @@ class Election:
         return error is not NONE and error is not ErrorCode.snapshot_not_found
 
     def _moved(self, answer: Told) -> None:
-        """The leader is elsewhere than we thought, and was not to be reached there."""
+        """Update the leader's endpoint where it differs and the leader did not answer at the old one."""
         core, state = self._core, self._core.state
         if answer.endpoint is None or answer.leader_id != core.leader_id or answer.epoch != core.epoch:
             return
@@ -249,11 +252,11 @@ class Election:
             state.again_ms[peer.node_id] = core.now_ms + PRE_VOTE_AGAIN_MS
 
     def not_found(self, peer: Peer, asked: VoteAsked, *, refused: bool) -> None:
-        """A voter is not where it was asked: nobody answers there, or another node does. It may have moved,
-        and is asked at the next address of the configuration (`_place`).
+        """Record that a voter is not at the address asked: no process listens there, or another node does.
 
-        Where every address `refused` and the other voters do not suffice, the election is lost now, not when
-        its time is up: two of three would wait for that whenever both stand at once.
+        The voter may have moved: the next address of the configuration is tried (`_place`). Where every
+        address `refused` and the other voters do not suffice, the election is lost now, not at its timeout:
+        two of three voters would wait for the timeout whenever both start an election at once.
         """
         state = self._core.state
         if self._found.get(peer.node_id) == peer.endpoint:
@@ -272,11 +275,14 @@ class Election:
             state.absent.add(peer.node_id)
 
     def _place(self, voter: Voter) -> Peer | None:
-        """Where to ask a voter for its vote: where it has answered last, at its address in the voters' record
-        and where it is at neither, at each of ``controller.quorum.bootstrap.servers``; None: none is left.
+        """Return the address at which to ask a voter for its vote; None: none is left.
 
-        The vote is asked of a node id and a directory, and whoever has others refuses: it is safe wherever it
-        is asked. Addresses where other voters are known to be are left out, but where they were not found.
+        The order is: where it last answered, its endpoint in the voters' record, and each of
+        ``controller.quorum.bootstrap.servers``.
+
+        A vote request names a node id and a directory id, and a replica with others refuses it: asking is
+        safe at any address. Addresses of other voters are left out, except those at which that voter was not
+        found.
         """
         core = self._core
         failed = self._failed.get(voter.node_id, set())
@@ -294,13 +300,13 @@ class Election:
         return None
 
     def unsupported(self, asked: VoteAsked) -> None:
-        """A peer knows no pre-vote: then there is none."""
+        """Become a candidate without pre-votes: a voter does not support them."""
         core = self._core
         if asked.pre_vote and asked.epoch == core.epoch and isinstance(core.state, Prospective):
             core.become_candidate()
 
     def acknowledged(self, peer: Peer, answer: LeaderAnswer) -> None:
-        """Of EndQuorumEpoch."""
+        """Handle the response to EndQuorumEpoch."""
         if self.is_settled(answer):
             return
         if isinstance(self._core.state, Resigned):
@@ -318,7 +324,7 @@ class Election:
             core.become_prospective()
 
     def poll_standing(self, state: Prospective | Candidate) -> None:
-        """Ask those who have not answered; see whether it is won, or lost."""
+        """Ask the voters that have not answered; see whether the election is won or lost."""
         core = self._core
         if not core.may_stand:
             self._give_up(state, is_lost=True)
@@ -331,7 +337,7 @@ class Election:
         is_lost = len(ids) - sum(node_id in against for node_id in ids) < core.voters.majority
         if isinstance(state, Candidate) and is_lost and not state.is_backing_off:
             state.is_backing_off = True
-            # Kafka waits for the election's time to be up; pre-vote keeps it harmless not to.
+            # Kafka waits for the election timeout; with pre-votes an early end is harmless.
             state.deadline_ms = min(state.deadline_ms, core.now_ms + core.random_backoff_ms())
         if core.is_due(state.deadline_ms) or (is_lost and isinstance(state, Prospective)):
             self._lost(state, is_lost=is_lost)
@@ -343,14 +349,17 @@ class Election:
                 core.ask(self._place(voter), self._question(voter.key, isinstance(state, Prospective)))
 
     def _may_ask(self, state: Prospective | Candidate, node_id: int) -> bool:
-        """Who refused us a pre-vote may find the leader gone a moment later than we did. If its log is behind
-        ours it cannot win either, so we would wait for each other until our time is up."""
+        """Return whether to ask a voter now; one that rejected a pre-vote is asked again after a while.
+
+        It may notice the leader's death a moment later than we did. If its log is behind ours it cannot win
+        either, so both nodes would wait until their timeouts.
+        """
         if node_id not in state.rejected:
             return True
         return isinstance(state, Prospective) and self._core.is_due(state.again_ms[node_id])
 
     def _question(self, voter: ReplicaKey, pre_vote: bool) -> VoteAsked:
-        """We claim what is on our disk: a log that a crash may shorten has not won an election."""
+        """Build the vote request. It claims only what is durable: a crash may shorten the rest of the log."""
         core = self._core
         end = min(core.flushed, core.log.end_offset)
         last_epoch = core.log.epochs.epoch_below(end)
@@ -369,8 +378,10 @@ class Election:
             self._give_up(state, is_lost=is_lost)
 
     def _give_up(self, state: Prospective | Candidate, *, is_lost: bool) -> None:
-        """Back to the leader that may be there, or to waiting for one: who was refused waits anew, who just
-        was not answered asks again at once."""
+        """Return to the leader that may still live, or wait for one.
+
+        A node that was rejected waits for a new timeout; one that just got no answer asks again at once.
+        """
         core = self._core
         if isinstance(state, Prospective) and core.leader_id >= 0 and core.leader_endpoint is not None:
             core.become_follower(core.epoch, core.leader_id, core.leader_endpoint)
@@ -394,5 +405,5 @@ class Election:
         if core.stopping:
             return
         if core.is_sole_voter or core.is_due(state.deadline_ms):
-            # Not in the epoch that it resigned in: others may have voted for it there.
+            # Not in the epoch that it resigned from: others may have voted for it there.
             core.become_unattached(core.epoch + 1)

@@ -1,8 +1,8 @@
-"""What the Raft machine is told, and what it wants done. [P]
+"""Events that the Raft machine handles, and effects that it returns. [P]
 
-Effects are done in their order, and all of them before the next event is handled: state is on disk before a
-vote is answered, a log is truncated before it is fetched on. `Flush` alone goes on beside; it is told by
-`Flushed`, one at a time.
+The shell applies effects in order, all of them before the machine handles the next event: state is on disk
+before a vote is answered, and a log is truncated before it is fetched further. Only `Flush` runs in the
+background, one at a time; `Flushed` reports its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.metadata.raft.voters import VoterSet
 
 
 class Peer(NamedTuple):
-    """A node, and where it is reached. `node_id` is negative where only the address is known."""
+    """Node and its endpoint. `node_id` is negative where only the address is known."""
 
     node_id: int
     endpoint: Endpoint
@@ -28,7 +28,7 @@ class Peer(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The node starts. `state` is what ``quorum-state`` says; the log is open, and on disk to its end."""
+    """The node starts. `state` is the content of ``quorum-state``; the open log is durable to its end."""
 
     state: QuorumState | None
 
@@ -38,20 +38,20 @@ class Tick(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Somebody asks; `Reply` bears the same id."""
+    """Request to this replica; `Reply` carries the same id."""
 
     id: int
     asked: Asked
 
 
 class Cancelled(NamedTuple):
-    """Whoever sent the request `id` has gone: no answer is needed."""
+    """The client of request `id` is gone: no response is needed."""
 
     id: int
 
 
 class Answer(NamedTuple):
-    """To the `Send` of the same `call`."""
+    """Response to the `Send` of the same `call`, or the reason that there is none."""
 
     peer: Peer
     call: int
@@ -59,30 +59,30 @@ class Answer(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Batches were written up to `end_offset`: ours, as the leader, or fetched ones. Not on disk yet."""
+    """Batches up to `end_offset` are written, not yet flushed: the leader's own, or fetched ones."""
 
     end_offset: int
 
 
 class NotAppended(NamedTuple):
-    """What was fetched makes no sense, and was not written."""
+    """Fetched records were malformed and not written."""
 
 
 class Flushed(NamedTuple):
-    """The log is on disk up to `end_offset`."""
+    """The log is durable up to `end_offset`."""
 
     end_offset: int
 
 
 class SnapshotReady(NamedTuple):
-    """A fetched snapshot was proved whole and is on disk; not `is_good`: it was thrown away."""
+    """A fetched snapshot is valid and durable; not `is_good`: it was invalid and is discarded."""
 
     snapshot: SnapshotId
     is_good: bool = True
 
 
 class Stop(NamedTuple):
-    """The node stops in good order."""
+    """The node shuts down cleanly."""
 
 
 Event = Start | Tick | Request | Cancelled | Answer | Appended | NotAppended | Flushed | SnapshotReady | Stop
@@ -118,35 +118,35 @@ class Persist(NamedTuple):
 
 
 class AppendControl(NamedTuple):
-    """Append one batch of control records in `epoch`; then tell `Appended`."""
+    """Append one batch of control records in `epoch`, then handle `Appended`."""
 
     epoch: int
     records: tuple[ControlRecord, ...]
 
 
 class AppendFetched(NamedTuple):
-    """Append these whole batches of epochs up to `epoch`; then tell `Appended` or `NotAppended`."""
+    """Append these whole batches of epochs up to `epoch`, then handle `Appended` or `NotAppended`."""
 
     epoch: int
     records: Buffer
 
 
 class TruncateTo(NamedTuple):
-    """Let a flush under way end and be forgotten; then drop what lies at or beyond `end_offset`."""
+    """Await a running flush and drop its result, then truncate the log to `end_offset`."""
 
     end_offset: int
 
 
 class Flush(NamedTuple):
-    """Fsync the log up to `end_offset`, beside everything else; then tell `Flushed`."""
+    """Fsync the log up to `end_offset` in the background, then handle `Flushed`."""
 
     end_offset: int
 
 
 class StoreSnapshot(NamedTuple):
-    """Write bytes of a snapshot that is being fetched; `position` 0 begins anew.
+    """Write a chunk of a snapshot that is being fetched; `position` 0 starts the file again.
 
-    With `is_last`, prove it and tell `SnapshotReady`.
+    With `is_last`, validate the file, then handle `SnapshotReady`.
     """
 
     snapshot: SnapshotId
@@ -156,13 +156,13 @@ class StoreSnapshot(NamedTuple):
 
 
 class RestartAt(NamedTuple):
-    """Let a flush under way end and be forgotten; then begin the log anew at the end of `snapshot`."""
+    """Await a running flush and drop its result, then replace the log by `snapshot`."""
 
     snapshot: SnapshotId
 
 
 class Send(NamedTuple):
-    """Ask a peer; its answer, or that there is none, is an `Answer`."""
+    """Send a request to a peer; `Answer` carries its response or its failure."""
 
     peer: Peer
     call: int
@@ -170,7 +170,7 @@ class Send(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer the request `id`; what it is to read is put into the answer first."""
+    """Answer the request `id`; the shell first fills in a `ReadLog` or `ReadSnapshot`."""
 
     id: int
     answer: Answered
@@ -183,26 +183,26 @@ class Park(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Everything below `high_watermark` is decided for good."""
+    """The high watermark advances: everything below it is committed."""
 
     high_watermark: int
 
 
 class Lead(NamedTuple):
-    """This node leads in `epoch`; its first batch is appended."""
+    """Leadership of this node in `epoch`; the first batch of the epoch is appended."""
 
     epoch: int
 
 
 class Follow(NamedTuple):
-    """Another node leads in `epoch`; -1: nobody that is known."""
+    """Leadership of another node in `epoch`; `leader_id` -1: the leader is unknown."""
 
     leader_id: int
     epoch: int
 
 
 class StepDown(NamedTuple):
-    """This node led, and leads no more."""
+    """End of this node's leadership."""
 
 
 Effect = (

@@ -1,8 +1,8 @@
-"""The follower and the observer: they fetch what the leader has, and make their log like it. [P]
+"""Follower and observer: they fetch the leader's log and make their own equal to it. [P]
 
-What a voter fetched is on its disk before its next fetch claims it. A log that parted from the leader's is
-truncated, never below the high watermark; one that begins too late for it starts anew from a snapshot.
-Apache Kafka 4.3 ``KafkaRaftClient`` (handleFetchResponse, handleFetchSnapshotResponse), ``FollowerState``.
+A voter's next fetch claims only records that are on its disk. A diverged log is truncated, never below the
+high watermark; a log that ends before the leader's begins restarts from a snapshot. Apache Kafka 4.3
+``KafkaRaftClient`` (handleFetchResponse, handleFetchSnapshotResponse), ``FollowerState``.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from service.metadata.raft.voters import RECONFIGURABLE, Voter
 REFUSALS: Final = 3
 REFUSALS_WITHIN_MS: Final = 300
 SEEK_MS: Final = 100
-"""between two questions for the leader"""
+"""Pause between two requests that look for the leader."""
 MAX_SNAPSHOT_BYTES: Final = 16 * 2**30
-"""What is called larger is not believed."""
+"""Larger snapshot sizes are rejected as malformed."""
 
 
 class Following:
+    """Behaviour of the follower and of the observer."""
+
     def __init__(self, core: RaftCore, election: Election) -> None:
         self._core = core
         self._election = election
         self._seek_at_ms = 0
 
-    # -- asking
+    # -- requests out
 
     def poll(self, state: Follower) -> None:
         core = self._core
@@ -74,7 +76,7 @@ class Following:
         return UPDATE_PERIOD_FETCH_TIMEOUTS * self._core.timing.fetch_timeout_ms
 
     def _is_ready(self, state: Follower) -> bool:
-        """Whether all we have is on disk, so that a fetch may claim it."""
+        """Return whether the whole log is durable, so that a fetch may claim it."""
         core = self._core
         whole = state.fetching is not None and state.fetching.is_whole
         return not (state.is_appending or whole or core.flushed < core.log.end_offset)
@@ -93,7 +95,8 @@ class Following:
         return self._fetch_asked()
 
     def _fetch_asked(self) -> FetchAsked:
-        """It claims what is on disk: a leader whose voters we are among, unknown to us, counts it."""
+        """Build a fetch request. It claims only durable records: a leader may count us as a voter before we
+        know it."""
         core, timing = self._core, self._core.timing
         end = min(core.flushed, core.log.end_offset)
         return FetchAsked(
@@ -108,13 +111,15 @@ class Following:
         )
 
     def poll_unattached(self, state: Unattached) -> None:
-        """An observer looks for the leader; so does a voter that was told an epoch and no more."""
+        """Look for the leader as an observer. A voter learns of it by BeginQuorumEpoch, or starts an
+        election."""
         core = self._core
         if not core.is_voter and not core.stopping:
             self.find_leader()
 
     def find_leader(self) -> None:
-        """Ask any server that may know: those of the configuration, else the voters; one at a time."""
+        """Send a fetch to a random node that may know the leader: of the configuration, a voter, or the last
+        leader."""
         core = self._core
         if not core.is_due(self._seek_at_ms):
             return
@@ -130,10 +135,10 @@ class Following:
         self._seek_at_ms = core.now_ms + SEEK_MS
         core.wake_at(self._seek_at_ms)
 
-    # -- our own place among the voters
+    # -- our own entry among the voters
 
     def _own_change(self, state: Follower) -> Asked | None:
-        """UpdateRaftVoter where we have moved; AddRaftVoter where we join by ourselves."""
+        """Return UpdateRaftVoter where our endpoints changed, AddRaftVoter where we join by ourselves."""
         core, history = self._core, self._core.log.voters
         if not core.identity.endpoints or not core.identity.can_vote:
             return None
@@ -161,7 +166,7 @@ class Following:
         )
 
     def updated(self, asked: Asked, answer: LeaderAnswer | ChangeAnswer) -> None:
-        """What became of that; time will tell whether it has to be asked again."""
+        """Handle the response to that; `update_due_ms` decides when it is sent again."""
         core, state = self._core, self._core.state
         if isinstance(answer, LeaderAnswer) and self._election.is_settled(answer):
             return
@@ -171,11 +176,13 @@ class Following:
             if isinstance(asked, RemoveVoter) and answer.error is NONE:
                 state.update_due_ms = core.now_ms
 
-    # -- answers
+    # -- responses
 
     def refused(self, peer: Peer) -> None:
-        """Nobody listens where the leader was: three times at once is a death, not a delay. A voter asks for
-        votes, an observer for the next leader."""
+        """Handle a refused connection to the leader: three within 300 ms mean a dead process, not a delay.
+
+        A voter then asks for pre-votes, an observer looks for the next leader.
+        """
         core, state = self._core, self._core.state
         if not isinstance(state, Follower) or peer.endpoint != core.leader_endpoint:
             return
@@ -204,7 +211,7 @@ class Following:
             return
         if asked.epoch != core.epoch or asked.offset != core.log.end_offset:
             return
-        if state.fetching is not None:  # an observer that looked for its leader; the snapshot goes on
+        if state.fetching is not None:  # a fetch that looked for the leader; the snapshot goes on
             self._succeeded(state)
             return
         self._succeeded(state)
@@ -224,10 +231,11 @@ class Following:
                 self.learn_mark(state)
 
     def learn_mark(self, state: Follower) -> None:
+        """Advance the high watermark to the leader's, as far as the log reaches."""
         self._core.commit(min(state.leader_mark, self._core.log.end_offset))
 
     def _part(self, leaders: EpochEnd) -> None:
-        """Truncate to where the two logs may still agree; the next fetch tells whether they do."""
+        """Truncate to the last offset at which both logs may agree; the next fetch checks it."""
         core = self._core
         ours = core.log.epochs.end_of(leaders.epoch, core.log.end_offset)
         end = min(ours.end_offset, leaders.end_offset) if ours.epoch == leaders.epoch else ours.end_offset
@@ -275,7 +283,7 @@ class Following:
         core.calls.pause(peer, core.now_ms)
 
     def snapshot_ready(self, event: SnapshotReady) -> None:
-        """It is whole, and on disk: the log begins anew at its end, unless it has gone on meanwhile."""
+        """Replace the log by the fetched snapshot, unless it was invalid."""
         core, state = self._core, self._core.state
         if not isinstance(state, Follower) or state.fetching is None:
             return

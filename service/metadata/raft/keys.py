@@ -1,4 +1,4 @@
-"""Names of replicas and of snapshots in the metadata quorum. [P]"""
+"""Identifiers of replicas, snapshots and epoch ends in the metadata quorum. [P]"""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from uuid import UUID
 
 NOBODY: Final = -1
 NO_DIRECTORY: Final = UUID(int=0)
-"""What Kafka's zero UUID says: the directory is not known, and any will do."""
+"""Kafka's zero UUID: the directory id is unknown, and matches any directory."""
 
 
 class ReplicaKey(NamedTuple):
-    """A node and the directory that its copy of the log lies in: a wiped disk makes another replica."""
+    """Node id and the directory id of its log. A new disk gets a new directory id: another replica."""
 
     node_id: int
     directory_id: UUID = NO_DIRECTORY
 
     def matches(self, other: ReplicaKey) -> bool:
-        """Whether `other` is this replica, as far as this key says which directory it means.
+        """Return whether `other` is the same replica; a key without a directory id matches every directory.
 
         >>> ReplicaKey(1).matches(ReplicaKey(1, UUID(int=7)))
         True
@@ -26,7 +26,7 @@ class ReplicaKey(NamedTuple):
 
 
 class SnapshotId(NamedTuple):
-    """The snapshot holds everything below `end_offset`, whose last record is of `epoch`."""
+    """Snapshot of all records below `end_offset`; the last of them is of `epoch`."""
 
     end_offset: int
     epoch: int
@@ -37,7 +37,7 @@ class SnapshotId(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The log's last record of `epoch`, or of the last one before it, lies below `end_offset`."""
+    """End offset of `epoch`, or of the greatest epoch before it that has records."""
 
     epoch: int
     end_offset: int

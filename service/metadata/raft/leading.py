@@ -1,8 +1,9 @@
-"""The leader: fetches answered, the high watermark, and whether a majority still listens. [P]
+"""The leader: answers fetches, advances the high watermark, checks that a majority still fetches. [P]
 
-The high watermark is the median of the voters' ends on disk, ours among them, once it lies beyond the start
-of our epoch (Raft, section 5.4.2). Followers get what is not flushed here, so that the slower of two disks
-decides and not their sum. Apache Kafka 4.3 ``LeaderState``, ``KafkaRaftClient.handleFetchRequest``.
+The high watermark is the median of the voters' durable ends, this node's among them, once it lies beyond the
+start of this epoch (Raft, section 5.4.2). Followers may fetch records that are not flushed here yet, so that
+the slower of two disks counts and not their sum. Apache Kafka 4.3 ``LeaderState``,
+``KafkaRaftClient.handleFetchRequest``.
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ from service.metadata.raft.voters import Voter
 
 OBSERVER_SESSION_MS: Final = 300_000
 MAX_REPLICAS: Final = 1000
-"""that are remembered, besides the voters: a node can call itself anything"""
+"""Limit of tracked observers: a node can claim any id."""
 MAX_ANSWER_BYTES: Final = 8 * 2**20
-"""of records or of a snapshot, whatever is asked for"""
+"""Limit of records or snapshot bytes in one response, whatever the request allows."""
 
 
 class Leading:
+    """Behaviour of the leader, and its answers to requests that only a leader serves."""
+
     def __init__(self, core: RaftCore) -> None:
         self._core = core
 
     def refusal(self, epoch: int) -> ErrorCode:
-        """Whether this node leads in `epoch` (``validateLeaderOnlyRequest``)."""
+        """Return the error for a request of `epoch`: none where this node leads in it
+        (``validateLeaderOnlyRequest``)."""
         core = self._core
         if epoch < core.epoch:
             return ErrorCode.fenced_leader_epoch
@@ -83,7 +87,7 @@ class Leading:
         return FetchAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
 
     def _answer(self, asked: FetchAsked, *, is_heard: bool = False) -> FetchAnswer:
-        """`is_heard`: it has come just now, so its sender lives."""
+        """Build the response. `is_heard`: the request came just now, which proves that its sender lives."""
         core, state = self._core, self._core.state
         error = self.refusal(asked.epoch)
         if error is not NONE or not isinstance(state, Leader):
@@ -108,7 +112,7 @@ class Leading:
         )
 
     def _heard_fetch(self, state: Leader, asked: FetchAsked) -> None:
-        """The follower has on disk what lies below the offset it asks for."""
+        """Update the follower's progress: everything below its fetch offset is durable there."""
         core = self._core
         if asked.replica.node_id < 0:
             return
@@ -125,7 +129,8 @@ class Leading:
             self.advance(state)
 
     def heard(self, state: Leader, key: ReplicaKey) -> None:
-        """A Fetch or FetchSnapshot: once a majority was heard, the time of it begins anew."""
+        """Count a Fetch or FetchSnapshot of a voter; once a majority is counted, extend the quorum
+        deadline."""
         core = self._core
         if not core.voters.has(key):
             return
@@ -146,18 +151,18 @@ class Leading:
         return found
 
     def _forget_one(self, state: Leader) -> None:
-        """The one that does not vote and has been silent for longest."""
+        """Drop the observer that has been silent for longest."""
         voters = self._core.voters
         strangers = (key for key in state.replicas if not voters.has(key))
         del state.replicas[min(strangers, key=lambda key: state.replicas[key].last_fetch_ms)]
 
     def _known_as(self, key: ReplicaKey) -> ReplicaKey:
-        """A voter whose directory is not known is known by its id."""
+        """Return the key to track: a voter whose directory id is unknown is tracked by its node id."""
         voter = self._core.voters.get(key.node_id)
         return voter.key if voter is not None and voter.key.matches(key) else key
 
     def voter_end(self, state: Leader, voter: Voter) -> int:
-        """Up to where a voter's log is on its disk."""
+        """Return the end of the voter's durable log."""
         core = self._core
         if voter.key.matches(core.key):
             return min(core.flushed, core.log.end_offset)
@@ -165,7 +170,7 @@ class Leading:
         return -1 if replica is None else replica.end_offset
 
     def advance(self, state: Leader) -> None:
-        """Look whether more is committed."""
+        """Advance the high watermark where a majority allows it."""
         core = self._core
         ends = sorted((self.voter_end(state, voter) for voter in core.voters), reverse=True)
         mark = ends[core.voters.majority - 1] if ends else -1
@@ -174,7 +179,7 @@ class Leading:
             core.commit(mark)
 
     def answer_parked(self, state: Leader) -> None:
-        """Those for whom there are records, or a mark that they do not know; those whose time is up."""
+        """Answer parked fetches that have records or a new high watermark to get, or whose wait is over."""
         core = self._core
         end = state.shown_end
         for request, parked in list(state.parked.items()):
@@ -188,7 +193,7 @@ class Leading:
                 core.reply(request, self._answer(asked))
 
     def dismiss(self, state: Leader) -> None:
-        """We led, and others waited for that: they are told who may lead now."""
+        """Answer all parked fetches after the loss of leadership."""
         for request, parked in state.parked.items():
             self._core.reply(request, self._answer(parked.asked))
         state.parked.clear()
@@ -263,9 +268,9 @@ class Leading:
             self._make_known(state, voter)
 
     def _show(self, state: Leader) -> None:
-        """What was appended may be flushed and fetched: at once, or when its time of gathering is over.
+        """Make appended batches visible to flushes and fetches: at once, or when the linger ends.
 
-        What an epoch begins with never waits.
+        The first batch of an epoch never lingers.
         """
         core = self._core
         end, linger_ms = core.log.end_offset, core.timing.append_linger_ms
@@ -278,13 +283,13 @@ class Leading:
         state.shown_end, state.show_ms = end, None
 
     def resign(self, state: Leader) -> None:
-        """The one whose log goes furthest stands first."""
+        """Give up leadership; prefer as successors the voters with the longest logs."""
         core = self._core
         others = sorted(core.other_voters(), key=lambda one: (-self.voter_end(state, one), one.node_id))
         core.resign(tuple(voter.key for voter in others))
 
     def _make_known(self, state: Leader, voter: Voter) -> None:
-        """Tell a voter that has been silent for half the time it would wait itself."""
+        """Send BeginQuorumEpoch to a voter that has been silent for half of its fetch timeout."""
         core = self._core
         half = core.timing.fetch_timeout_ms // 2
         replica = state.replicas.get(voter.key)
@@ -299,6 +304,7 @@ class Leading:
             core.is_due(core.now_ms + half)
 
     def _forget_silent(self, state: Leader) -> None:
+        """Drop silent observers once there are many."""
         core = self._core
         if len(state.replicas) > 2 * len(core.voters) + 16:
             state.replicas = {

@@ -1,7 +1,7 @@
-"""The metadata log on disk: a `LocalLog` in ``__cluster_metadata-0``, with snapshots beside it.
+"""Metadata log on disk: a `LocalLog` in ``__cluster_metadata-0``, and the snapshots beside it.
 
-Bytes and offsets: what the batches say is the publisher's business. Opened on a `log-io` thread; then
-appended to on the event loop and flushed on a `log-io` thread.
+It knows bytes and offsets, and interprets only the control records of voters. Opened on a `log-io` thread;
+then appended to on the event loop and flushed on a `log-io` thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MetadataLog:
         """oldest first"""
         self.voters = voters
         self.changing = asyncio.Lock()
-        """held on the loop by whoever reads it there, or has a thread cut it, begin it anew or seal it"""
+        """Held by readers on the event loop, and while a thread truncates, restarts or rolls the log."""
         self._disk = disk
         self._log = log
         self._durable = durable
@@ -80,14 +80,15 @@ class MetadataLog:
     ) -> MetadataLog:
         """Check the log, cut off a torn tail, and open it. Blocks.
 
-        `snapshots`: those in the directory, oldest first; `snapshot`: the one that is read, None to read the
-        log from its beginning; `said`: the voters in it; `is_promised`: as `Durable` says.
+        `snapshots`: those in the directory, oldest first. `snapshot`: the one that is loaded; None to read
+        the log from its beginning. `said`: the voters in it. `is_promised`: as in `Durable`.
 
-        A log that `snapshot` is no part of begins anew at its end: it was fetched, and the process ended
-        before it had taken the place of the log, which is too short, or has parted from what was committed.
+        A log that does not contain the end of `snapshot` restarts there: the snapshot was fetched, and the
+        process ended before it had replaced the log, which is too short or has diverged from the committed
+        one.
 
-        Raises `CorruptionError` where anything but a torn tail is wrong, having changed nothing, and
-        `StorageError` where the disk does not let us.
+        Raises `CorruptionError` for damage other than a torn tail, before it changes anything, and
+        `StorageError` where the disk fails.
         """
         noted = read_durable_offset(world.disk, directory)
         start = 0 if snapshot is None else snapshot.end_offset
@@ -103,7 +104,7 @@ class MetadataLog:
             control: list[bytes] = []
             end = check_log(world.disk, directory, durable, control)
         except CorruptionError:
-            # Else the next start could take for a torn tail what is known to be damage.
+            # Else the next start could take this damage for a torn tail.
             keep_durable_offset(world.disk, directory)
             raise
         config = LogConfig(
@@ -123,7 +124,9 @@ class MetadataLog:
         )
         try:
             if local.log_end_offset != end.offset:
-                raise CorruptionError(f"{directory}: ends at {local.log_end_offset}, it was {end.offset}")
+                raise CorruptionError(
+                    f"{directory}: the log ends at {local.log_end_offset}, its check ended at {end.offset}"
+                )
             local.durability.flush()
             anew = snapshot is not None and _is_apart(snapshot, end)
             voters = _history(static_voters or VoterSet(), snapshot, said, [] if anew else control)
@@ -138,7 +141,12 @@ class MetadataLog:
 
     def _begin_anew(self, snapshot: SnapshotId, said: VotersSaid) -> None:
         end, name = self.end_offset, snapshot.file_name
-        _logger.warning("%s: a log that ends at %d begins anew at the snapshot %s", self.directory, end, name)
+        _logger.warning(
+            "%s: the log ends at %d, before or beside the snapshot %s: it restarts at the snapshot",
+            self.directory,
+            end,
+            name,
+        )
         try:
             self.restart_at(snapshot, said)
         except BaseException:
@@ -146,28 +154,28 @@ class MetadataLog:
             raise
 
     def voters_at(self, end_offset: int) -> VotersSaid:
-        """What the log says of voters below `end_offset`, for a snapshot that ends there."""
+        """Return the voters in the log below `end_offset`, for a snapshot that ends there."""
         return VotersSaid(*self.voters.at(end_offset))
 
     def has_snapshots(self, snapshots: Sequence[SnapshotId]) -> None:
-        """These are there, oldest first."""
+        """Set the list of snapshots, oldest first."""
         self.snapshots = tuple(snapshots)
 
     def slice(self, offset: int, max_bytes: int) -> bytes:
-        """For a follower: whole batches from the one that holds `offset` on, at least one of them."""
+        """Read whole batches from the one that holds `offset`, for a follower: at least one of them."""
         return self.read(offset, max_bytes, self.end_offset)
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
-        """Whole batches from the one that holds `offset` on, below `end_offset`: about `max_bytes`, at least
-        one batch.
+        """Read whole batches from the one that holds `offset`, below `end_offset`: about `max_bytes`, at
+        least one.
 
-        Raises `CorruptionError` where nothing is there.
+        Raises `CorruptionError` where no batch is there.
         """
         found = self._log.read(offset, max_bytes, end_offset).slice
         data = b"" if found is None else found.read()
         end = max((header.end for header in complete_headers(data)), default=0)
         if not end:
-            raise CorruptionError(f"{self.directory}: nothing is at offset {offset} of the metadata log")
+            raise CorruptionError(f"{self.directory}: the metadata log has no batch at offset {offset}")
         return data[:end]
 
     @property
@@ -180,11 +188,11 @@ class MetadataLog:
 
     @property
     def size(self) -> int:
-        """Bytes of its segments."""
+        """Bytes of all segments."""
         return self._log.size
 
     def append(self, data: Buffer) -> None:
-        """Write whole batches; not on disk before `flush`. What they say of voters counts at once."""
+        """Append whole batches, without a flush. Their voters take effect at once."""
         control: list[MetadataBatch] = []
         for header in iter_headers(data):
             if header.is_control:
@@ -196,14 +204,14 @@ class MetadataLog:
             learn(self.voters, batch)
 
     def append_fetched(self, data: Buffer, epoch: int) -> bool:
-        """Write what a leader of `epoch` gave: whole batches that go on where the log ends.
+        """Append whole batches from a leader of `epoch` that continue the log; return whether there were any.
 
-        `CorruptionError` where they are none: nothing is written then. Says whether anything was.
+        Raises `CorruptionError` for invalid ones; nothing is written then.
         """
         headers, next_offset, last = list(complete_headers(data)), self.end_offset, self.epochs.latest
         for header in headers:
             if header.base_offset != next_offset or header.last_offset_delta < 0:
-                raise CorruptionError(f"a batch of offset {header.base_offset} where {next_offset} belongs")
+                raise CorruptionError(f"a batch of offset {header.base_offset} instead of {next_offset}")
             if not last <= header.partition_leader_epoch <= epoch:
                 raise CorruptionError(
                     f"a batch of epoch {header.partition_leader_epoch} after {last}, from a leader of {epoch}"
@@ -216,25 +224,25 @@ class MetadataLog:
         return bool(headers)
 
     def flush(self, end_offset: int) -> None:
-        """Make everything below `end_offset` durable, and note that it is. Blocks; for a `log-io` thread."""
+        """Fsync the log below `end_offset`, and write its durable offset. Blocks; for a `log-io` thread."""
         self._log.durability.flush(end_offset)
         self._durable.write(end_offset)
 
     def flush_up_to(self, end_offset: int) -> None:
-        """As `flush`, where it is not done yet. The file of the offset never falls."""
+        """Fsync the log below `end_offset` unless it is durable. Does not write the durable offset."""
         if self._log.recovery_point < end_offset:
             self._log.durability.flush(end_offset)
 
     def write_state(self, state: QuorumState) -> None:
-        """Replace ``quorum-state``, durably. Blocks; for a `log-io` thread."""
+        """Replace ``quorum-state`` durably. Blocks; for a `log-io` thread."""
         write_state(self._disk, self.directory, state)
 
     def seal(self) -> None:
-        """Begin a new segment, so that the ones before it can go once nobody needs them."""
+        """Roll a new segment, so that the older ones can be deleted."""
         self._log.appender.roll()
 
     def truncate_to(self, end_offset: int) -> None:
-        """Drop what is at or beyond `end_offset`: another leader's log goes on differently. Blocks."""
+        """Truncate the log to `end_offset`, where it diverges from the leader's. Blocks."""
         self._durable.write(end_offset)
         self._durable.sync()
         self._log.truncation.truncate_to(end_offset)
@@ -242,23 +250,23 @@ class MetadataLog:
         self.voters.truncate(end_offset)
 
     def restart_at(self, snapshot: SnapshotId, said: VotersSaid) -> None:
-        """Begin anew at the end of a snapshot that is on disk and holds these voters. Blocks."""
+        """Replace the log by a snapshot that is on disk and holds these voters. Blocks."""
         self._durable.write(min(snapshot.end_offset, self._log.recovery_point))
         self._durable.sync()
         self._log.truncation.restart_at(snapshot.end_offset)
         self._durable.write(snapshot.end_offset)
         self._durable.sync()
         for old in list_snapshots(self._disk, self.directory):
-            if old.end_offset < snapshot.end_offset:  # nothing goes on from it any more
+            if old.end_offset < snapshot.end_offset:  # the log no longer continues it
                 remove_file(self._disk, self.directory / old.file_name)
         self.snapshots = (snapshot,)
         self.epochs.restart(snapshot)
         self.voters.restart(snapshot.end_offset, said.voters, said.version)
 
     def forget_before(self, offset: int, now_ms: int) -> list[Path]:
-        """Let go of what lies below `offset`, the end of a snapshot.
+        """Advance the log's start to `offset`, the end of a snapshot.
 
-        Returns the files that are no part of the log any more, for a `log-io` thread to remove.
+        Returns the files to delete, for a `log-io` thread.
         """
         self._log.deletion.advance_log_start(offset)
         self.epochs.forget_before(offset)
@@ -266,25 +274,25 @@ class MetadataLog:
         return self._log.deletion_queue.take_due(now_ms)
 
     def note_durable(self) -> None:
-        """Let a crash of the machine remember, too, how far the log was flushed. Blocks."""
+        """Fsync the durable offset. Blocks."""
         self._durable.sync()
 
-    # -- snapshots by position; blocking, for a `log-io` thread
+    # -- snapshots in chunks; blocking, for a `log-io` thread
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[int, bytes] | None:
-        """Its size, and bytes of it; None where it is gone. Raises `DiskError`."""
+        """Return a snapshot's size and a chunk of it; None where it is gone. Raises `DiskError`."""
         return read_piece(self._disk, self.directory, snapshot, position, max_bytes)
 
     def store_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
-        """Write bytes of one that is being fetched to its ``.part``; position 0 begins anew."""
+        """Write a chunk of a fetched snapshot to its ``.part`` file; position 0 starts the file again."""
         store_piece(self._disk, self.directory, snapshot, position, data)
 
     def finish_snapshot(self, snapshot: SnapshotId) -> None:
-        """All of it is written: make it durable. It bears its own name once it was proved."""
+        """Fsync a snapshot whose chunks are all written. It gets its own name once it is validated."""
         sync_part(self._disk, self.directory, snapshot)
 
     def close(self, *, clean: bool = True) -> None:
-        """Let go of the files; where not `clean`, nothing more is written. Blocks."""
+        """Close the files; where not `clean`, write nothing more. Blocks."""
         try:
             self._log.close(clean)
             if clean:
@@ -295,7 +303,7 @@ class MetadataLog:
 
 
 def _is_apart(snapshot: SnapshotId, end: LogEnd) -> bool:
-    """Whether the log ends before the snapshot, or says something else where that ends."""
+    """Return whether the log ends before the snapshot, or has another epoch at the snapshot's end."""
     if end.offset < snapshot.end_offset:
         return True
     return end.epoch_at_start not in (-1, snapshot.epoch)
@@ -304,7 +312,7 @@ def _is_apart(snapshot: SnapshotId, end: LogEnd) -> bool:
 def _history(
     static: VoterSet, snapshot: SnapshotId | None, said: VotersSaid, control: Sequence[bytes]
 ) -> VoterHistory:
-    """What the snapshot and the log behind it say of voters."""
+    """Build the voter history from the snapshot and the log behind it."""
     history, start = VoterHistory(static), 0
     if snapshot is not None:
         start = snapshot.end_offset

@@ -1,17 +1,15 @@
-"""Whether the metadata log's files still hold what was made durable: looked at before anything is changed.
+"""Checks at start-up that the metadata log's files still hold what was durable, before it changes any.
 
-A crash tears the tail: bytes at the end of the log that were written and not flushed, in a batch that nobody
-was told of. They are cut. Whatever else is wrong is damage, and refused with the file and the position:
+A crash tears the tail: it leaves an incomplete batch that was written and not flushed, and so not
+acknowledged. The tail is cut. Any other defect is damage, and refused with the file and the position:
 
-- below the durable point (`durable-offset`, or the newest snapshot's end where that says nothing);
-- with a valid batch behind it in the same file, but for an observer's, which promised nobody anything;
-- a batch that is whole, and not the one that belongs there: another offset, an epoch that goes back or was
-  never begun;
+- below the durable point (`durable-offset`, or the newest snapshot's end where that cannot be read);
+- before a valid batch in the same file, except for an observer, which acknowledges nothing;
+- a complete batch that does not belong there: another offset, an epoch that goes back or never began;
 - files that are missing, or that overlap.
 
-What lies beyond the durable point and is whole is kept, and written again where it lies: if it was a failed
-fsync that ended the process before, the system believes those pages to be on the device, and the next fsync
-would prove nothing.
+Complete batches beyond the durable point are kept, and rewritten in place: if a failed fsync ended the last
+process, the kernel believes those pages to be clean, and the next fsync would not write them.
 
 Blocking; for a `log-io` thread.
 """
@@ -41,7 +39,7 @@ from service.records.batch import (
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
-"""Far beyond what is ever written (8 MiB)."""
+"""Above every batch that is written (8 MiB)."""
 _MAGIC_AT: Final = 16
 _OFFSET_LENGTH: Final = struct.Struct(">qi")
 
@@ -49,11 +47,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Durable(NamedTuple):
-    """What must be there. `start`: the snapshot that is read ends here, so the log is needed from here on.
+    """Durable part that the log must hold. `start`: end of the loaded snapshot; the log is needed from here
+    on.
 
-    `offset`: all below it was flushed, be it less than `start`. `is_exact`: nothing was acknowledged beyond
-    it but for what a crash of the machine may have forgotten to note. `epoch`: the newest that was ever
-    begun; None: not known.
+    `offset`: everything below was flushed; it may be less than `start`. `is_exact`: nothing was acknowledged
+    beyond it, except what a crash of the machine kept from the file. `epoch`: newest epoch that ever began;
+    None: unknown.
     """
 
     start: int
@@ -61,12 +60,14 @@ class Durable(NamedTuple):
     is_exact: bool
     epoch: int | None
     is_promised: bool = True
-    """Whether anybody was told of what is written. Of an observer's log nobody is, and it flushes nothing."""
+    """True where the log's records are acknowledged. Those of an observer are not, and it flushes none."""
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends (exclusive), and the epoch of its last batch; -1 for none. `epoch_at_start`: of the
-    batch before `Durable.start`; -1 where there is none to be seen."""
+    """End of the log (exclusive), and the epoch of its last batch; -1 for none.
+
+    `epoch_at_start`: epoch of the batch before `Durable.start`; -1 where there is none.
+    """
 
     offset: int
     epoch: int
@@ -74,7 +75,8 @@ class LogEnd(NamedTuple):
 
 
 class _Break(NamedTuple):
-    """Where a file stops being the log. `is_whole`: a batch stands there that no crash can have made."""
+    """Position where a file stops being a valid log. `is_whole`: a complete batch is there, so no crash made
+    it."""
 
     path: Path
     position: int
@@ -84,10 +86,11 @@ class _Break(NamedTuple):
 
 
 def check_log(disk: Disk, directory: Path, durable: Durable, control: list[bytes] | None = None) -> LogEnd:
-    """Look at every batch from `durable.start` on, cut a torn tail, and write again what was not known to be
-    durable; an fsync of the files makes it so. Batches of control records are added to `control`.
+    """Check every batch from `durable.start` on, cut a torn tail, and rewrite what is not known to be
+    durable.
 
-    Raises `CorruptionError` for damage: nothing is changed then. `DiskError`.
+    The caller's fsync makes that durable. Batches of control records are added to `control`. Raises
+    `CorruptionError` for damage, before it changes anything, and `DiskError`.
     """
     return _Check(disk, directory, durable, control).run()
 
@@ -101,7 +104,7 @@ class _Check:
         self._offset = 0
         self._epoch = self._epoch_at_start = -1
         self._doubtful: list[tuple[Path, int]] = []
-        """files with bytes that are not known to be durable, and from which position on"""
+        """Files with bytes that are not known to be durable, and the position of the first."""
 
     def run(self) -> LogEnd:
         bases = self._bases()
@@ -118,15 +121,15 @@ class _Check:
         return LogEnd(self._offset, self._epoch, self._epoch_at_start)
 
     def _bases(self) -> list[int]:
-        """First offsets of the segments that are needed, in order."""
+        """Return the base offsets of the segments that are needed, in order."""
         parsed = (names.parse_offset_file(e.name) for e in self._disk.list(self._directory) if e.is_file)
         bases = sorted(one[0] for one in parsed if one is not None and one[1] == names.LOG)
         if not bases:
             return []
         if bases[0] > self._durable.start:
             raise CorruptionError(
-                f"{self._directory}: the log begins at offset {bases[0]}, the newest snapshot that can be "
-                f"read ends at {self._durable.start}"
+                f"{self._directory}: the log begins at offset {bases[0]}, and the newest readable snapshot "
+                f"ends at {self._durable.start}: the records between are missing"
             )
         return bases[max(i for i, base in enumerate(bases) if base <= self._durable.start) :]
 
@@ -134,7 +137,7 @@ class _Check:
         return self._directory / names.offset_file(base, names.LOG)
 
     def _walk(self, bases: list[int]) -> _Break | None:
-        """Follow the batches to the end, or to where they break off."""
+        """Check the batches of all segments; return the break, or None."""
         previous: Path | None = None
         for base in bases:
             path = self._path(base)
@@ -173,26 +176,26 @@ class _Check:
         return None
 
     def _what_is_wrong(self, header: BatchHeader) -> str | None:
-        """A whole batch that is not the one that belongs here. Offset and epoch lie outside its checksum."""
+        """Return why a complete batch does not belong here. Its checksum does not cover offset and epoch."""
         epoch, newest = header.partition_leader_epoch, self._durable.epoch
         if header.base_offset != self._offset:
-            return f"a batch of offset {header.base_offset} where {self._offset} belongs"
+            return f"a batch of offset {header.base_offset} instead of {self._offset}"
         if epoch < max(self._epoch, 0):
             return f"a batch of epoch {epoch} after one of epoch {self._epoch}"
         if newest is not None and epoch > newest:
-            return f"a batch of epoch {epoch}, and quorum-state knows of none after {newest}"
+            return f"a batch of epoch {epoch}, but the newest epoch in quorum-state is {newest}"
         return None
 
     def _judge(self, found: _Break) -> None:
-        """Damage is refused; what returns is a torn tail."""
+        """Raise `CorruptionError` unless the break is a torn tail."""
         below = found.offset < self._durable.offset
         if found.is_whole or below or self._is_followed(found):
             raise self._refusal(found.path, found.position, found.reason)
 
     def _is_followed(self, found: _Break) -> bool:
-        """Whether it was written to the device behind the break, which then was there, too."""
+        """Return whether valid records lie behind the break: then the broken ones had been written, too."""
         if not self._durable.is_promised:
-            return False  # the machine's end may have left any of it; it is fetched again
+            return False  # a crash may keep any part of it; it is fetched again
         later = [base for base in self._bases() if self._path(base) > found.path]
         if not self._durable.is_exact and any(self._disk.stat(self._path(base)).size for base in later):
             return True
@@ -205,8 +208,8 @@ class _Check:
     def _refusal(self, path: Path, position: int | None, reason: str) -> CorruptionError:
         place = f"{path}" if position is None else f"{path}, position {position}"
         return CorruptionError(
-            f"{place}: the metadata log is damaged at offset {self._offset}: {reason}; it was on disk up to "
-            f"offset {self._durable.offset} at least. Nothing was changed; docs/operations.md says what to do"
+            f"{place}: the metadata log is damaged at offset {self._offset}: {reason}; it was durable up to "
+            f"offset {self._durable.offset} at least. Nothing was changed; see docs/operations.md"
         )
 
     def _cut(self, found: _Break, later: list[int]) -> None:
@@ -214,7 +217,7 @@ class _Check:
         try:
             cut = self._disk.size(fd) - found.position
             _logger.warning(
-                "%s: a torn tail of %d bytes is cut off at position %d, offset %d: %s",
+                "%s: cut a torn tail of %d bytes at position %d, offset %d: %s",
                 found.path, cut, found.position, found.offset, found.reason,
             )  # fmt: skip
             self._disk.truncate(fd, found.position)
@@ -223,13 +226,13 @@ class _Check:
             self._disk.close(fd)
         for base in later:
             if self._path(base) > found.path:
-                _logger.warning("%s: written behind a torn tail, and removed", self._path(base))
+                _logger.warning("%s: deleted, because it lies behind a torn tail", self._path(base))
                 self._disk.unlink(self._path(base))
         self._disk.fsync_dir(self._directory)
 
     def _write_again(self, path: Path, position: int) -> None:
         if not exists(self._disk, path):
-            return  # it was behind a torn tail
+            return  # deleted behind a torn tail
         fd = self._disk.open(path, Open.WRITE)
         try:
             size = self._disk.size(fd)
@@ -242,15 +245,17 @@ class _Check:
 
 
 def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
-    """Headers of the batches that fill the file, and the bytes of control batches; `CorruptionError` at the
-    first that is not whole."""
+    """Yield the batches that fill the file: headers, and the bytes of control batches.
+
+    Raises `CorruptionError` at the first incomplete or invalid one.
+    """
     position = 0
     while position < size:
         data = disk.pread(fd, _READ_BYTES, position)
         if len(data) >= HEADER_SIZE and read_header(data).size > len(data):
             length = read_header(data).size
             if length > min(_MAX_BATCH_BYTES, size - position):
-                raise CorruptionError(f"a batch of {length} bytes, {size - position} are there")
+                raise CorruptionError(f"a batch of {length} bytes, and {size - position} bytes are left")
             data = disk.pread(fd, length, position)
         end = 0
         for header in complete_headers(data):
@@ -260,12 +265,12 @@ def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[tuple[BatchHeader
             yield header._replace(position=position + header.position), control
             end = header.end
         if not end:
-            raise CorruptionError(f"{len(data)} bytes are left, a batch has more")
+            raise CorruptionError(f"{len(data)} bytes are left, too few for a batch")
         position += end
 
 
 def _holds_a_batch(disk: Disk, fd: int, position: int, next_offset: int) -> bool:
-    """Whether a valid batch of a later offset begins anywhere from `position` on."""
+    """Return whether a valid batch of a later offset begins anywhere at or behind `position`."""
     size = disk.size(fd)
     while position + HEADER_SIZE <= size:
         data = disk.pread(fd, _READ_BYTES, position)

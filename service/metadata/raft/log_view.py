@@ -1,7 +1,7 @@
-"""The metadata log as the Raft machine sees it: offsets, epochs, snapshots and voters, all in memory. [P]
+"""Read-only view of the metadata log for the Raft machine: offsets, epochs, snapshots and voters. [P]
 
-The machine looks and does not touch: what it wants done with the log are effects, and they are done before
-the next event reaches it.
+Everything is in memory. Changes of the log are effects, which are applied before the machine handles the next
+event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from service.metadata.raft.voters import VoterHistory
 
 
 class LogView(Protocol):
-    """Ends are exclusive."""
+    """Offsets, epochs, voters and snapshots of the metadata log. Ends are exclusive."""
 
     @property
     def start_offset(self) -> int: ...
@@ -32,12 +32,12 @@ class LogView(Protocol):
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """Oldest first; the bootstrap snapshot, which ends at 0, among them."""
+        """Snapshots, oldest first; with the bootstrap snapshot, which ends at 0."""
         ...
 
 
 class EpochIndex:
-    """Which epoch began at which offset; before the first entry lies `base`, the epoch below the log's start.
+    """Start offset of each epoch; `base` is the epoch of the last record below the log's start.
 
     >>> index = EpochIndex([(1, 0), (4, 10)])
     >>> index.end_of(2, 30), index.end_of(4, 30), index.epoch_below(10)
@@ -60,18 +60,18 @@ class EpochIndex:
         return self._epochs[-1] if self._epochs else self._base
 
     def note(self, epoch: int, offset: int) -> None:
-        """A batch of `epoch` begins at `offset`."""
+        """Add the start of `epoch`, where it is a new one."""
         if epoch != self.latest or (not self._epochs and epoch != self._base):
             self._epochs.append(epoch)
             self._starts.append(offset)
 
     def epoch_below(self, offset: int) -> int:
-        """Epoch of the last record below `offset`."""
+        """Return the epoch of the last record below `offset`."""
         slot = bisect_right(self._starts, offset - 1)
         return self._epochs[slot - 1] if slot else self._base
 
     def end_of(self, epoch: int, log_end: int) -> EpochEnd:
-        """Where the records of `epoch`, or of the last epoch before it that has any, end."""
+        """Return the end offset of `epoch`, or of the greatest epoch before it that has records."""
         slot = bisect_right(self._epochs, epoch)
         end = self._starts[slot] if slot < len(self._starts) else log_end
         if slot:
@@ -84,14 +84,14 @@ class EpochIndex:
             self._epochs.pop()
 
     def forget_before(self, offset: int) -> None:
-        """The log begins at `offset`."""
+        """Drop what lies below `offset`, the log's new start."""
         self._base = self.epoch_below(offset)
         self._start = max(self._start, offset)
         slot = bisect_right(self._starts, offset - 1)
         del self._starts[:slot], self._epochs[:slot]
 
     def restart(self, snapshot: SnapshotId) -> None:
-        """The log is empty, and begins at the end of `snapshot`."""
+        """Replace the index by that of an empty log that starts at the end of `snapshot`."""
         self._starts.clear()
         self._epochs.clear()
         self._base, self._start = snapshot.epoch, snapshot.end_offset
@@ -104,7 +104,7 @@ class Fit(Enum):
 
 
 class Validity(NamedTuple):
-    """Whether a follower's log goes on in ours; if not, where they part, or which snapshot it needs."""
+    """Result of a check of a follower's log: it continues in ours, it diverges, or it needs a snapshot."""
 
     fit: Fit
     diverging: EpochEnd | None = None
@@ -112,12 +112,13 @@ class Validity(NamedTuple):
 
 
 def real_snapshots(log: LogView) -> tuple[SnapshotId, ...]:
-    """Without the one that a formatted directory begins with."""
+    """Return the snapshots without the bootstrap snapshot."""
     return tuple(one for one in log.snapshots if one.end_offset > 0)
 
 
 def validate(log: LogView, offset: int, epoch: int) -> Validity:
-    """Where a follower's log that ends at `offset`, with a last record of `epoch`, stands towards `log`.
+    """Check whether a follower's log that ends at `offset`, with a last record of `epoch`, continues in
+    `log`.
 
     Apache Kafka ``KafkaRaftClient.tryCompleteFetchRequest``, ``ReplicatedLog.validateOffsetAndEpoch``.
     """

@@ -1,11 +1,11 @@
-"""The Raft machine: who leads, and up to which offset the log is committed. [P]
+"""The Raft machine: elects leaders and advances the high watermark of the metadata log. [P]
 
-An event goes in, effects come out, and the shell does them in their order before the next event: that order
-is what makes it safe. State is persisted before anything is done on its strength, the log is flushed before
-it counts, and nothing is committed until a batch of the leader's own epoch is (Raft, section 5.4.2).
+`handle` takes an event and returns effects; the shell applies them in order before the next event. Safety
+depends on that order: state is persisted before an effect depends on it, records count as replicated only
+once flushed, and nothing is committed until a batch of the leader's own epoch is (Raft, section 5.4.2).
 
-What a role does is in its module: `election`, `leading`, `following`, `reconfiguration`; `core` holds what
-they share and how one becomes another; `roles` has the table of legal moves. Source: KIP-595, KIP-853,
+`election`, `leading`, `following` and `reconfiguration` hold the behaviour of the roles; `core` holds their
+shared state and the transitions; `roles` has the table of legal transitions. Source: KIP-595, KIP-853,
 KIP-996, Apache Kafka 4.3 ``KafkaRaftClient``, ``QuorumState``.
 """
 
@@ -80,7 +80,7 @@ from service.metadata.raft.voters import MAX_KRAFT_VERSION, VoterSet
 
 
 class RaftMachine:
-    """One node's part in the quorum. Owned by one thread; holds no clock, no file and no future."""
+    """One replica of the quorum. Owned by one thread; holds no clock, file or future."""
 
     def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
         self.core = RaftCore(identity, log, timing, random)
@@ -89,7 +89,7 @@ class RaftMachine:
         self.following = Following(self.core, self.election)
         self.reconfiguration = Reconfiguration(self.core, self.leading)
 
-    # -- what it knows
+    # -- state
 
     @property
     def role(self) -> Role:
@@ -101,7 +101,7 @@ class RaftMachine:
 
     @property
     def leader_id(self) -> int:
-        """-1 where none is known."""
+        """-1 where the leader is unknown."""
         return self.core.leader_id
 
     @property
@@ -117,18 +117,19 @@ class RaftMachine:
         return self.core.voters
 
     def next_deadline_ms(self) -> int | None:
-        """When it wants a `Tick`, by the time that events come with; None: not before the next event."""
+        """Return when the machine needs a `Tick`, on the events' clock; None: not before the next event."""
         return None if self.core.deadline_ms >= NEVER else self.core.deadline_ms
 
-    # -- what happens
+    # -- events
 
     def handle(self, event: Event, now_ms: int) -> tuple[Effect, ...]:
-        """What `event` leads to. Raises `InvariantError` for what cannot be: the node must end then."""
+        """Handle `event` and return its effects. Raises `InvariantError` for a violation: the node must end
+        then."""
         core = self.core
         core.now_ms = max(core.now_ms, now_ms)
         core.effects, core.log_changes = [], False
         core.deadline_ms = NEVER
-        core.flushed = min(core.flushed, core.log.end_offset)  # a truncation takes whole batches
+        core.flushed = min(core.flushed, core.log.end_offset)  # a truncation removes whole batches
         self._dispatch(event)
         self._poll()
         effects, core.effects = core.effects, []
@@ -182,7 +183,7 @@ class RaftMachine:
         if was_leader:
             core.resume(Resigned(now_ms + core.random_election_timeout_ms(), (), self._other_ids()))
         elif (
-            state.leader_id < 0  # else the election of this epoch is lost, and its leader is to be followed
+            state.leader_id < 0  # else this epoch has a leader to follow
             and core.voted is not None
             and core.voted.matches(core.key)
             and core.is_voter
@@ -280,14 +281,15 @@ class RaftMachine:
             case ((UpdateVoter() | AddVoter() | RemoveVoter()), (LeaderAnswer() | ChangeAnswer())):
                 self.following.updated(asked, reply)
             case _:
-                pass  # what does not fit the question is as good as none
+                pass  # ignore a response of the wrong type
         if getattr(reply, "error", NONE) is not NONE:
             core.calls.pause(peer, core.now_ms)
 
     # -- time
 
     def _poll(self) -> None:
-        """Do what is due, until nothing is; where the log changes first, after that."""
+        """Run the current role until its state no longer changes. Where the log changes first, poll after
+        that."""
         core, before = self.core, None
         while core.orphans or core.state is not before:
             while core.orphans:

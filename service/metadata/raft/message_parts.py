@@ -30,7 +30,7 @@ MAX_HOST: Final = 255
 
 BAD: Final = Refusal(ErrorCode.invalid_request)
 UNKNOWN: Final = Refusal(ErrorCode.unknown_topic_or_partition)
-"""Of a partition that is not ours, where Kafka says so of the partition and not of the request."""
+"""Refusal for another partition, in the APIs in which Kafka puts the error at the partition."""
 
 
 @cache
@@ -39,7 +39,7 @@ def module_of(api_key: int, version: int, side: str) -> ModuleType:
 
 
 def make(module: ModuleType, of: str, /, **values: Any) -> Any:
-    """An instance of the module's class, of those of `values` that this version has."""
+    """Build an instance of the module's class from the `values` that exist in its version."""
     cls = getattr(module, of)
     known = {field.name for field in fields(cls)}
     return cls(**{key: value for key, value in values.items() if key in known})
@@ -54,16 +54,16 @@ def or_none(value: UUID) -> UUID | None:
 
 
 def endpoints_of(listeners: Iterable[Any]) -> VoterEndpoints:
-    """Of a listener that is named twice the last counts; names are in capitals, as Kafka compares them.
+    """Decode listeners, with names in capitals, as Kafka compares them; of two equal names the last counts.
 
-    Raises `CorruptionError` for an address that no node can have: none is ever looked up.
+    Raises `CorruptionError` for an address that no node can have; no name is resolved.
     """
     named = [endpoint_of(str(one.name).upper(), str(one.host), int(one.port)) for one in listeners]
     return tuple({one.name: one for one in named}.values())
 
 
 def endpoint_of(name: str, host: str, port: int) -> Endpoint:
-    """Raises `CorruptionError` for what is none."""
+    """Build an endpoint. Raises `CorruptionError` for an invalid address."""
     try:
         is_sound = port > 0 and 0 < len(host) <= MAX_HOST and "\0" not in host and bool(host.encode("idna"))
     except UnicodeError:

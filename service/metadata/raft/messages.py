@@ -1,13 +1,14 @@
-"""The quorum's requests and answers, from and to Kafka's messages. [P]
+"""Converts the quorum's requests and responses from and to Kafka's messages. [P]
 
-    of_request(api key, version, message) -> asked | refusal      what a peer or an admin asks of us
-    to_response(api key, version, answer) -> message              what we answer
-    to_refusal(api key, version, message, refusal)            what we answer where nothing could be asked
-    to_request(asked) -> (api key, version, message)              what we ask, in the newest version
-    of_response(api key, version, message) -> answer              what we are answered
+    of_request(api key, version, message) -> request | refusal    request of another node or an admin client
+    to_response(api key, version, answer) -> message              our response
+    to_refusal(api key, version, message, refusal) -> message     our response to a request that was refused
+    to_request(asked) -> (api key, version, message)              our request, in the newest version
+    of_response(api key, version, message) -> answer              response of another node
 
-Exactly one topic and partition, ours, is spoken of; anything else is INVALID_REQUEST. Layouts of the versions
-are kio's: a field that a version lacks is left out on the way out, and has its default on the way in.
+A message must name exactly one topic and partition, the metadata partition; others are INVALID_REQUEST.
+Layouts of the versions are kio's: a field that a version lacks is left out when encoding, and has its default
+when decoding.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ __all__ = [
 
 
 def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
-    """What is asked. A `Refusal` where it is not of our partition, or names an address that cannot be one.
+    """Decode a request; a `Refusal` where it names another partition or an invalid address.
 
-    Clusters are compared by the machine; of a refusal, which never gets there, by who answers.
+    The machine compares cluster ids; for a refusal, which the machine does not see, the caller does.
     """
     try:
         return _asked(api_key, message)
@@ -154,7 +155,7 @@ def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
 def _fetch_asked(message: Any) -> FetchAsked | Refusal:
     partition = only_partition(message.topics)
     if partition is None or not hasattr(message.topics[0], "topic_id"):
-        return BAD  # before version 13 topics had no ids, and ours is known by its id here
+        return BAD  # below version 13 topics have names; the metadata topic is looked up by its id
     replica_id = message.replica_state.replica_id if hasattr(message, "replica_state") else message.replica_id
     mark = getattr(partition, "high_watermark", NOT_BEHIND)
     return FetchAsked(
@@ -195,7 +196,7 @@ def _voter_named(message: Any) -> Voter:
 
 
 def of_response(api_key: int, version: int, message: Any) -> Answered:
-    """What is answered. `CorruptionError` where it is not of our partition, or cannot be."""
+    """Decode a response. `CorruptionError` where it is of another partition, or invalid."""
     error: ErrorCode = message.error_code
     match api_key:
         case ApiKey.ADD_RAFT_VOTER | ApiKey.REMOVE_RAFT_VOTER:
@@ -213,7 +214,7 @@ def of_response(api_key: int, version: int, message: Any) -> Answered:
         return Refusal(error)
     partition = only_partition(message.responses if api_key == ApiKey.FETCH else message.topics)
     if partition is None:
-        raise CorruptionError("an answer that is not of the metadata partition")
+        raise CorruptionError("a response for another partition than the metadata log's")
     leader = partition.current_leader if api_key in (ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT) else partition
     leader_id, epoch = int(leader.leader_id), _epoch(leader.leader_epoch)
     place = _endpoint_of(message, leader_id)

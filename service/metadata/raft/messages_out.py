@@ -1,4 +1,4 @@
-"""The quorum's answers and questions as Kafka's messages; `messages` reads what comes in. [P]"""
+"""Encodes the quorum's responses and requests as Kafka's messages; `messages` decodes. [P]"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from service.wire.apis import APIS, ApiKey
 
 
 def to_response(api_key: int, version: int, answer: Answered, wall_ms: int = 0) -> Any:
-    """The message. `wall_ms` is added to times of the machine's clock, for DescribeQuorum."""
+    """Encode a response. `wall_ms` is added to times of the machine's clock, for DescribeQuorum."""
     module = module_of(api_key, version, "response")
     match answer:
         case Refusal(error):
@@ -68,8 +68,11 @@ def to_response(api_key: int, version: int, answer: Answered, wall_ms: int = 0) 
 
 
 def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> Any:
-    """The answer to a `message` that is not of our partition: an error of each that it names where Kafka says
-    so there (DescribeQuorum, FetchSnapshot), else of the whole."""
+    """Encode the refusal of a request for another partition.
+
+    The error is that of each named partition where Kafka puts it there (DescribeQuorum, FetchSnapshot), else
+    that of the response.
+    """
     module = module_of(api_key, version, "response")
     if api_key not in (ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT) or refusal.error is not UNKNOWN.error:
         return to_response(api_key, version, refusal)
@@ -99,7 +102,7 @@ def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> An
 
 
 def _refused(module: ModuleType, api_key: int, error: ErrorCode) -> Any:
-    """An error for the whole request."""
+    """Encode an error of the whole request."""
     if api_key == ApiKey.UPDATE_RAFT_VOTER:
         return _leader_response(module, api_key, LeaderAnswer(error, -1))
     values: dict[str, Any] = {"throttle_time": timedelta(), "error_code": error, "error_message": None}
@@ -114,7 +117,7 @@ def _nodes(module: ModuleType, answer: Any) -> tuple[Any, ...]:
 
 
 def _part(module: ModuleType, of: str, **values: Any) -> Any:
-    """As `make`; None in versions that are older than the structure, as those of Fetch below 12."""
+    """Build a structure as `make` does; None in versions that lack it, such as Fetch below 12."""
     return make(module, of, **values) if hasattr(module, of) else None
 
 
@@ -267,7 +270,7 @@ def _wall(time_ms: int, wall_ms: int) -> int:
 
 
 def to_request(asked: Asked) -> tuple[int, int, Any]:
-    """API key, version and message."""
+    """Encode a request; return its API key, version and message."""
     match asked:
         case VoteAsked() | BeginAsked() | EndAsked():
             return _election_request(asked)
@@ -280,7 +283,7 @@ def to_request(asked: Asked) -> tuple[int, int, Any]:
             name = {"client_software_name": "firn", "client_software_version": "1"}
             return ApiKey.API_VERSIONS, 4, make(module, "ApiVersionsRequest", **name)
         case _:
-            raise ValueError(f"{type(asked).__name__} is not asked of peers")
+            raise ValueError(f"{type(asked).__name__} is never sent to another node")
 
 
 def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, int, Any]:

@@ -1,4 +1,4 @@
-"""How the metadata quorum reaches its peers: what the shell needs of the network, and no more. [P]"""
+"""Transport protocol by which the quorum calls other controllers. [P]"""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from service.metadata.endpoint import Endpoint
 
 class Peers(Protocol):
     async def call(self, peer: Endpoint, api_key: int, version: int, message: Any) -> Any:
-        """The peer's answer, a message of kio's.
+        """Call an API of `peer` and return the response, a message of kio's.
 
-        Raises `ConnectionRefusedError` where nobody listens, `UnsupportedVersion` (`wire/errors`), and
-        `OSError` or `TimeoutError` for anything else.
+        Raises `ConnectionRefusedError` where nothing listens at the endpoint, `UnsupportedVersion`
+        (`wire/errors`), and `OSError` or `TimeoutError` for any other failure.
         """
         ...

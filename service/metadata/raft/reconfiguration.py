@@ -1,4 +1,4 @@
-"""Voters that come, go and move, one change at a time. [P]
+"""Changes of the voter set: voters are added, removed and updated, one change at a time. [P]
 
 Apache Kafka 4.3 ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``; KIP-853.
 """
@@ -34,7 +34,7 @@ _TIMED_OUT: Final = ErrorCode.request_timed_out
 
 
 class Reconfiguration:
-    """The leader's part in changes of the voters."""
+    """The leader's handling of voter changes."""
 
     def __init__(self, core: RaftCore, leading: Leading) -> None:
         self._core = core
@@ -107,7 +107,7 @@ class Reconfiguration:
         state.change = Change(request, asked, core.now_ms + core.timing.request_timeout_ms)
 
     def versions(self, peer: Peer, answer: VersionsAnswer | Refusal | NoAnswer) -> None:
-        """The new voter has said which versions it speaks, or has not."""
+        """Handle the new voter's ApiVersions response, or its failure."""
         state = self._core.state
         change = state.change if isinstance(state, Leader) else None
         if not isinstance(state, Leader) or change is None or change.offset is not None:
@@ -180,7 +180,7 @@ class Reconfiguration:
         return NONE
 
     def upgrade(self, request: int, asked: UpgradeAsked) -> None:
-        """Finalize kraft.version 1: every voter has told its directory (``UpdateFeatures``;
+        """Finalize kraft.version 1, once every voter's directory id is known (``UpdateFeatures``;
         ``LeaderState.maybeAppendUpgradedKRaftVersion``)."""
         core, state, level = self._core, self._core.state, self._core.log.voters.version
         if not isinstance(state, Leader) or state.committed < 0:
@@ -214,13 +214,13 @@ class Reconfiguration:
             self._append(VoterSet(told[node_id] for node_id in core.voters.ids), KRaftVersion(version))
         return ChangeAnswer(NONE)
 
-    # -- the course of it
+    # -- progress of a change
 
     def _append(self, voters: VoterSet, *before: ControlRecord) -> None:
         self._core.emit(AppendControl(self._core.epoch, (*before, KRaftVoters(voters))))
 
     def _is_pending(self, state: Leader) -> bool:
-        """Whether a change is under way whose time is not up."""
+        """Return whether a change is in progress; a change that timed out is ended first."""
         self._expire(state)
         return state.change is not None
 
@@ -235,7 +235,7 @@ class Reconfiguration:
             self._core.reply(change.request, answer)
 
     def poll(self, state: Leader) -> None:
-        """Whether a change is committed, or its time is up."""
+        """End a change that is committed or timed out; resign where this node is no longer a voter."""
         core, change = self._core, state.change
         if change is not None:
             if change.offset is not None and change.offset < state.committed:
@@ -247,7 +247,7 @@ class Reconfiguration:
             self._leading.resign(state)
 
     def dismiss(self, state: Leader) -> None:
-        """We led, and do not any more: whether the change will be is for others to say."""
+        """End the change after the loss of leadership: its outcome is unknown here."""
         self._finish(
             state, ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead any more.")
         )

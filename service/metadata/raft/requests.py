@@ -1,7 +1,7 @@
-"""What replicas of the metadata log ask each other, and answer: plain values. [P]
+"""Requests and responses between replicas of the metadata log, as plain values. [P]
 
-`messages.py` translates them to and from Kafka's messages. An answer says who leads, as far as the one who
-answers knows; `endpoint` is where that leader is reached. `Refusal` is an answer that says nothing else.
+`messages.py` converts them to and from Kafka's messages. A response names the leader that its sender knows,
+and the leader's `endpoint`. A `Refusal` holds only an error.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from service.metadata.raft.keys import NO_DIRECTORY, NOBODY, EpochEnd, ReplicaKe
 from service.metadata.raft.voters import Voter, VoterEndpoints
 
 NOT_BEHIND: Final = 2**63 - 1
-"""The high watermark of a follower that tells none."""
+"""High watermark of a follower whose Fetch version has none."""
 ANYBODY: Final = ReplicaKey(NOBODY, NO_DIRECTORY)
-"""In the place of a voter key: whoever gets it."""
+"""Voter key that matches every replica."""
 NONE: Final = ErrorCode.none
 
 
@@ -43,7 +43,8 @@ class BeginAsked(NamedTuple):
 
 
 class EndAsked(NamedTuple):
-    """EndQuorumEpoch: `leader_id` leads no more; `successors` have the most of its log, best first."""
+    """EndQuorumEpoch: `leader_id` resigned; `successors` are ordered by the length of their logs, longest
+    first."""
 
     epoch: int
     leader_id: int
@@ -98,7 +99,7 @@ class UpgradeAsked(NamedTuple):
 
     version: int
     validate_only: bool = False
-    """say whether it can be, and leave it"""
+    """Only check whether the upgrade is possible."""
 
 
 class DescribeAsked(NamedTuple):
@@ -106,7 +107,7 @@ class DescribeAsked(NamedTuple):
 
 
 class VersionsAsked(NamedTuple):
-    """ApiVersions, asked of a node that wants to vote."""
+    """ApiVersions, sent to a node that is to become a voter."""
 
 
 Asked = (
@@ -125,14 +126,14 @@ Asked = (
 
 
 class ReadLog(NamedTuple):
-    """To be put in an answer's place: records from `offset` on, whole batches, about `max_bytes`."""
+    """Placeholder for records from `offset` on, whole batches, about `max_bytes`: the shell reads them."""
 
     offset: int
     max_bytes: int
 
 
 class ReadSnapshot(NamedTuple):
-    """To be put in an answer's place: bytes of a snapshot, and its size."""
+    """Placeholder for a chunk of a snapshot, and its size: the shell reads them."""
 
     snapshot: SnapshotId
     position: int
@@ -140,13 +141,13 @@ class ReadSnapshot(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An answer of an error alone."""
+    """Response that holds only an error."""
 
     error: ErrorCode
 
 
 class LeaderAnswer(NamedTuple):
-    """To BeginQuorumEpoch, EndQuorumEpoch and UpdateRaftVoter."""
+    """Response to BeginQuorumEpoch, EndQuorumEpoch and UpdateRaftVoter."""
 
     error: ErrorCode
     epoch: int
@@ -186,14 +187,14 @@ class SnapshotAnswer(NamedTuple):
 
 
 class ChangeAnswer(NamedTuple):
-    """To AddRaftVoter and RemoveRaftVoter."""
+    """Response to AddRaftVoter and RemoveRaftVoter."""
 
     error: ErrorCode
     message: str = ""
 
 
 class VersionsAnswer(NamedTuple):
-    """Which kraft.versions a node speaks."""
+    """Kraft.versions that a node supports."""
 
     error: ErrorCode
     min_version: int = 0
@@ -201,7 +202,7 @@ class VersionsAnswer(NamedTuple):
 
 
 class ReplicaTold(NamedTuple):
-    """A replica in DescribeQuorum; -1 where nothing is known."""
+    """Replica in DescribeQuorum; -1 where a value is unknown."""
 
     key: ReplicaKey
     end_offset: int
@@ -220,20 +221,20 @@ class DescribeAnswer(NamedTuple):
 
 
 Told = LeaderAnswer | VoteAnswer | FetchAnswer | SnapshotAnswer
-"""Answers that say who leads."""
+"""Responses that name the leader."""
 Answered = Told | ChangeAnswer | VersionsAnswer | DescribeAnswer | Refusal
 
 
 class Refused(NamedTuple):
-    """No answer: nobody listens there."""
+    """No response: the connection was refused."""
 
 
 class Failed(NamedTuple):
-    """No answer: the connection broke, or time is up. It may have been done all the same."""
+    """No response: the connection broke, or the call timed out. The request may have been handled."""
 
 
 class Unsupported(NamedTuple):
-    """No answer: the peer does not know this version."""
+    """No response: the node does not support this version."""
 
 
 NoAnswer = Refused | Failed | Unsupported

@@ -1,9 +1,9 @@
-"""The roles of a replica of the metadata log, what each of them knows, and the legal moves. [P]
+"""Roles of a replica of the metadata log, the state of each role, and the legal transitions. [P]
 
     Unattached --time--> Prospective --pre-votes--> Candidate --votes--> Leader --time, stop--> Resigned
-         ^---- a later epoch, from anywhere         Follower <-- a leader is known, from anywhere but Leader
+         ^---- a later epoch, from any role         Follower <-- a leader is known, from any role but Leader
 
-Apache Kafka 4.3 ``QuorumState``; KIP-595, KIP-996. Times are milliseconds of a clock that never goes back.
+Apache Kafka 4.3 ``QuorumState``; KIP-595, KIP-996. Times are milliseconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ LEGAL_MOVES: Final = {
     Role.FOLLOWER: _ANEW | {Role.PROSPECTIVE},
     Role.RESIGNED: _ANEW,
 }
-"""To Unattached only with a later epoch, or from Prospective. A sole voter is never Prospective."""
+"""A move to Unattached needs a later epoch, unless it is from Prospective. A sole voter skips Prospective."""
 
 
 @dataclass(slots=True)
 class Unattached:
-    """No leader is known. A voter stands when `deadline_ms` has come."""
+    """The leader is unknown. A voter starts an election at `deadline_ms`."""
 
     deadline_ms: int
     role = Role.UNATTACHED
@@ -51,32 +51,32 @@ class Unattached:
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks whether it would be elected, in its present epoch. It may still know the leader of that."""
+    """Asks for pre-votes in its current epoch, of which it may still know the leader."""
 
     deadline_ms: int
     granted: set[int]
     rejected: set[int] = field(default_factory=set)
     again_ms: dict[int, int] = field(default_factory=dict)
-    """when those are asked again"""
+    """When each voter that rejected is asked again."""
     role = Role.PROSPECTIVE
 
 
 @dataclass(slots=True)
 class Candidate:
-    """Asks for votes, in an epoch in which it has voted for itself."""
+    """Asks for votes in an epoch in which it has voted for itself."""
 
     deadline_ms: int
     granted: set[int]
     rejected: set[int] = field(default_factory=set)
     absent: set[int] = field(default_factory=set)
-    """who refused the connection: nobody is there to vote"""
+    """Voters whose endpoints refused the connection: no process is there to vote."""
     is_backing_off: bool = False
     role = Role.CANDIDATE
 
 
 @dataclass(slots=True)
 class Fetching:
-    """A snapshot that comes in pieces; it is written up to `position`."""
+    """Snapshot that is being fetched in chunks; it is written up to `position`."""
 
     snapshot: SnapshotId
     position: int = 0
@@ -85,7 +85,7 @@ class Fetching:
 
 @dataclass(slots=True)
 class Follower:
-    """Fetches from the leader; a voter stands when it has not got an answer until `deadline_ms`."""
+    """Fetches from the leader; a voter starts an election without a response until `deadline_ms`."""
 
     deadline_ms: int
     update_due_ms: int
@@ -93,33 +93,35 @@ class Follower:
     refusals: list[int] = field(default_factory=list)
     fetching: Fetching | None = None
     leader_mark: int = -1
-    """high watermark of the leader, as it told last"""
+    """High watermark of the leader in its last response."""
     is_appending: bool = False
     has_updated: bool = False
-    """under kraft.version 0: this leader was told of our directory"""
+    """Under kraft.version 0: this leader knows our directory id."""
     role = Role.FOLLOWER
 
 
 @dataclass(slots=True)
 class Replica:
-    """What the leader knows of another replica: `end_offset` is on its disk. -1: nothing yet."""
+    """Leader's view of another replica: `end_offset` is durable there. -1: unknown."""
 
     end_offset: int = -1
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
     leader_end: int = -1
-    """where our log ended at its last fetch"""
+    """End of our log at the time of its last fetch."""
 
 
 @dataclass(slots=True)
 class Parked:
+    """Fetch that waits for records or for a higher high watermark."""
+
     asked: FetchAsked
     deadline_ms: int
 
 
 @dataclass(slots=True)
 class Change:
-    """A voter change under way. `offset` is that of the record, once it is appended."""
+    """Voter change in progress. `offset` is that of its record, once appended."""
 
     request: int | None
     asked: VoterChangeAsked
@@ -129,30 +131,33 @@ class Change:
 
 @dataclass(slots=True)
 class Leader:
-    """`committed` is the high watermark that this leader has established; -1: none yet."""
+    """Leads. `committed` is the high watermark that this leader has established; -1: none yet."""
 
     epoch_start: int
     granted: tuple[int, ...]
     quorum_deadline_ms: int
     committed: int = -1
     shown_end: int = 0
-    """followers that have all below it wait for more, and a flush for something behind it"""
+    """End of what may be flushed and fetched; records beyond it still linger."""
     show_ms: int | None = None
-    """when what has been gathered since is to be shown"""
+    """When the linger ends and they become visible."""
     replicas: dict[ReplicaKey, Replica] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     begun_ms: dict[int, int] = field(default_factory=dict)
-    """when each voter was told last that we lead"""
+    """When each voter was last sent BeginQuorumEpoch."""
     parked: dict[int, Parked] = field(default_factory=dict)
     change: Change | None = None
     updates: dict[int, Voter] = field(default_factory=dict)
-    """under kraft.version 0: what voters said of themselves"""
+    """Under kraft.version 0: what voters said of themselves in UpdateRaftVoter."""
     role = Role.LEADER
 
 
 @dataclass(slots=True)
 class Resigned:
-    """Led in this epoch, and will not again. Tells the voters, best log first, until `deadline_ms`."""
+    """Led in this epoch, and does not lead in it again.
+
+    Sends EndQuorumEpoch to the voters, with the successors in order of preference, until `deadline_ms`.
+    """
 
     deadline_ms: int
     successors: tuple[ReplicaKey, ...] = ()
@@ -165,7 +170,7 @@ RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Kafka's keys ``controller.quorum.*``, and what is fixed there."""
+    """Timeouts and limits: Kafka's keys ``controller.quorum.*``, and Kafka's fixed values."""
 
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 2000
@@ -173,7 +178,8 @@ class Timing:
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
     append_linger_ms: int = 0
-    """for so long a leader gathers what is appended before it flushes and shows it"""
+    """For so long the leader gathers appended batches before it flushes them and lets followers fetch
+    them."""
     fetch_max_bytes: int = 1024 * 1024
     snapshot_max_bytes: int = 1024 * 1024
     fetch_wait_ms: int = 500
@@ -183,7 +189,7 @@ class Timing:
 
 
 class Chance(Protocol):
-    """The part of `random.Random` that is used here; it is given by whoever makes the machine."""
+    """Part of `random.Random` that the machine uses; the caller passes it in."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -192,7 +198,7 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this replica is. `can_vote`: it is a controller; its log is flushed before a fetch claims it."""
+    """Identity of this replica. `can_vote`: a controller, which flushes its log before a fetch claims it."""
 
     key: ReplicaKey
     cluster_id: str | None = None

@@ -1,9 +1,9 @@
-"""The Raft machine's shell: does its effects in their order, on the event loop and a `log-io` thread.
+"""Shell of the Raft machine: applies its effects in order, on the event loop and a `log-io` thread.
 
-Owned by the event loop. One event is handled at a time, and all its effects are done before the next: where
-one has to wait for the disk (state, truncation, a snapshot), events wait behind it. Only a flush goes on
-beside, and what is appended meanwhile shares the next one. It knows bytes and offsets; what the bytes say is
-the publisher's business.
+Owned by the event loop. One event is handled at a time, and all its effects are applied before the next:
+where an effect waits for the disk (state, truncation, a snapshot), further events are queued. Only a flush
+runs in the background, and batches appended meanwhile share the next flush. The shell knows bytes and
+offsets; the publisher interprets the records.
 """
 
 from __future__ import annotations
@@ -72,23 +72,23 @@ from service.wire.errors import UnsupportedVersion
 
 _WAITED_FOR: Final = (Persist, TruncateTo, RestartAt, StoreSnapshot)
 _FAREWELL_S: Final = 1.0
-"""for telling the others that we lead no more"""
+"""Timeout for EndQuorumEpoch requests at shutdown."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Proved(NamedTuple):
-    """A fetched snapshot that is whole: the voters in it, and what the publisher made of it."""
+    """Voters of a validated snapshot, and the publisher's decoded content."""
 
     voters: VotersSaid
     content: Any
 
 
 class Hooks(NamedTuple):
-    """What the quorum tells, on the loop. `on_fatal`: nothing is ever committed again.
+    """Callbacks of the quorum, on the event loop. After `on_fatal` nothing is committed any more.
 
-    `prove(snapshot)` reads a fetched snapshot on a `log-io` thread, and raises `CorruptionError` where it is
-    not whole; `on_restart` is told when the log begins anew at its end.
+    `prove(snapshot)` validates a fetched snapshot on a `log-io` thread, and raises `CorruptionError` for an
+    invalid one; `on_restart` is called when the log restarts at the snapshot's end.
     """
 
     on_commit: Callable[[int], None]
@@ -99,16 +99,16 @@ class Hooks(NamedTuple):
     prove: Callable[[SnapshotId], Proved]
     on_restart: Callable[[SnapshotId, Any], None]
     on_leader: Callable[[], None] = lambda: None
-    """another node is known to lead, or this one in another epoch"""
+    """Called when another leader is known, or this one in another epoch."""
 
 
 def not_leading() -> RequestError:
-    """Somebody else leads, or nobody."""
+    """Build the error for a request that needs the leader."""
     return RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
 
 
 class Quorum:
-    """This node's part in the metadata quorum. Without `peers` it speaks to nobody."""
+    """Replica of the metadata quorum on this node. Without `peers` it sends no requests."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Quorum:
         self._timer_ms = 0
         self._leading = -1
         self._standing = machine.role, machine.epoch, machine.leader_id
-        """as it was told last"""
+        """Role, epoch and leader that were logged last."""
         self._last_request = 0
         self._requests: dict[int, asyncio.Future[Answered]] = {}
         self._proved: dict[SnapshotId, Proved] = {}
@@ -151,7 +151,7 @@ class Quorum:
 
     @property
     def machine(self) -> RaftMachine:
-        """To be looked at."""
+        """Machine, for inspection only."""
         return self._machine
 
     @property
@@ -160,20 +160,20 @@ class Quorum:
 
     @property
     def next_offset(self) -> int:
-        """Where the next record goes."""
+        """Offset of the next record."""
         return self._log.end_offset
 
     async def start(self, state: QuorumState | None) -> None:
-        """Take part. `state` is what ``quorum-state`` said. Of a sole voter it returns as the leader."""
+        """Start the replica with the content of ``quorum-state``. A sole voter leads when this returns."""
         self._tell(Start(state))
         while self._waiting is not None:
             await self._waiting
 
     def append(self, batch: bytearray) -> None:
-        """Write a batch that was made for `next_offset` and `epoch`. It counts once it is committed.
+        """Append a batch that was built for `next_offset` and `epoch`. It takes effect once committed.
 
-        Raises `RequestError` NOT_CONTROLLER where this node does not lead, RECORD_LIST_TOO_LARGE beyond
-        8 MiB: nothing is written then. Of a `StorageError` the log does not recover.
+        Raises `RequestError` NOT_CONTROLLER where this node does not lead, RECORD_LIST_TOO_LARGE beyond 8
+        MiB: nothing is written then. After a `StorageError` the log accepts no more writes.
         """
         if not self.is_leader:
             raise not_leading()
@@ -186,9 +186,9 @@ class Quorum:
         self._tell(Appended(self._log.end_offset))
 
     async def ask(self, asked: Asked) -> Answered:
-        """The answer of this node's machine, what it names read from the log or the snapshot.
+        """Return the machine's response, with the records or snapshot bytes that it refers to.
 
-        Raises `StorageError` where the node ends before there is one.
+        Raises `StorageError` where the quorum ends first.
         """
         if self._has_ended:
             raise StorageError("the metadata quorum has ended")
@@ -210,7 +210,7 @@ class Quorum:
         return answer
 
     async def handle(self, api_key: int, version: int, message: Any) -> Any:
-        """Answer a request of a peer or an admin: kio's messages in and out."""
+        """Answer a request of another node or an admin client: kio's messages in and out."""
         asked = messages.of_request(api_key, version, message)
         if isinstance(asked, Refusal):
             if not self._machine.core.knows_cluster(getattr(message, "cluster_id", None)):
@@ -220,7 +220,7 @@ class Quorum:
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
-        """Wait for what is being flushed, resign, and let the others know."""
+        """Await a running flush, resign, and notify the voters."""
         while (flush := self._flush) is not None:
             await flush
         if not self._has_ended and self._machine.role is not Role.RESIGNED:
@@ -237,7 +237,7 @@ class Quorum:
             await flush
 
     def _end(self) -> None:
-        """Nothing is done any more, and nobody waits."""
+        """Cancel all tasks, and fail all waiting requests."""
         self._has_ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -257,7 +257,7 @@ class Quorum:
         self._drain()
 
     def _drain(self) -> None:
-        """Go on until nothing is left, or an effect has to be waited for."""
+        """Handle events and apply effects until none is left, or an effect waits for the disk."""
         if self._is_draining or self._waiting is not None:
             return
         self._is_draining = True
@@ -296,11 +296,11 @@ class Quorum:
         self._hooks.on_fatal(error)
 
     def _wind(self) -> None:
-        """Have a tick come when the machine wants one."""
+        """Arm the timer for the machine's next deadline."""
         deadline_ms = self._machine.next_deadline_ms()
         if self._timer is not None:
             if deadline_ms is not None and self._timer_ms <= deadline_ms and not self._has_ended:
-                return  # it looks again when that has come
+                return  # the earlier timer arms the next one
             self._timer.cancel()
             self._timer = None
         if deadline_ms is None or self._has_ended:
@@ -346,7 +346,7 @@ class Quorum:
                 self._leading = -1
                 self._hooks.on_step_down()
             case _:
-                pass  # Park and Follow: nothing is to be done here
+                pass  # Park and Follow need no action
 
     def _append_control(self, effect: AppendControl) -> None:
         batch = encode_control_batch(
@@ -365,7 +365,9 @@ class Quorum:
             reason = "no whole batch"
         except CorruptionError as e:
             reason = str(e)
-        _logger.error("the leader of epoch %d, node %d, gave no records: %s", epoch, self._leader_id, reason)
+        _logger.error(
+            "the leader of epoch %d, node %d, sent invalid records: %s", epoch, self._leader_id, reason
+        )
         return NotAppended()
 
     @property
@@ -406,7 +408,7 @@ class Quorum:
                 await self._store(snapshot, position, bytes(data), is_last)
 
     async def _forget_flush(self) -> None:
-        """What is being flushed is about to change: let that end, and tell nobody."""
+        """Await the running flush and drop its result, before the log changes."""
         self._flush_turn += 1
         if self._flush is not None:
             await asyncio.wait([self._flush])
@@ -415,7 +417,7 @@ class Quorum:
         try:
             await self._run(self._log.store_snapshot, snapshot, position, data)
         except StorageError as e:
-            _logger.error("the snapshot %s cannot be written: %s", snapshot.file_name, e)
+            _logger.error("cannot write the snapshot %s, so its fetch fails: %s", snapshot.file_name, e)
             self._events.append(SnapshotReady(snapshot, is_good=False))
             return
         if is_last:
@@ -428,14 +430,14 @@ class Quorum:
             self._proved = {snapshot: await self._run(self._hooks.prove, snapshot)}
         except (CorruptionError, StorageError) as e:
             is_good = False
-            _logger.error("the fetched snapshot %s is thrown away: %s", snapshot.file_name, e)
-        except Exception as e:  # a bug; nothing else is fetched before this is known
+            _logger.error("the fetched snapshot %s is invalid and discarded: %s", snapshot.file_name, e)
+        except Exception as e:  # a bug; the node ends before it fetches more
             self._fail(e)
             return
         self._tell(SnapshotReady(snapshot, is_good))
 
     async def _run_flush(self, end_offset: int, turn: int) -> None:
-        """An error here is not survivable: what the kernel could not write it may have forgotten."""
+        """Flush the log. An error is fatal: the kernel may have dropped the pages that it could not write."""
         try:
             await self._run(self._log.flush, end_offset)
             self._flush = None
@@ -450,7 +452,7 @@ class Quorum:
         if future is None or future.done():
             return
         if isinstance(answer, FetchAnswer) and isinstance(answer.records, ReadLog):
-            # Read at once: the log may be truncated before the one who waits is woken.
+            # Read at once: the log may be truncated before the waiting task runs.
             answer = answer._replace(records=self._log.slice(*answer.records))
         future.set_result(answer)
 
@@ -468,7 +470,7 @@ class Quorum:
     async def _call(self, peer: Peer, call: int, asked: Asked) -> None:
         try:
             reply = await self._answer_of(peer, asked)
-        except Exception as e:  # a bug: of ours, or of whoever carries it there
+        except Exception as e:  # a bug: here, or in `Peers`
             self._fail(e)
             return
         self._tell(Answer(peer, call, reply))
@@ -488,5 +490,5 @@ class Quorum:
         except (OSError, TimeoutError):
             return Failed()
         except CorruptionError as e:
-            _logger.error("node %d at %s answers no sense: %s", peer.node_id, peer.endpoint.host, e)
+            _logger.error("malformed response from node %d (%s): %s", peer.node_id, peer.endpoint.host, e)
             return Failed()

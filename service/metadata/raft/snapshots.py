@@ -1,8 +1,7 @@
-"""Files of snapshots: ``<20-digit end offset>-<10-digit epoch>.checkpoint``, beside the log (KIP-630).
+"""Snapshot files: ``<20-digit end offset>-<10-digit epoch>.checkpoint``, beside the log (KIP-630).
 
-What is in them is batches, and their content the publisher's business (`metadata/snapshot_codec.py`). A file
-that is being written ends in ``.part``; under its own name it is whole and on disk. Blocking; for a `log-io`
-thread.
+They hold batches, which the publisher interprets (`metadata/snapshot_codec.py`). An unfinished file ends in
+``.part``; a file with its own name is complete and durable. Blocking; for a `log-io` thread.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _DAMAGED: Final = ".damaged"
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
 _READ_BYTES: Final = 1024 * 1024
 _MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
-"""Far beyond what we or Kafka write (8 MiB); a length above it is damage."""
+"""Above every batch that Firn or Kafka writes (8 MiB); a greater length is damage."""
 
 _logger = logging.getLogger(__name__)
 
 
 def parse_name(name: str) -> SnapshotId | None:
-    """The snapshot that a file name stands for; None for any other file.
+    """Parse the file name of a snapshot; None for any other file.
 
     >>> parse_name("00000000000000000064-0000000003.checkpoint")
     SnapshotId(end_offset=64, epoch=3)
@@ -42,28 +41,28 @@ def parse_name(name: str) -> SnapshotId | None:
 
 
 def list_snapshots(disk: Disk, directory: Path) -> list[SnapshotId]:
-    """Snapshots in `directory`, oldest first."""
+    """Return the snapshots in `directory`, oldest first."""
     return sorted(found for entry in disk.list(directory) if (found := parse_name(entry.name)) is not None)
 
 
 def remove_unfinished(disk: Disk, directory: Path) -> None:
-    """Remove what a crash left of a snapshot that was being written."""
+    """Delete the unfinished snapshots of a crashed process."""
     for entry in disk.list(directory):
         if entry.name.endswith(SUFFIX + _PART):
             disk.unlink(directory / entry.name)
 
 
 def set_aside(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
-    """Rename a damaged one, so that it is never read again and can still be looked into."""
+    """Rename a damaged snapshot, so that it is not read again and can still be examined."""
     path = directory / snapshot.file_name
     disk.rename(path, path.with_name(path.name + _DAMAGED))
     disk.fsync_dir(directory)
 
 
 def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: Iterable[Buffer]) -> int:
-    """Write a snapshot and make it durable; returns its size in bytes.
+    """Write a snapshot durably; returns its size in bytes.
 
-    Raises `DiskError`: what bears the snapshot's own name then, if anything does, is whole.
+    Raises `DiskError`; a file with the snapshot's own name is complete even then.
     """
     path = directory / snapshot.file_name
     part = path.with_name(path.name + _PART)
@@ -80,7 +79,7 @@ def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: I
         disk.rename(part, path)
         disk.fsync_dir(directory)
     except DiskError:
-        with contextlib.suppress(DiskError):  # the next start sweeps it
+        with contextlib.suppress(DiskError):  # the next start deletes it
             disk.unlink(part)
         raise
     return size
@@ -89,7 +88,7 @@ def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: I
 def read_piece(
     disk: Disk, directory: Path, snapshot: SnapshotId, position: int, max_bytes: int
 ) -> tuple[int, bytes] | None:
-    """The size of a snapshot, and up to `max_bytes` of it, as they lie; None where there is none."""
+    """Return the size of a snapshot, and up to `max_bytes` from `position`; None where there is none."""
     try:
         fd = disk.open(directory / snapshot.file_name)
     except MissingFile:
@@ -102,7 +101,7 @@ def read_piece(
 
 
 def store_piece(disk: Disk, directory: Path, snapshot: SnapshotId, position: int, data: bytes) -> None:
-    """Write bytes of a snapshot that comes in pieces; those at 0 begin it anew."""
+    """Write a chunk of a fetched snapshot; position 0 starts the file again."""
     fd = disk.open(_part_of(directory, snapshot), Open.ANEW if position == 0 else Open.WRITE)
     try:
         disk.pwrite(fd, data, position)
@@ -111,7 +110,7 @@ def store_piece(disk: Disk, directory: Path, snapshot: SnapshotId, position: int
 
 
 def sync_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
-    """Make all pieces durable."""
+    """Fsync the unfinished file."""
     fd = disk.open(_part_of(directory, snapshot), Open.WRITE)
     try:
         disk.fsync(fd)
@@ -120,7 +119,7 @@ def sync_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
 
 
 def accept_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
-    """It was proved whole: it bears its own name from now on, durably."""
+    """Give the validated file its own name, durably."""
     disk.rename(_part_of(directory, snapshot), directory / snapshot.file_name)
     disk.fsync_dir(directory)
 
@@ -130,15 +129,15 @@ def _part_of(directory: Path, snapshot: SnapshotId) -> Path:
 
 
 def read_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> Iterator[bytes]:
-    """As `read_snapshot`, of one that is not proved yet."""
+    """Read an unfinished file like `read_snapshot`."""
     return _read(disk, _part_of(directory, snapshot))
 
 
 def read_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId) -> Iterator[bytes]:
-    """Its bytes in runs of whole batches, about 1 MiB each.
+    """Yield runs of whole batches, about 1 MiB each.
 
-    Raises `CorruptionError` where the file ends within a batch or is none of batches; the batches' checksums
-    are for the reader to look at.
+    Raises `CorruptionError` where the file ends within a batch or holds no batches; the caller verifies
+    checksums.
     """
     return _read(disk, directory / snapshot.file_name)
 

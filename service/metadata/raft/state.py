@@ -1,8 +1,8 @@
-"""What ``quorum-state`` says: in which epoch we are and whom we voted for in it. [P]
+"""Content of the ``quorum-state`` file: the current epoch, its leader and this node's vote. [P]
 
-One line of JSON without a line end, as Apache Kafka 4.3 ``FileQuorumStateStore`` writes it. Version 0 goes
-with kraft.version 0 (voters named by configuration), version 1 with kraft.version 1: it has the directory
-that was voted for, and no voters.
+One line of JSON without a line end, as Apache Kafka 4.3 ``FileQuorumStateStore`` writes it. Version 0 belongs
+to kraft.version 0 (voters come from the configuration); version 1 belongs to kraft.version 1: it holds the
+directory id of the candidate voted for, and no voters.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from service.base.uuids import decode_uuid, encode_uuid
 from service.metadata.raft.keys import NO_DIRECTORY, NOBODY
 
 MAX_EPOCH: Final = 2**31 - 2
-"""An epoch is an int32, and there is always one more to stand in."""
+"""An epoch is an int32; one more epoch is left for an election after this one."""
 
 
 class QuorumState(NamedTuple):
-    """What must be on disk before anyone is told of it. `leader_id` and `voted_id` are -1 for nobody.
+    """Election state that is persisted before any message depends on it; -1 means no leader, no vote.
 
-    `version` is the file's: 0 knows `voters`, 1 knows `voted_directory`.
+    `version` is that of the file: version 0 holds `voters`, version 1 holds `voted_directory`.
     """
 
     epoch: int
@@ -34,7 +34,7 @@ class QuorumState(NamedTuple):
 
 
 def encode_state(state: QuorumState) -> bytes:
-    """The file's content.
+    """Encode the file's content.
 
     >>> encode_state(QuorumState(epoch=1, leader_id=1, voters=(1,)))[:46]
     b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"'
@@ -56,7 +56,7 @@ def encode_state(state: QuorumState) -> bytes:
 
 
 def decode_state(data: bytes) -> QuorumState:
-    """Read either version. Raises `CorruptionError` for anything else."""
+    """Decode either version. Raises `CorruptionError` for any other content."""
     try:
         fields: Any = json.loads(data)
         version = fields["data_version"]
@@ -71,7 +71,7 @@ def decode_state(data: bytes) -> QuorumState:
             version=version,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise CorruptionError(f"quorum-state: not as written: {type(e).__name__}: {e}") from e
+        raise CorruptionError(f"quorum-state is malformed: {type(e).__name__}: {e}") from e
     if not 0 <= state.epoch <= MAX_EPOCH:
         raise CorruptionError(f"quorum-state: epoch {state.epoch} is not between 0 and {MAX_EPOCH}")
     return state

@@ -1,4 +1,4 @@
-"""The ``quorum-state`` file on disk; `raft.state` has its bytes. Blocking; for a `log-io` thread."""
+"""Reads and writes the ``quorum-state`` file; `raft.state` encodes it. Blocking; for a `log-io` thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_BYTES: Final = 1 << 20
 
 
 def read_state(disk: Disk, directory: Path) -> QuorumState | None:
-    """The state in `directory`, None where none was ever written; `CorruptionError` names the file."""
+    """Return the state in `directory`, or None where no file exists. `CorruptionError` names the file."""
     path = directory / FILE_NAME
     try:
         return decode_state(read_file(disk, path, _MAX_BYTES))
@@ -26,5 +26,5 @@ def read_state(disk: Disk, directory: Path) -> QuorumState | None:
 
 
 def write_state(disk: Disk, directory: Path, state: QuorumState) -> None:
-    """Replace the file; it is on disk when this returns."""
+    """Replace the file durably."""
     write_atomically(disk, directory / FILE_NAME, encode_state(state))

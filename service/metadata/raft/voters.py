@@ -1,7 +1,7 @@
-"""Who votes: sets of voters, and their history in the log. [P]
+"""Sets of voters, and their history in the log. [P]
 
-A KRaftVotersRecord counts from the moment it is appended, and is taken back when the log is truncated below
-it. Under kraft.version 0 there is none, and the configuration's voters count (KIP-853; Apache Kafka
+A KRaftVotersRecord takes effect when it is appended, and is undone when the log is truncated below it. Under
+kraft.version 0 there is no such record, and the voters come from the configuration (KIP-853; Apache Kafka
 ``VoterSet``, ``KRaftControlRecordStateMachine``).
 """
 
@@ -18,11 +18,11 @@ _T = TypeVar("_T")
 
 MAX_KRAFT_VERSION: Final = 1
 RECONFIGURABLE: Final = 1
-"""The kraft.version from which on voters come and go."""
+"""First kraft.version with dynamic voters."""
 
 
 class Voter(NamedTuple):
-    """A voter, where it is reached, and the kraft.versions that it speaks."""
+    """Voter, its endpoints, and the kraft.versions that it supports."""
 
     key: ReplicaKey
     endpoints: VoterEndpoints = ()
@@ -35,7 +35,7 @@ class Voter(NamedTuple):
 
 
 class VoterSet:
-    """Voters by id, in the ids' order. Never changes."""
+    """Voters in the order of their ids. Immutable."""
 
     __slots__ = ("_by_id", "voters")
 
@@ -70,27 +70,27 @@ class VoterSet:
         return self._by_id.get(node_id)
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether the replica `key` votes."""
+        """Return whether the replica `key` is a voter."""
         voter = self._by_id.get(key.node_id)
         return voter is not None and voter.key.matches(key)
 
     def endpoint(self, node_id: int) -> Endpoint | None:
-        """Where a voter is reached by other controllers; None for one that is not known."""
+        """Return the first endpoint of a voter; None where the voter or its endpoint is unknown."""
         voter = self._by_id.get(node_id)
         return voter.endpoints[0] if voter is not None and voter.endpoints else None
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """This set, with `voter` added or in the place of the one with its id."""
+        """Return this set with `voter` added, or replacing the one with its id."""
         return VoterSet((*(one for one in self.voters if one.node_id != voter.node_id), voter))
 
     def without(self, key: ReplicaKey) -> VoterSet:
-        """This set without `key`."""
+        """Return this set without `key`."""
         return VoterSet(one for one in self.voters if not one.key.matches(key))
 
     def differences(self, other: VoterSet) -> int:
-        """How many voters only one of the two sets has.
+        """Count the voters that are in only one of the two sets.
 
-        A directory that becomes known makes no other voter.
+        A voter whose directory id becomes known is the same voter.
         """
         mine = {voter.key for voter in self.voters}
         theirs = {voter.key for voter in other.voters}
@@ -105,10 +105,10 @@ class VoterSet:
 
 
 class VoterHistory:
-    """Which voters, and which kraft.version, count as of which offset of the log.
+    """Voter sets and kraft.versions by the offset of the log at which they take effect.
 
-    `offset` of a set that came with the bootstrap snapshot is -1; of those that a snapshot holds, the offset
-    of the last record that it covers.
+    The offset of a set from the bootstrap snapshot is -1; that of a set from another snapshot is the offset
+    of the last record that the snapshot covers.
     """
 
     def __init__(self, static: VoterSet) -> None:
@@ -122,12 +122,12 @@ class VoterHistory:
 
     @property
     def previous(self) -> VoterSet | None:
-        """The set before the latest, as far as the log still tells."""
+        """Set before the latest one, where the log still has it."""
         return self._sets[-2][1] if len(self._sets) > 1 else None
 
     @property
     def latest_offset(self) -> int | None:
-        """Where the latest set stands in the log; None for one of the configuration."""
+        """Offset of the latest set; None for the set of the configuration."""
         return self._sets[-1][0] if self._sets else None
 
     @property
@@ -136,7 +136,8 @@ class VoterHistory:
         return self._versions[-1][1] if self._versions else 0
 
     def at(self, end_offset: int) -> tuple[VoterSet | None, int]:
-        """The set and the version that the log says below `end_offset`; None where it says no set."""
+        """Return the voter set and the kraft.version in the log below `end_offset`; the set is None where the
+        log has none."""
         sets = [voters for offset, voters in self._sets if offset < end_offset]
         versions = [version for offset, version in self._versions if offset < end_offset]
         return sets[-1] if sets else None, versions[-1] if versions else 0
@@ -148,17 +149,17 @@ class VoterHistory:
         self._versions.append((offset, version))
 
     def truncate(self, end_offset: int) -> None:
-        """Take back what was said at or beyond `end_offset`."""
+        """Drop entries at or beyond `end_offset`."""
         self._sets = [one for one in self._sets if one[0] < end_offset]
         self._versions = [one for one in self._versions if one[0] < end_offset]
 
     def restart(self, end_offset: int, voters: VoterSet | None, version: int) -> None:
-        """The log begins at the end of a snapshot that holds these."""
+        """Replace the history by the content of a snapshot that ends at `end_offset`."""
         self._sets = [] if voters is None else [(end_offset - 1, voters)]
         self._versions = [(end_offset - 1, version)] if version else []
 
     def forget_before(self, offset: int) -> None:
-        """The log begins at `offset` now: of what was said below it, the last counts."""
+        """Drop entries below `offset`, the log's new start, except the last of them."""
         self._sets = _since(self._sets, offset)
         self._versions = _since(self._versions, offset)
 

@@ -362,7 +362,7 @@ def test_a_follower_truncates_where_the_logs_part_and_never_what_is_committed() 
     effects = node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2), high_watermark=6))
     assert node.machine.high_watermark == 6
     (send,) = node.sends(effects, FetchAsked)
-    with pytest.raises(InvariantError, match=r"ours ends at 6 .* committed up to 6; .* stop that one"):
+    with pytest.raises(InvariantError, match=r"ours ends at 6 .* committed up to 6; .* stop that node"):
         node.answer(send, told._replace(diverging=EpochEnd(1, 3)))
 
 

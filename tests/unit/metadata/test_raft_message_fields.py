@@ -262,7 +262,7 @@ def test_a_question_says(asked: Asked, api_key: int, version: int, said: dict[st
 
 
 def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
-    with pytest.raises(ValueError, match="DescribeAsked is not asked of peers"):
+    with pytest.raises(ValueError, match="DescribeAsked is never sent to another node"):
         messages.to_request(DescribeAsked())
 
 

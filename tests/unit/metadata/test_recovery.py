@@ -215,7 +215,7 @@ def test_a_log_that_a_fetched_snapshot_was_to_take_the_place_of_does_so_at_the_n
                 assert {f"topic.{number}" for number in range(10)} <= topics
                 assert controller.publisher.next_offset > fetched.end_offset
                 await create(controller, f"new.{len(controller.image.topics_by_name)}")
-        assert sum("begins anew at the snapshot" in one for one in caplog.messages) == 1
+        assert sum("restarts at the snapshot" in one for one in caplog.messages) == 1
         assert len({name for name in (await image_of(ours)).topics_by_name if name.startswith("new.")}) == 2
 
     asyncio.run(scenario())
