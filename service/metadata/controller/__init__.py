@@ -1,5 +1,5 @@
-"""The controller: a shard over the metadata log.
+"""The controller: decides changes of the metadata log.
 
-`decide` says which records a request writes, `replay` applies them.
-One ``*control`` module per concern, all pure; `runtime` alone knows asyncio, threads and files.
+`decide` functions return the records that a request writes; `replay` applies them to an image. There is one
+pure ``*control`` module per concern; `controller`, `overseer` and `turns` are the asyncio shell.
 """

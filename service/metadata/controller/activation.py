@@ -1,4 +1,4 @@
-"""What a controller writes first when it takes over. [P]
+"""First records that a controller writes when it takes over. [P]
 
 Source: Apache Kafka ``ActivationRecordsGenerator``.
 """
@@ -32,11 +32,11 @@ def activate(
     min_isr: int,
     supported: Collection[FeatureRange],
 ) -> Decision[None]:
-    """Close what the controller before left open; what a new cluster begins with where the log is empty.
+    """Abort the transaction that the last controller left open; bootstrap an empty log.
 
-    `bootstrap` are a new cluster's records; `min_isr` is this node's ``min.insync.replicas``, which becomes
-    the cluster's where eligible leader replicas are on: they need one number that all go by. A log that has
-    entries of the remote catalog gets the feature level that says so.
+    `bootstrap` are a new cluster's records. `min_isr` is this node's ``min.insync.replicas``, which becomes
+    the cluster's where eligible leader replicas are enabled: they need one number for all brokers. A log that
+    has entries of the remote catalog and no feature level for them gets the level.
     """
     records: list[MetadataRecord] = []
     if image.transaction is not None:
@@ -53,17 +53,17 @@ def activate(
 
 
 def cluster_min_isr(min_isr: int) -> ConfigRecord:
-    """The record that makes it the cluster's."""
+    """Return the record that sets ``min.insync.replicas`` for the cluster."""
     return ConfigRecord(
         resource_type=int(ResourceType.BROKER), resource_name="", name=MIN_ISR, value=str(min_isr)
     )
 
 
 def gates_catalog(supported: Collection[FeatureRange]) -> bool:
-    """Whether records of the remote catalog are written under a feature level only."""
+    """Return whether records of the remote catalog need a feature level."""
     return any(feature.name == CATALOG_VERSION for feature in supported)
 
 
 def has_catalog(image: MetadataImage) -> bool:
-    """Whether the cluster's level lets the remote catalog be written."""
+    """Return whether the cluster's feature level allows records of the remote catalog."""
     return image.features.get(CATALOG_VERSION, 0) > 0

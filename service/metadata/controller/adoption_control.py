@@ -1,21 +1,21 @@
-"""Takes over what an archive says that the metadata lacks, on an order of the operator. [P]
+"""Adopts topics and settings from the bucket that the metadata lacks, on an operator's order. [P]
 
-After a lost disk, or one restored from a backup. The operator has said that nobody else writes there, so the
-bucket's archives win over older entries of ours, and the newest copy of the metadata over ours unless ours
-went on from it: topics, ids, partitions, settings of topics, brokers and all brokers, and which topics are
-deleted. A topic that only the bucket knows comes back under its id. One that was deleted here stays deleted;
-one that the copy knows to be deleted, or whose name it gave to another, goes here, too. Partitions get the
-archive's leader epoch and no leader: when the broker is unfenced it leads them in the next one, which nobody
-has led in before.
+This is the recovery from a lost disk, or from a disk that was restored from a backup. The operator has
+confirmed that no other node writes to the bucket, so the bucket's archives replace older entries of ours, and
+the newest copy of the metadata replaces ours unless ours continues it: topics, ids, partitions, settings of
+topics, brokers and all brokers, and deletions of topics. A topic that only the bucket has is created with its
+id. A topic that was deleted here stays deleted; a topic that the copy has deleted, or whose name it gave to
+another topic, is deleted here, too. Partitions get the archive's leader epoch and no leader: the broker leads
+them, once unfenced, in the next epoch, in which no broker has led before.
 
-The node that was lost went on after what is known of it: after the last segment that it archived, after the
-last copy of its metadata, after the backup of its disk. Whatever it may have given out since, producer
-ids and leader epochs of any partition, is not given out again: both go on above the highest that anything
-tells, by a margin. That is so with every order to take over, also where nothing else is news.
+The lost node may have gone on after its last archived segment, after the last copy of its metadata, and after
+the backup of its disk. It may have handed out producer ids and leader epochs that no source shows. None of
+them is handed out again: both continue above the highest known one, plus a margin. Every adoption raises
+them, even where it changes nothing else.
 
-All of it is one metadata transaction, which begins the next life of the cluster (docs/adr/0020). What is left
-to do afterwards is in the records, too: which local logs are to be compared with their archives, and which
-topics keep everything until an operator has said for how long.
+All of it is one metadata transaction, which begins the next life of the cluster (docs/adr/0020). Its records
+also hold the remaining work: local logs to compare with their archives, and topics that expire nothing until
+an operator has set their retention.
 """
 
 from __future__ import annotations
@@ -51,21 +51,23 @@ from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import MAX_EPOCH
 
 EPOCH_MARGIN: Final = 1_000
-"""Leader epochs that may have begun after the last one that is known of; none of them begins again."""
+"""Leader epochs that may have begun after the last known one; none of them begins again."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
-"""Producer ids that may have been given away after the last one that is known of, likewise."""
+"""Producer ids that may have been handed out after the last known one; likewise."""
 _RETENTION: Final = {"retention.ms": "log.retention.ms", "retention.bytes": "log.retention.bytes"}
-"""Overrides of topics, and what brokers are told for topics without them."""
+"""Topic overrides, and the broker settings that apply without them."""
 TRANSACTION: Final = "recovery"
 _MAX_PRODUCER_ID: Final = (1 << 63) - 1
 _NOTHING_FOUND: Final = MetadataImage()
 
 
 class Found(NamedTuple):
-    """What the bucket says. `copy` is the newest copy of the metadata, None where none can be read;
-    `is_copy_newer` False where ours goes on from it. `last_producer_id` is the highest in the archive, `life`
-    the greatest that anything in the bucket tells. `doubt`: why settings may have been altered after all
-    that is known, None where nothing says so."""
+    """Content of the bucket.
+
+    `copy` is the newest copy of the metadata, None where none is readable; `is_copy_newer` is False where
+    ours continues it. `last_producer_id` is the highest in the archive, `life` the greatest in the bucket.
+    `doubt`: the reason why settings may have changed after every known source; None where there is none.
+    """
 
     topics: Sequence[AdoptedTopic]
     copy: MetadataImage | None
@@ -76,8 +78,11 @@ class Found(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """What was taken over: names of topics, partitions by (topic id, index); names of topics that went; and
-    what was not taken over, in words."""
+    """Result of an adoption.
+
+    Holds the names of created topics, changed partitions by (topic id, index), the names of deleted topics,
+    the topics refused with their reasons, and the names of topics whose settings are unknown.
+    """
 
     topics: Sequence[str]
     partitions: frozenset[tuple[UUID, int]]
@@ -87,8 +92,10 @@ class Adoption(NamedTuple):
 
 
 def adopt(image: MetadataImage, found: Found, *, node_id: int, life_id: UUID) -> Decision[Adoption]:
-    """Records that make the metadata say what the bucket does, of this one node's partitions. `life_id` is
-    drawn for this recovery."""
+    """Decide the records that make this node's metadata equal to the bucket's.
+
+    `life_id` is drawn for this recovery.
+    """
     adopting = _Adopting(image, found, node_id, life_id)
     frames = tuple(map(newest, adopting.records()))
     adoption = Adoption(
@@ -102,7 +109,7 @@ def adopt(image: MetadataImage, found: Found, *, node_id: int, life_id: UUID) ->
 
 
 def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> Decision[None]:
-    """The local logs of these partitions fit their archives: a recovery has nothing left to do about them."""
+    """Note that the local logs of these partitions match their archives, which completes their recovery."""
     done: dict[UUID, set[int]] = {}
     for topic_id, number in partitions:
         done.setdefault(topic_id, set()).add(number)
@@ -116,12 +123,12 @@ def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> D
 
 
 def recovered_record(topic_id: UUID, state: RecoveredTopic) -> RecoveredTopicRecord:
-    """The record of what a recovery has left to do for one topic."""
+    """Return the record of a topic's remaining recovery work."""
     return RecoveredTopicRecord(topic_id=topic_id, **state._asdict())
 
 
 class _Adopting:
-    """One adoption while its records are made."""
+    """One adoption while its records are generated."""
 
     def __init__(self, image: MetadataImage, found: Found, node_id: int, life_id: UUID) -> None:
         self._image = image
@@ -158,10 +165,10 @@ class _Adopting:
         yield EndTransactionRecord()
 
     def _deletions(self) -> Iterator[MetadataRecord]:
-        """Topics of ours that the copy knows to be deleted, or whose name was given to another one since.
+        """Delete topics of ours that the copy has deleted, or whose name was given to another topic since.
 
-        Ours is the older of two where the copy has it and lacks the other one, and where the bucket is of
-        later metadata than ours and the copy lacks ours.
+        Of two topics with one name, ours is the older one in two cases: the copy has it and lacks the other;
+        the bucket's metadata is later than ours and the copy lacks ours.
         """
         is_newer = self._found.is_copy_newer
         is_bucket_later = is_newer or self._found.doubt is not None
@@ -186,8 +193,10 @@ class _Adopting:
                 yield TombstoneRecord(**tombstone._asdict())
 
     def _broker_settings(self) -> Iterator[MetadataRecord]:
-        """Of brokers, of all brokers and of groups as the copy has them; but for a setting of all brokers
-        that may not be taken away."""
+        """Replace settings of brokers, of all brokers and of groups by those of the copy.
+
+        ``min.insync.replicas`` is kept where the copy has none: with ELR it cannot be removed.
+        """
         resources: set[ConfigResource] = {
             one for one in (*self._image.configs, *self._copy.configs) if one[0] != ResourceType.TOPIC
         }
@@ -231,14 +240,20 @@ class _Adopting:
             self.settings_unknown.append(topic.name)
 
     def _is_doubted(self, own: TopicImage | None, *, has_news: bool) -> bool:
-        """Whether nobody knows the last settings of a topic. Of ours, where no copy is newer, also where its
-        archive went on: the cluster lived on after our metadata."""
+        """Return whether the last settings of a topic are unknown.
+
+        They are where the bucket gives a reason for doubt, and for a topic of ours whose archive continued
+        while no copy is newer: the cluster went on after our metadata.
+        """
         went_on = own is not None and not self._found.is_copy_newer and has_news
         return self._found.doubt is not None or went_on
 
     def _is_kept_otherwise(self, topic: AdoptedTopic) -> bool:
-        """Whether brokers that had the topic were told by dynamic settings of their own to keep it longer, or
-        shorter, than this one is: it leads the topic now."""
+        """Return whether brokers of the lost topic had dynamic retention defaults that differ from this
+        broker's.
+
+        This broker leads the topic from now on.
+        """
         lost = self._copy.topics_by_id.get(topic.topic_id)
         if lost is None or not self._found.is_copy_newer:
             return False
@@ -251,11 +266,12 @@ class _Adopting:
         )
 
     def _says(self, broker: int, name: str) -> str | None:
-        """A dynamic setting of one broker, as the copy has it."""
+        """Return a dynamic setting of one broker in the copy."""
         return self._copy.config(ResourceType.BROKER, str(broker)).get(name)
 
     def _doubted(self, own: TopicImage) -> Iterator[MetadataRecord]:
-        """A topic of ours that the bucket says nothing of."""
+        """Mark the settings of a topic of ours that the bucket does not have as unknown, where there is
+        doubt."""
         state = self._image.recovered.get(own.id, RecoveredTopic())
         if self._found.doubt is not None and not state.settings_unknown:
             yield recovered_record(own.id, state._replace(settings_unknown=True))
@@ -290,26 +306,31 @@ def _settings(
 
 
 def _is_news(found: CatalogEntry | None, own: CatalogEntry | None) -> bool:
-    """HEAD may lag behind our entry by a crash; then ours is the newer truth."""
+    """Return whether the bucket's entry replaces ours. HEAD may lag behind our entry after a crash."""
     if found is None or found == own:
         return False
     return own is None or found.version >= own.version
 
 
 def _raised(lost: MetadataImage, key: tuple[UUID, int], epoch: int) -> int:
-    """A leader epoch that nobody has led the partition in; `CorruptionError` where none is left."""
+    """Return a leader epoch in which no broker has led the partition.
+
+    Raises `CorruptionError` where too few epochs are left.
+    """
     before = lost.partition(*key)
     highest = max(epoch, before.leader_epoch if before is not None else 0)
     if highest > MAX_EPOCH - 2 * EPOCH_MARGIN:
         raise CorruptionError(
-            f"{key[0]}/{key[1]}: the bucket says that it was led in epoch {highest}; too few are left"
+            f"{key[0]}/{key[1]}: the bucket has it led in epoch {highest}; too few epochs are left"
         )
     return highest + EPOCH_MARGIN
 
 
 def _next_producer_id(unused: int) -> int:
     if unused > _MAX_PRODUCER_ID - 2 * PRODUCER_ID_MARGIN:
-        raise CorruptionError(f"the bucket says that all producer ids below {unused} are given away")
+        raise CorruptionError(
+            f"all producer ids below {unused} are allocated in the bucket; too few are left"
+        )
     return unused + PRODUCER_ID_MARGIN
 
 
@@ -327,6 +348,6 @@ def _new_partition(key: tuple[UUID, int], leader_epoch: int, node_id: int) -> Pa
 
 
 def _again(topic: TopicImage, number: int, leader_epoch: int) -> PartitionRecord:
-    """A partition of ours as it is, but led by nobody, in an epoch that nobody has led it in."""
+    """Return the partition without a leader, in an epoch in which no broker has led it."""
     own = topic.partitions[number]._replace(leader=NO_LEADER, leader_epoch=leader_epoch)
     return partition_record(topic, number, own._replace(partition_epoch=own.partition_epoch + 1))

@@ -1,29 +1,29 @@
-"""Which brokers live, and what each is to be next. [P]
+"""Sessions of brokers, the detection of dead brokers, and the next state of each. [P]
 
 Source: Apache Kafka ``BrokerHeartbeatManager``, ``BrokerHeartbeatTracker``; the rest is ours.
 
-What a broker *is* (fenced, unfenced) stands in the metadata; what is kept here is when it was heard of last,
-which metadata it has, and since when it shuts down. Nothing of it outlives a controller: sessions begin anew
-when it is claimed. Events are given to `handle` with the time; what must be done is returned. Whoever drives
-it asks `next_deadline_ms` and gives `Tick` then.
+The metadata holds whether a broker is fenced; a session holds the time of its last heartbeat, its metadata
+offset, and the offset of its controlled shutdown. Sessions do not outlive a controller: they start again when
+it is claimed. `handle` takes events with the time, and returns effects. The caller reads `next_deadline_ms`
+and passes a `Tick` then.
 
 *Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is probed, at once and
 again after `FIRST_LOOK_MS`, then after four times as long, up to the heartbeat interval, until a heartbeat
-comes. After a claim a broker has `CLAIM_MS` to be heard before it is suspected: its heartbeat is on its way
-once it knows the new controller (`lifecycle.ControllerChanged`). `REFUSALS` refusals within
-``firn.broker.refused.fence.ms``, and no heartbeat between them, fence a broker before its session ends. A
-refusal counts only where the prober has found this very address open before in this broker epoch: a listener
-that is out of the controller's reach refuses, too. A time-out proves nothing. An open address ends the
-suspicion, as a heartbeat does. A heartbeat that comes after a refusal disproves it: the process lives and its
-address refuses, so refusals there count no more until the address is found open again. A broker whose
-connection breaks again within `BREAKS_MS` is suspected only that much later: it may wait before it connects
-again, and before it sends a heartbeat that is not due yet (`lifecycle`). A broker that was unfenced a moment
-ago is not suspected before a while: one that comes and goes would be elected and fenced in circles.
+comes. After a claim a broker has `CLAIM_MS` for a heartbeat before it is suspected: it sends one as soon as
+it knows the new controller (`broker_lifecycle.ControllerChanged`). `REFUSALS` refusals within
+``firn.broker.refused.fence.ms``, without a heartbeat between them, fence a broker before its session ends. A
+refusal counts only where the prober has found this address open before in this broker epoch: a listener that
+the controller cannot reach refuses, too. A timeout proves nothing. An open address ends the suspicion, as a
+heartbeat does. A heartbeat after a refusal disproves it: the process lives and its address refuses, so
+refusals there do not count until the address is found open again. A broker whose connection breaks again
+within `BREAKS_MS` is suspected only after `BREAKS_MS`: it may back off before it reconnects, and its next
+heartbeat may not be due yet (`broker_lifecycle`). A broker that was unfenced recently is suspected only after
+a while: one that crashes repeatedly would be elected and fenced in a loop.
 
-*Awaited.* A refusal fences, but it does not end the session: until then `is_awaited` is true, and no unclean
-election replaces the broker (docs/adr/0027). The same holds for a broker that is fenced and sends heartbeats,
-and, for one session after a claim, for a broker that was fenced before: the controller that fenced it knew
-when its session ends, this one does not.
+*Awaited.* A refusal fences the broker, but does not end its session: until then `is_awaited` is true, and no
+unclean election replaces the broker (docs/adr/0027). The same holds for a fenced broker that sends
+heartbeats, and, for one session timeout after a claim, for a broker that was fenced before: only the
+controller that fenced it knew when its session ends.
 
 >>> sessions = BrokerSessions(SessionTimes())
 >>> sessions.handle(Heard(1, 7, metadata_offset=9), 0) + sessions.handle(Fencing(1, 7, is_unfenced=True), 0)
@@ -43,23 +43,28 @@ from service.metadata.controller.requests import BrokerHeartbeat
 NEVER: Final = 1 << 62
 REFUSALS: Final = 5
 PROBE_MS: Final = 15
-"""Between the probes of a broker that refuses, at most. All of them take 60 ms and five round trips: a broker
-that lives and has lost its connection needs three round trips until it is heard. librdkafka asks for the new
-leader 100 ms after it has lost the old one, and then once a second."""
+"""Longest pause between probes of a broker that refuses.
+
+All probes take 60 ms and five round trips: a living broker that has lost its connection sends a heartbeat
+within three round trips. librdkafka asks for the new leader 100 ms after it has lost the old one, and then
+once a second.
+"""
 CLAIM_MS: Final = 1_000
-"""In which brokers are heard by a new controller, before one of them is suspected"""
+"""Time for brokers to send a heartbeat to a new controller before they are suspected."""
 BREAKS_MS: Final = 2_000
-"""Between breaks of a broker's connection that are told from a single one. Longer than the pauses which a
-living broker makes before it is heard over another connection: half a second in `lifecycle`, a second and a
-fifth in `client.async_channel`."""
+"""Least time between breaks of a broker's connection that are handled separately.
+
+Longer than the pauses of a living broker before its heartbeat arrives over another connection: half a second
+in `broker_lifecycle`, a second and a fifth in `client.async_channel`.
+"""
 FIRST_LOOK_MS: Final = 50
 LOOKS_GROW: Final = 4
 LOOKS_PER_TIMEOUT: Final = 8
-"""How often within a session's timeout stale ones are looked for"""
+"""Checks for expired sessions within one session timeout."""
 
 
 class BrokerControl(Enum):
-    """What a broker is, and may be next; which moves there are is said in `BrokerSessions.next_state`."""
+    """States of a broker; `BrokerSessions.next_state` decides the transitions."""
 
     FENCED = "fenced"
     UNFENCED = "unfenced"
@@ -68,18 +73,18 @@ class BrokerControl(Enum):
 
 
 class ProbeOutcome(Enum):
-    """What came of trying a broker's address."""
+    """Result of a connection attempt to a broker's address."""
 
     OPEN = "open"
     REFUSED = "refused"
-    """and it was open before, in this broker epoch"""
+    """Refused, after it was open before in this broker epoch."""
     UNKNOWN = "unknown"
-    """timed out, failed otherwise, or refused and was never found open: proves nothing"""
+    """Timed out, failed otherwise, or refused without ever being open: proves nothing."""
 
 
 class SessionTimes(NamedTuple):
-    """Kafka's keys but for the last two: ``firn.broker.refused.fence.ms`` (-1: never), and how long a broker
-    is unfenced at least before a refusal counts."""
+    """Kafka's keys, and two of Firn: ``firn.broker.refused.fence.ms`` (-1: never), and how long a broker must
+    be unfenced before a refusal counts."""
 
     session_timeout_ms: int = 9_000
     heartbeat_interval_ms: int = 2_000
@@ -88,8 +93,11 @@ class SessionTimes(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A broker that the metadata holds when the controller is claimed. `is_local`: of this process, which
-    needs no session before its first heartbeat: what had its id before is dead."""
+    """Broker in the metadata when the controller is claimed.
+
+    `is_local`: this process's broker, which gets no session before its first heartbeat: the process that had
+    its id before is dead.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -98,14 +106,15 @@ class Known(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """A broker process took an id; whatever had it before is over. A session begins when it is heard of."""
+    """Registration of a broker process, which ends that of the one before. Its session starts with a
+    heartbeat."""
 
     broker_id: int
     broker_epoch: int
 
 
 class Heard(NamedTuple):
-    """A heartbeat of a broker process, which has applied the metadata up to there."""
+    """Heartbeat of a broker process that has applied the metadata up to `metadata_offset`."""
 
     broker_id: int
     broker_epoch: int
@@ -113,7 +122,7 @@ class Heard(NamedTuple):
 
 
 class Fencing(NamedTuple):
-    """It was decided that the broker is unfenced, or fenced."""
+    """Decision that fences or unfences the broker."""
 
     broker_id: int
     broker_epoch: int
@@ -121,21 +130,21 @@ class Fencing(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The process has stopped, or was unregistered: its session is over."""
+    """End of a session: the process has stopped, or was unregistered."""
 
     broker_id: int
     broker_epoch: int
 
 
 class ConnectionLost(NamedTuple):
-    """The connection broke over which the broker's heartbeats came."""
+    """Break of the connection that carried the broker's heartbeats."""
 
     broker_id: int
     broker_epoch: int
 
 
 class Probed(NamedTuple):
-    """What a probe found at `address`, which is for words only."""
+    """Result of a probe of `address`, which is used in log lines only."""
 
     broker_id: int
     broker_epoch: int
@@ -144,14 +153,14 @@ class Probed(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed."""
+    """Time of `next_deadline_ms`."""
 
 
 Event = Known | Registered | Heard | Fencing | Gone | ConnectionLost | Probed | Tick
 
 
 class Expired(NamedTuple):
-    """Fence the broker, if it is not: nothing was heard of it for so long, and its session is over, or the
+    """Fence the broker unless it is: no heartbeat came for `silent_ms`, and its session is over, or the
     address `refusing` refuses connections."""
 
     broker_id: int
@@ -161,18 +170,18 @@ class Expired(NamedTuple):
 
 
 class SessionsOver(NamedTuple):
-    """Brokers that are fenced already are awaited no more: unclean elections that waited for them are due."""
+    """Run the unclean elections that waited for sessions of fenced brokers."""
 
 
 class Probe(NamedTuple):
-    """Try the broker's address, and tell what came of it."""
+    """Connect to the broker's address, and report the result as `Probed`."""
 
     broker_id: int
     broker_epoch: int
 
 
 class Disproved(NamedTuple):
-    """A heartbeat came after the broker's address had refused: it refuses though the process lives."""
+    """Report that the broker's address refused while the process lives."""
 
     broker_id: int
     broker_epoch: int
@@ -185,29 +194,29 @@ Effect = Expired | SessionsOver | Probe | Disproved
 class _Session:
     broker_epoch: int
     heard_ms: int | None = None
-    """None: no session, though perhaps registered"""
+    """Time of the last heartbeat; None: no session, though perhaps registered."""
     awaited_until_ms: int | None = None
-    """fenced, by a refusal or before the claim: when its session ends, if it is not heard"""
+    """Fenced by a refusal or before the claim: end of its session, unless a heartbeat comes."""
     has_told: bool = False
-    """whether a heartbeat of it came"""
+    """True once a heartbeat came."""
     metadata_offset: int = -1
     shutdown_offset: int = -1
     is_unfenced: bool = False
     look_ms: int | None = None
-    """not heard since the claim, or since its connection broke: when it is suspected (again)"""
+    """No heartbeat since the claim, or since its connection broke: when it is suspected (again)."""
     look_gap_ms: int = FIRST_LOOK_MS
     suspected_ms: int | None = None
     lost_ms: int = -NEVER
-    """when its connection broke last"""
+    """When its connection last broke."""
     has_refused: bool = False
-    """its address refused since the broker was heard last"""
+    """True where its address refused since the last heartbeat."""
     refusals: int = 0
     probe_ms: int = NEVER
-    """when to try its address next"""
+    """When to probe its address next."""
 
 
 class BrokerSessions:
-    """The sessions of one controller, owned by the loop it runs on."""
+    """Sessions of one controller, owned by its event loop."""
 
     def __init__(self, times: SessionTimes) -> None:
         self._times = times
@@ -215,10 +224,10 @@ class BrokerSessions:
         self._unfenced_ms: dict[int, int] = {}
         self._looked_ms = -NEVER
 
-    # -- what is known
+    # -- state
 
     def is_alive(self, broker_id: int, broker_epoch: int, now_ms: int) -> bool:
-        """Whether a process with this id and epoch was heard of within its session's timeout."""
+        """Return whether this process sent a heartbeat within the session timeout."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -228,7 +237,7 @@ class BrokerSessions:
         )
 
     def is_awaited(self, broker_id: int, now_ms: int) -> bool:
-        """Whether a broker that is fenced may live: its session is not over."""
+        """Return whether a fenced broker may be alive: its session is not over."""
         session = self._sessions.get(broker_id)
         if session is None:
             return False
@@ -241,17 +250,17 @@ class BrokerSessions:
         )
 
     def is_heard(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a heartbeat of that process has come since this controller was claimed."""
+        """Return whether this process has sent a heartbeat since the controller was claimed."""
         session = self._of(broker_id, broker_epoch)
         return session is not None and session.has_told
 
     def next_state(
         self, heartbeat: BrokerHeartbeat, *, is_fenced: bool, leads: bool, registered_at: int
     ) -> tuple[BrokerControl, BrokerControl]:
-        """What the broker is, and what it is to be.
+        """Return the broker's current state and its next one.
 
-        `leads`: there is a partition that it leads; `registered_at`: the offset of its registration, which it
-        must have seen before it serves.
+        `leads`: it leads a partition. `registered_at`: offset of its registration, which it must have applied
+        before it is unfenced.
         """
         session = self._sessions.get(heartbeat.broker_id)
         current = BrokerControl.FENCED if is_fenced else BrokerControl.UNFENCED
@@ -274,7 +283,7 @@ class BrokerSessions:
         return current, BrokerControl.SHUTDOWN_NOW
 
     def lowest_active_offset(self) -> int:
-        """Up to where every broker that serves has the metadata; very far where none does."""
+        """Return the lowest metadata offset of the unfenced brokers; `NEVER` where there are none."""
         return min(
             (
                 session.metadata_offset
@@ -285,14 +294,15 @@ class BrokerSessions:
         )
 
     def moved_away(self, broker_id: int, broker_epoch: int, offset: int) -> None:
-        """The broker is in controlled shutdown; up to `offset` it is written who leads instead of it."""
+        """Note that the broker is in controlled shutdown, and the offset of the records that move its
+        leaderships."""
         session = self._of(broker_id, broker_epoch)
         if session is not None and session.shutdown_offset < 0:
             session.shutdown_offset = offset
 
     @property
     def next_deadline_ms(self) -> int:
-        """When a `Tick` has something to do; `NEVER` where there is nothing to wait for."""
+        """Time of the next `Tick`; `NEVER` where none is needed."""
         deadline = NEVER
         for session in self._sessions.values():
             deadline = min(deadline, session.probe_ms)
@@ -309,7 +319,7 @@ class BrokerSessions:
     # -- events
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """What must be done about `event`."""
+        """Handle `event` and return its effects."""
         match event:
             case Tick():
                 return self._tick(now_ms)
@@ -342,7 +352,7 @@ class BrokerSessions:
         self._sessions[event.broker_id] = session
 
     def _look_in(self, wait_ms: int, session: _Session, now_ms: int) -> None:
-        """Have the broker suspected after `wait_ms`, and once in a while from then on, until it is heard."""
+        """Suspect the broker after `wait_ms`, and again with growing pauses, until a heartbeat comes."""
         if self._times.refused_fence_ms >= 0:
             session.look_gap_ms = wait_ms
             session.look_ms = now_ms + wait_ms
@@ -354,7 +364,7 @@ class BrokerSessions:
         if breaks_again:
             self._look_in(BREAKS_MS, session, now_ms)
             return []
-        # A process that dies may be reached for a moment still: it is suspected again.
+        # A dying process may accept connections for another moment: it is suspected again.
         self._look_in(FIRST_LOOK_MS, session, now_ms)
         return self._suspect(broker_id, session, now_ms)
 
@@ -409,7 +419,7 @@ class BrokerSessions:
         return [SessionsOver()] if over else []
 
     def _expire_one(self, now_ms: int) -> list[Effect]:
-        """One at a time, the longest silent first: what follows from it is seen by the next."""
+        """Expire one session, the one silent for longest: the next one sees the effects of its fencing."""
         stale = [
             (session.heard_ms, broker_id)
             for broker_id, session in self._sessions.items()
@@ -446,7 +456,7 @@ class BrokerSessions:
             _trust(session)
             return []
         if session.refusals and now_ms - session.suspected_ms > self._times.refused_fence_ms:
-            # These refusals lie too far apart: the count begins with this one.
+            # The refusals lie too far apart: this one starts the count again.
             session.suspected_ms, session.refusals = now_ms, 0
         session.refusals += 1
         if session.refusals < REFUSALS:
@@ -458,7 +468,7 @@ class BrokerSessions:
         _trust(session)
         return [Expired(event.broker_id, session.broker_epoch, now_ms - heard_ms, event.address)]
 
-    # -- what it is made of
+    # -- helpers
 
     def _of(self, broker_id: int, broker_epoch: int) -> _Session | None:
         session = self._sessions.get(broker_id)
@@ -469,5 +479,5 @@ class BrokerSessions:
 
 
 def _trust(session: _Session) -> None:
-    """The broker is not suspected any more."""
+    """End the suspicion of the broker."""
     session.suspected_ms, session.refusals, session.probe_ms = None, 0, NEVER

@@ -1,4 +1,4 @@
-"""The remote catalog: one compare-and-set per partition on (leader epoch, previous version). [P]"""
+"""Remote catalog: one compare-and-set per partition on leader epoch and previous version. [P]"""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def commit_catalog(
     sender: CatalogSender | None = None,
     needs_level: bool = False,
 ) -> Decision[list[CatalogResult]]:
-    """Decide each commit, in order; a later one for the same partition sees what an earlier one did.
+    """Decide each commit, in order; a later one for the same partition sees an earlier one's result.
 
-    `sender` is the broker process that leads the partitions, None for this one: a partition that another
-    leads is FENCED. No commits at all from a sender are a barrier: a record that means nothing is written,
-    and when it counts, so does all before it. `needs_level`: only where the feature's level allows it.
+    `sender` is the broker process that leads the partitions, None for this node's: a partition that another
+    broker leads is FENCED. An empty list of commits from a sender is a barrier: a no-op record is written,
+    and once it is committed, so is everything before it. `needs_level`: require the feature level of the
+    catalog.
 
     Raises `RequestError`, and nothing is written: STALE_BROKER_EPOCH for a process that was replaced,
-    UNSUPPORTED_VERSION below that level, INVALID_REQUEST for an entry that no chain can have.
+    UNSUPPORTED_VERSION below that level, INVALID_REQUEST for an entry that is invalid in a chain.
     """
     if sender is not None:
         check_same_process(image, *sender)
@@ -65,7 +66,7 @@ def commit_catalog(
             raise RequestError(ErrorCode.invalid_request, f"remote catalog of {tip}: {e}") from e
         is_given_up = result is CatalogResult.COMMITTED and entry != current and entry.is_given_up
         if is_given_up and not _gives_up_archive(image, tip.topic_id):
-            result = CatalogResult.VERSION_CONFLICT  # tiering was switched on again meanwhile
+            result = CatalogResult.VERSION_CONFLICT  # tiering was enabled again meanwhile
         results.append(result)
         if result is CatalogResult.COMMITTED and entry != current:
             entries[key] = entry
@@ -74,7 +75,7 @@ def commit_catalog(
 
 
 def _gives_up_archive(image: MetadataImage, topic_id: UUID) -> bool:
-    """Whether the topic's settings say that tiering is off and what is in the bucket is to be deleted."""
+    """Return whether the topic's settings disable tiering and delete its objects in the bucket."""
     overrides = image.config(ResourceType.TOPIC, image.topics_by_id[topic_id].name)
 
     def is_true(key: str) -> bool:
@@ -84,14 +85,14 @@ def _gives_up_archive(image: MetadataImage, topic_id: UUID) -> bool:
 
 
 def remote_log_record(topic_id: UUID, partition: int, entry: CatalogEntry) -> RemoteLogRecord:
-    """The record that says `entry`."""
+    """Return the record of `entry`."""
     return RemoteLogRecord(topic_id=topic_id, partition_id=partition, **entry._asdict())
 
 
 def forget_topics(
     image: MetadataImage, topic_ids: Iterable[UUID], *, sender: CatalogSender | None = None
 ) -> Decision[None]:
-    """Take tombstones away; an id that has none was forgotten before, and is passed over.
+    """Remove tombstones; ids without one are skipped.
 
     Raises `RequestError` STALE_BROKER_EPOCH for a `sender` that was replaced.
     """

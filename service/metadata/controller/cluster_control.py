@@ -1,9 +1,9 @@
-"""Brokers and controllers that come and go. [P]
+"""Registration, fencing and shutdown of brokers; registration of controllers. [P]
 
 Source: Apache Kafka ``ClusterControlManager``, ``ReplicationControlManager`` (``handleBrokerFenced`` and
-those beside it). Whatever it costs is steps, as a broker may have ten thousand partitions; a decision of many
-records may be cut into several batches, so that the record that others go by stands last, or first where it
-makes brokers able to lead.
+related methods). Decisions run in steps, as a broker may have ten thousand partitions. A decision with many
+records may be split into several batches: the broker's own record comes last, or first where it allows the
+broker to lead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from service.metadata.records import (
 )
 
 _RESERVED_DIRECTORY_IDS: Final = 100
-"""Directory ids below this number mean something else (Kafka ``DirectoryId``: unassigned, lost …)."""
+"""Directory ids below this number are reserved (Kafka ``DirectoryId``: unassigned, lost …)."""
 _IN_CONTROLLED_SHUTDOWN: Final = 1
 _USUAL: Final = ElectionSettings()
 
@@ -67,13 +67,13 @@ def register_broker(
     is_heard: Callable[[int, int], bool] = lambda broker_id, epoch: True,
     settings: ElectionSettings = _USUAL,
 ) -> Steps[Decision[int]]:
-    """Register a broker process; the answer is its epoch. It starts fenced and leads nothing.
+    """Register a broker process, fenced and without leaderships; the response is its epoch.
 
-    `has_session`: a process with this id is known to be alive. `is_heard`: a heartbeat of the process with
-    that id and epoch has come. `next_offset`: where the records will go.
-    A process that follows one which was not stopped cleanly takes it out of every ISR and, with eligible
-    leader replicas, out of those too. Raises `RequestError`: INCONSISTENT_CLUSTER_ID,
-    DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION, BROKER_ID_NOT_REGISTERED.
+    `has_session`: a process with this id is alive. `is_heard(id, epoch)`: that process has sent a heartbeat.
+    `next_offset`: offset of the first record. Where the last process did not shut down cleanly, the broker
+    leaves every ISR and, with eligible leader replicas, every ELR. Raises `RequestError`:
+    INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION,
+    BROKER_ID_NOT_REGISTERED.
     """
     existing = image.brokers.get(request.broker_id)
     features = supported_features() if request.features is None else request.features
@@ -96,11 +96,11 @@ def _shutdown(
     is_heard: Callable[[int, int], bool],
     settings: ElectionSettings,
 ) -> Steps[list[PartitionChangeRecord]]:
-    """What ends with the process that had this id before.
+    """Decide the partition changes that end the last process with this id.
 
-    One that has all it acknowledged stays in an ISR of which no other member was heard: they may all have
-    died at once. If it left, only those that are left could lead, and they may never come back.
-    Nothing is committed without it, so it costs whoever lives there the moments until it has caught up.
+    After a clean shutdown the broker has everything that it acknowledged. It stays in an ISR of which no
+    other member has sent a heartbeat: they may all have died at once. If it left, only they could lead, and
+    they may never come back. Without it nothing is committed, so living members wait until it has caught up.
     """
     broker_id = request.broker_id
     is_clean = existing is not None and existing.epoch == request.previous_epoch
@@ -109,7 +109,7 @@ def _shutdown(
         elections = Elections(image, settings, unclean=broker_id)
         return (yield from changes_in_steps(elections, image.index.partitions(has_member(broker_id))))
     if existing is None or existing.fenced:
-        return []  # leads nothing, and is in an ISR only as its last member
+        return []  # leads nothing, and is in an ISR as its last member only
 
     def is_alone(state: PartitionImage) -> bool:
         others = [image.brokers[one] for one in state.isr if one != broker_id and one in image.brokers]
@@ -144,7 +144,7 @@ def _leave_isrs(
 def unfence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
 ) -> Steps[Decision[None]]:
-    """The broker has caught up: it leads again what has no leader and it may lead."""
+    """Unfence a broker that has caught up: it leads partitions without a leader that it may lead."""
     broker = check_epoch(image, broker_id, broker_epoch)
     if not broker.fenced:
         return Decision((), None)
@@ -157,7 +157,7 @@ def unfence_broker(
 def fence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
 ) -> Steps[Decision[None]]:
-    """The broker stops or is lost: others lead what it led, where there are any in sync."""
+    """Fence a broker that stops or is lost: in-sync replicas take over its leaderships."""
     broker = check_epoch(image, broker_id, broker_epoch)
     if broker.fenced:
         return Decision((), None)
@@ -168,7 +168,7 @@ def fence_broker(
 def move_away(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
 ) -> Steps[Decision[None]]:
-    """The broker is about to stop: its leaderships move while it still serves (controlled shutdown)."""
+    """Begin a controlled shutdown: the broker's leaderships move while it still serves."""
     broker = check_epoch(image, broker_id, broker_epoch)
     frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
     if not broker.in_controlled_shutdown:
@@ -186,7 +186,7 @@ def take_offline(
     *,
     settings: ElectionSettings = _USUAL,
 ) -> Steps[Decision[None]]:
-    """Directories of the broker's failed: what lies there is led by others, and not in sync any more."""
+    """Record failed directories of the broker: replicas there leave the ISR, and leaderships move."""
     broker = image.brokers[broker_id]
     gone = [directory for directory in broker.log_dirs if directory in directories]
     if not gone:
@@ -209,8 +209,10 @@ def relieve_directories(
     *,
     settings: ElectionSettings = _USUAL,
 ) -> Steps[Decision[None]]:
-    """Directories of the broker's are without room: what it leads there others lead that have room, as in a
-    controlled shutdown. Where it replicates no longer (`resting`), it is not in sync any more."""
+    """Move the broker's leaderships out of directories without room, to in-sync replicas with room.
+
+    Replicas in `resting` directories, which do not replicate, also leave the ISR.
+    """
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
     for directory in image.brokers[broker_id].log_dirs:
@@ -229,8 +231,7 @@ def relieve_directories(
 
 
 def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple[Frame, ...]:
-    """The broker said which directories get no replicas any more: noted the first time, and where they are
-    others than before."""
+    """Record the broker's cordoned directories, where they are new or have changed."""
     if broker.cordoned_log_dirs is not None and set(broker.cordoned_log_dirs) == set(directories):
         return ()
     change = BrokerRegistrationChangeRecord(
@@ -242,8 +243,7 @@ def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple
 def unregister_broker(
     image: MetadataImage, broker_id: int, *, settings: ElectionSettings = _USUAL
 ) -> Steps[Decision[int]]:
-    """The broker is gone for good, and so is its id until somebody registers it again. The answer is the
-    epoch of the process that it was.
+    """Remove a broker's registration; the response is the epoch of its last process.
 
     Raises `RequestError` BROKER_ID_NOT_REGISTERED.
     """
@@ -262,7 +262,7 @@ def unregister_broker(
 
 
 def register_controller(image: MetadataImage, request: RegisterController) -> Decision[None]:
-    """A controller process makes itself known; what it registered as before is over."""
+    """Register a controller process; replaces its last registration."""
     record = RegisterControllerRecord(
         controller_id=request.node_id,
         incarnation_id=request.incarnation_id,
@@ -279,7 +279,8 @@ def register_controller(image: MetadataImage, request: RegisterController) -> De
 
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The registration of exactly this broker process; `RequestError` where it was replaced or never was."""
+    """Return the registration of this broker process; `RequestError` where it was replaced or never
+    registered."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise RequestError(
@@ -295,7 +296,8 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
 
 
 def check_same_process(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """As `check_epoch`; who is not registered is stale, too (Kafka's ``checkBrokerEpoch``)."""
+    """Check the epoch as `check_epoch` does; an unregistered broker is stale, too (Kafka's
+    ``checkBrokerEpoch``)."""
     if broker_id not in image.brokers:
         raise RequestError(
             ErrorCode.stale_broker_epoch, f"No broker registration found for broker id {broker_id}"
@@ -343,7 +345,7 @@ def _check_registration(
 
 
 def _check_features(image: MetadataImage, features: Sequence[FeatureRange]) -> None:
-    """What is finalized lies within what the broker supports; a feature that it does not name is 0 to 0."""
+    """Check that the broker supports every finalized level; an omitted feature has the range 0 to 0."""
     finalized = {**image.features, KRAFT_VERSION: image.kraft_version}
     named = {feature.name: feature for feature in features}
     for feature in features:
@@ -357,7 +359,7 @@ def _check_features(image: MetadataImage, features: Sequence[FeatureRange]) -> N
 
 def _check_level(feature: FeatureRange, level: int) -> None:
     if level == 0 and feature.name == METADATA_VERSION:
-        return  # an image of nothing, which has no level yet
+        return  # an empty image has no level yet
     if not feature.min_level <= level <= feature.max_level:
         raise RequestError(
             ErrorCode.unsupported_version,
@@ -374,7 +376,7 @@ def _invalid(message: str) -> RequestError:
 def _registration(
     request: RegisterBroker, features: Sequence[FeatureRange], epoch: int, existing: BrokerImage | None
 ) -> RegisterBrokerRecord:
-    """`existing`: of the same process, which registers again."""
+    """Return the registration record. `existing`: the registration that this same process repeats."""
     return RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -395,7 +397,7 @@ def _registration(
 
 
 def _change_fencing(broker: BrokerImage, fenced: int) -> Frame:
-    """In version 0: a change is written in the oldest version that holds it, as Kafka's controller does."""
+    """Return the change in version 0: Kafka's controller uses the oldest version that holds a change."""
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=fenced)
     return Frame(change, 0)
 

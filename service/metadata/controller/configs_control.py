@@ -40,9 +40,9 @@ LOOK_US: Final = 1
 CHANGE_US: Final = 10
 CHARACTERS_PER_US: Final = 20
 MOST_CHARACTERS: Final = 32_767
-"""Of a name, and of a value: what Kafka's older versions can say at all."""
+"""Limit of a name's and of a value's length: that of a string in Kafka's older versions."""
 RETENTION: Final = ("retention.ms", "retention.bytes")
-"""Who alters one of them says how long a topic is kept whose settings a recovery could not know."""
+"""Settings whose change ends the hold on a recovered topic with unknown settings."""
 TWICE: Final = "Each resource must appear at most once."
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -57,9 +57,9 @@ def incremental_alter_configs(
     validate_only: bool = False,
     via_broker: int | None = None,
 ) -> Steps[Decision[list[AlterResourceResult]]]:
-    """Change each resource wholly or not at all; one that is refused does not hold up the others. In steps.
+    """Change each resource completely or not at all; a refused one does not affect the others. In steps.
 
-    `via_broker` is the broker that the client sent this to: it may name no other broker's configuration.
+    `via_broker` is the broker that received the request: it may name no other broker's configuration.
     """
     yield len(resources)
     seen = Counter((resource.resource_type, resource.resource_name) for resource in resources)
@@ -82,7 +82,7 @@ def incremental_alter_configs(
 
 
 def _settings_known(image: MetadataImage, resource: AlterResource) -> Iterator[RecoveredTopicRecord]:
-    """An operator who names a topic's retention, be it to leave it as it is, has said how long it is kept."""
+    """Clear `settings_unknown` where an operator sets a topic's retention, even to its present value."""
     if resource.resource_type != ResourceType.TOPIC:
         return
     topic = image.topics_by_name.get(resource.resource_name)
@@ -95,11 +95,12 @@ def _settings_known(image: MetadataImage, resource: AlterResource) -> Iterator[R
 def _cleared(
     image: MetadataImage, records: Sequence[ConfigRecord]
 ) -> Steps[list[ClearElrRecord | PartitionChangeRecord]]:
-    """Forget eligible replicas that were found by the ``min.insync.replicas`` that held until now: while
-    somebody leads with fewer in sync than before, what is committed from now on they lack.
+    """Decide the removal of eligible replicas that a change of ``min.insync.replicas`` makes unsafe.
 
-    Not where the ISR is empty, unlike Apache Kafka (``removeTopicElrs``): nobody leads there and nothing is
-    committed, so that they have everything, and without them nobody could ever be elected again.
+    They were eligible by the old number: a leader with a smaller ISR than it required may commit records that
+    they lack. They are kept where the ISR is empty, unlike in Apache Kafka (``removeTopicElrs``): such a
+    partition has no leader and commits nothing, so they have everything, and without them no leader could
+    ever be elected.
     """
     if image.features.get(ELR_VERSION, 0) == 0:
         return []
@@ -143,12 +144,12 @@ def _cleared(
 
 
 def _waits_for_its_leader(state: PartitionImage) -> bool:
-    """Whether only those whom the ELR or the last known leader names may lead the partition again."""
+    """Return whether only replicas of the ELR or the last known leader may lead the partition again."""
     return not state.isr and bool(state.eligible_leader_replicas or state.last_known_elr)
 
 
 def _check_min_isr(image: MetadataImage, record: ConfigRecord) -> None:
-    """With eligible leader replicas all brokers go by the cluster's number: `RequestError` INVALID_CONFIG."""
+    """Refuse to remove the cluster's number, or to set a broker's, while ELR is enabled: INVALID_CONFIG."""
     if record.name != MIN_ISR or record.resource_type != ResourceType.BROKER:
         return
     if image.features.get(ELR_VERSION, 0) == 0:
@@ -169,7 +170,7 @@ def alter_configs(
     validate_only: bool = False,
     via_broker: int | None = None,
 ) -> Steps[Decision[list[AlterResourceResult]]]:
-    """As `incremental_alter_configs`, but what is set of a resource and not named is deleted."""
+    """Replace the configuration of each resource: overrides that are not named are deleted."""
     whole = []
     for one in resources:
         yield CHANGE_US + len(one.configs)
@@ -203,7 +204,7 @@ def _alter_resource(
         else:
             values[change.name] = new
         if new != old or kind is ResourceType.BROKER:
-            # A broker's record is written though nothing changed: it makes the broker reload (KAFKA-14136).
+            # A broker's record is written even without a change: it makes the broker reload (KAFKA-14136).
             records.append(
                 ConfigRecord(
                     resource_type=kind, resource_name=resource.resource_name, name=change.name, value=new
@@ -223,17 +224,18 @@ def _characters(resource: AlterResource) -> int:
 def validate(
     image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
 ) -> None:
-    """As `validate_in_steps`, for a topic: one step."""
+    """Validate a topic's overrides as `validate_in_steps` does, in one step."""
     at_once(validate_in_steps(image, rules, kind, name, values))
 
 
 def validate_in_steps(
     image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
 ) -> Steps[None]:
-    """Ask the rules about all overrides of one resource.
+    """Validate all overrides of one resource by the rules.
 
     Raises `RequestError`: INVALID_CONFIG for topics and groups, INVALID_REQUEST for a broker, which Kafka
-    keeps for the sake of its clients (KAFKA-13609). Whatever it is of: INVALID_CONFIG for one too long.
+    keeps for compatibility (KAFKA-13609); INVALID_CONFIG for a name or value that is too long, in any
+    resource.
     """
     for key, value in values.items():
         _check_length(key, value)
@@ -245,7 +247,7 @@ def validate_in_steps(
 
 
 def check_changes(changes: Sequence[AlterConfig]) -> None:
-    """What no kind of resource can be asked for: `RequestError` INVALID_REQUEST.
+    """Check changes for what every kind of resource refuses: `RequestError` INVALID_REQUEST.
 
     POLICY_VIOLATION for more changes of one resource than an operation may write records.
     """
@@ -261,7 +263,7 @@ def check_changes(changes: Sequence[AlterConfig]) -> None:
 
 
 def _check_length(name: str, value: str | None) -> None:
-    """`RequestError` INVALID_CONFIG for what no setting needs, and what would be long work to take apart."""
+    """Refuse names and values that no setting needs and that would be expensive to parse: INVALID_CONFIG."""
     if len(name) > MOST_CHARACTERS or (value is not None and len(value) > MOST_CHARACTERS):
         raise RequestError(
             ErrorCode.invalid_config,
@@ -286,7 +288,7 @@ def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType
         raise _invalid(f"Unknown resource type {resource.resource_type}")
     if name:
         broker_id = broker_id_of(name)
-        # Kafka takes "01", too, and keeps what nobody reads.
+        # Kafka accepts "01", too, and stores a setting that no broker reads.
         if via_broker is not None and (broker_id != via_broker or name != str(broker_id)):
             raise _invalid(f"Unexpected broker id, expected {via_broker}, but received {name}")
     return ResourceType.BROKER
@@ -301,7 +303,7 @@ def _check_existence(image: MetadataImage, kind: ResourceType, name: str) -> Non
 
 
 def broker_id_of(name: str) -> int:
-    """A number as Java reads one: ASCII digits with a sign at most. `RequestError` INVALID_REQUEST."""
+    """Parse a broker id as Java does: ASCII digits with an optional sign. `RequestError` INVALID_REQUEST."""
     if not _NUMBER.fullmatch(name):
         raise _invalid(f"Node id must be an integer, but it is: {name}")
     return int(name)

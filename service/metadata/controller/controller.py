@@ -1,9 +1,10 @@
-"""The controller's shell: each request is decided, proposed to the publisher, and answered once it counts.
+"""Asyncio shell of the controller: decides requests, proposes their records, answers once committed.
 
-Owned by the event loop. Every voter of the quorum has one; it decides while its node leads, from `claim` to
-`renounce` or `stop` (`controller/turns.py`): so of two requests for one name exactly one wins, though both
-wait for the same fsync. Answers see committed metadata only. The log, and the committed image, are the
-publisher's. What is due as time passes is asked for by `next_deadline_ms` and done by `tick`.
+Owned by the event loop. Every voter of the quorum has a controller; it decides requests while its node leads,
+from `claim` to `renounce` or `stop` (`controller/turns.py`). Decisions are made one after the other, so of
+two requests for one name exactly one wins, though both wait for the same fsync. Responses depend on committed
+metadata only. The publisher owns the log and the committed image. The caller reads `next_deadline_ms` and
+calls `tick` then.
 """
 
 from __future__ import annotations
@@ -89,36 +90,37 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """Whose controller this is, and what its cluster is set to."""
+    """Identity and configuration of a controller."""
 
     node_id: int
     cluster_id: str
     defaults: TopicDefaults = field(default_factory=TopicDefaults)
     listeners: tuple[Endpoint, ...] = ()
-    """where this controller is reached"""
+    """Endpoints of this controller."""
     partition_limit: PartitionLimit | None = None
-    """how many partitions there may be; None: no bound is known"""
+    """Greatest number of partitions; None: no limit."""
     bootstrap: tuple[MetadataRecord, ...] = field(default_factory=bootstrap_records)
-    """what a log begins with that is empty"""
+    """First records of an empty log."""
     supported: tuple[FeatureRange, ...] = field(default_factory=supported_features)
-    """feature levels; where ``firn.catalog.version`` is among them, the remote catalog needs its level"""
+    """Supported feature levels; with ``firn.catalog.version`` the remote catalog needs that feature's
+    level."""
     voters: tuple[int, ...] = ()
-    """controllers that must have registered before a feature's level changes"""
+    """Controllers that must have registered before a feature level changes."""
     incarnation_id: UUID | None = None
-    """of this process, where it registers as a standby, too; None: one is drawn at its first activation"""
+    """Id of this process where it registers as a standby, too; None: drawn at its first activation."""
     elections: ElectionSettings = field(default_factory=ElectionSettings)
     sessions: SessionTimes = field(default_factory=SessionTimes)
     chores: ChoreTimes = field(default_factory=ChoreTimes)
-    """brokers fetch partitions from each other, so that there can be several replicas, and new ones"""
+    """Intervals of periodic tasks."""
 
 
 class Controller:
-    """The cluster's controller, on a node that may lead the metadata quorum. Is a `tiering.catalog.Catalog`.
+    """The cluster's controller, on a node that may lead the metadata quorum. Is a `remote.catalog.Catalog`.
 
     Every coroutine raises `RequestError` where the request as a whole is refused (NOT_CONTROLLER while this
-    node does not lead, and once it does no longer whatever it proposed) and `StorageError` where the metadata
-    log cannot be written: what became of the change is then unknown. `deadline_ms`, on the monotonic clock:
-    what is not decided by then is not decided (REQUEST_TIMED_OUT).
+    node does not lead, and for every waiting proposal once it no longer leads) and `StorageError` where the
+    metadata log cannot be written: the outcome of the change is then unknown. `deadline_ms`, on the monotonic
+    clock: a request that is not decided by then gets REQUEST_TIMED_OUT.
     """
 
     def __init__(
@@ -133,9 +135,12 @@ class Controller:
         on_news: Callable[[], None] = lambda: None,
         counts: Counts | None = None,
     ) -> None:
-        """`probe` and `on_disproved`: see `Overseer`. `on_news`: `next_deadline_ms` may have come nearer.
-        `counts(offset)` returns once what was decided up to there may be told; None: that is once this node
-        is what it says."""
+        """Create a standby controller.
+
+        `probe` and `on_disproved`: see `Overseer`. `on_news`: called when `next_deadline_ms` may have moved
+        forward. `counts(offset)` returns once a response that depends on the log up to there may be sent;
+        None: once this node's image includes that offset.
+        """
         self._options = options
         self._publisher = publisher
         self._clock = world.clock
@@ -162,34 +167,34 @@ class Controller:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest committed image."""
+        """Newest committed image."""
         return self._publisher.image
 
     @property
     def epoch(self) -> int:
-        """The controller's epoch; 0 before `start`."""
+        """Epoch of the controller; 0 before `start`."""
         return self._publisher.epoch
 
     @property
     def is_active(self) -> bool:
-        """Whether requests are decided here now."""
+        """True while requests are decided here."""
         return self._turns.is_open
 
-    # -- life
+    # -- claim and renounce
 
     async def start(self) -> None:
-        """Take over, on a node that leads: see `claim`. Start the publisher before, stop it after.
+        """Take over on a node that leads: see `claim`. Start the publisher before, and stop it after.
 
         Raises `StorageError` where the metadata log fails.
         """
         await self.claim(self._publisher.epoch)
 
     def claim(self, epoch: int) -> asyncio.Task[None]:
-        """This node leads the quorum in `epoch`, and its image holds all up to the beginning of that epoch.
+        """Take over: this node leads the quorum in `epoch`, and its image holds everything before that epoch.
 
-        Requests are decided from the moment that what the controller before left is put in order. The task
-        is for who wants to wait for that, and for the registration of this process; it raises `RequestError`
-        NOT_CONTROLLER where leadership is lost before, and `StorageError`.
+        Requests are decided once the activation records are proposed. The returned task ends when they are
+        committed and this process is registered; it raises `RequestError` NOT_CONTROLLER where leadership is
+        lost before, and `StorageError`.
         """
         self._turns.begin(epoch)
         self._full.clear()
@@ -223,13 +228,13 @@ class Controller:
         await self._decide(register)
 
     def renounce(self) -> None:
-        """This node leads no longer: what is not committed is forgotten, and who waits for it is told
-        NOT_CONTROLLER. Nothing is due any more."""
+        """End the leadership: drop uncommitted decisions, answer their requests with NOT_CONTROLLER, and stop
+        ticks."""
         self._turns.lose()
         self._overseer.renounced()
 
     def stop(self) -> None:
-        """Decide nothing more: requests from now on get NOT_CONTROLLER. What was proposed may still count."""
+        """Decide nothing more: new requests get NOT_CONTROLLER. Proposed records may still be committed."""
         self._turns.stop()
         self._overseer.renounced()
 
@@ -237,11 +242,11 @@ class Controller:
 
     @property
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do, on the monotonic clock; very far while nothing is due."""
+        """Time of the next `tick` on the monotonic clock; very far where none is needed."""
         return self._overseer.next_deadline_ms
 
     async def tick(self) -> None:
-        """Do what is due, one after the other; leadership that is lost meanwhile ends it.
+        """Run due tasks one after the other, until leadership is lost.
 
         Raises `StorageError` where the metadata log fails.
         """
@@ -256,7 +261,7 @@ class Controller:
         validate_only: bool = False,
         deadline_ms: int | None = None,
     ) -> list[CreateTopicResult]:
-        """Create topics; see `topics_control.create_topics` for the order of the answers."""
+        """Create topics; `topics_control.create_topics` documents the order of the results."""
         return await self._decide(
             lambda image: topics_control.create_topics(
                 image,
@@ -277,7 +282,8 @@ class Controller:
         validate_only: bool = False,
         deadline_ms: int | None = None,
     ) -> list[CreatePartitionsResult]:
-        """Have topics grow; see `partitions_control.create_partitions` for the order of the answers."""
+        """Add partitions to topics; `partitions_control.create_partitions` documents the order of the
+        results."""
         return await self._decide(
             lambda image: partitions_control.create_partitions(
                 image, requests, limit=self._options.partition_limit, validate_only=validate_only
@@ -288,7 +294,7 @@ class Controller:
     async def delete_topics(
         self, requests: Sequence[DeleteTopic], *, deadline_ms: int | None = None
     ) -> list[DeleteTopicResult]:
-        """Delete topics by name or id; the answers are in no particular order."""
+        """Delete topics by name or id; the results are in no particular order."""
         now_ms = self._clock.now_ms()
         return await self._decide(
             lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms), deadline_ms
@@ -301,7 +307,7 @@ class Controller:
         validate_only: bool = False,
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
-        """Change configurations; `via_broker` is the broker to which the client spoke."""
+        """Change configurations; `via_broker` is the broker that received the request."""
         return await self._decide(
             lambda image: configs_control.incremental_alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
@@ -315,7 +321,7 @@ class Controller:
         validate_only: bool = False,
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
-        """As `incremental_alter_configs`; what is set of a resource and not named is deleted."""
+        """Replace configurations: overrides that are not named are deleted."""
         return await self._decide(
             lambda image: configs_control.alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
@@ -323,7 +329,7 @@ class Controller:
         )
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
-        """Have the cluster's features go to other levels, all of them or none."""
+        """Set feature levels, all of them or none."""
         options = self._options
         await self._decide(
             lambda image: features_control.update_features(
@@ -339,11 +345,11 @@ class Controller:
         )
 
     def _with_kraft_version(self, image: MetadataImage) -> MetadataImage:
-        """What the log's control records say counts at once, and images of proposals do not see them."""
+        """Return the image with the log's ``kraft.version``, which images of proposals lack."""
         return image.with_kraft_version(self._publisher.kraft_version)
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """A block of producer ids that nobody else will ever get."""
+        """Allocate a block of producer ids."""
         return await self._decide(
             lambda image: producer_ids_control.allocate_producer_ids(image, broker_id, broker_epoch)
         )
@@ -351,7 +357,7 @@ class Controller:
     # -- brokers
 
     async def register_broker(self, request: RegisterBroker, *, deadline_ms: int | None = None) -> int:
-        """Register a broker process; returns its epoch. It is fenced until it is unfenced."""
+        """Register a broker process, fenced; returns its epoch."""
 
         def decide(image: MetadataImage) -> Steps[Decision[int]]:
             existing = image.brokers.get(request.broker_id)
@@ -373,9 +379,9 @@ class Controller:
     async def heartbeat(
         self, request: BrokerHeartbeat, *, deadline_ms: int | None = None
     ) -> BrokerHeartbeatReply:
-        """A broker lives, and becomes what it wants to be where it may.
+        """Handle a broker's heartbeat, and return the broker's new state.
 
-        That it lives is noted at once, however long the decision waits for its turn.
+        The session is extended at once, however long the decision waits for its turn.
         """
         broker_id, broker_epoch = request.broker_id, request.broker_epoch
         if not self._turns.is_open:
@@ -408,7 +414,7 @@ class Controller:
         return outcome.reply
 
     async def unfence_broker(self, broker_id: int, broker_epoch: int) -> None:
-        """The broker serves from now on: it leads what has no leader, in a new leader epoch each."""
+        """Unfence the broker: it leads partitions without a leader, each in a new leader epoch."""
 
         def decided(_: None, offset: int) -> None:
             self._overseer.act(Heard(broker_id, broker_epoch))
@@ -421,7 +427,7 @@ class Controller:
         )
 
     async def fence_broker(self, broker_id: int, broker_epoch: int) -> None:
-        """The broker stops: it leads nothing any more, and another process may take its id."""
+        """Fence the broker: it leads nothing any more, and another process may take its id."""
         settings = self._elections
         await self._turns.run(
             lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
@@ -429,7 +435,7 @@ class Controller:
         )
 
     async def unregister_broker(self, broker_id: int, *, deadline_ms: int | None = None) -> None:
-        """Forget a broker that will not come back; BROKER_ID_NOT_REGISTERED where there is none."""
+        """Remove a broker's registration; BROKER_ID_NOT_REGISTERED where there is none."""
         await self._turns.run(
             lambda image: cluster_control.unregister_broker(image, broker_id, settings=self._elections),
             deadline_ms=deadline_ms,
@@ -437,11 +443,11 @@ class Controller:
         )
 
     async def register_controller(self, request: RegisterController) -> None:
-        """Another controller makes itself known."""
+        """Register another controller process."""
         await self._decide(lambda image: cluster_control.register_controller(image, request))
 
     def connection_lost(self, broker_id: int, broker_epoch: int) -> None:
-        """The connection broke over which that broker process sent its heartbeats."""
+        """Handle the break of the connection that carried this broker process's heartbeats."""
         if self._turns.is_open:
             self._overseer.act(ConnectionLost(broker_id, broker_epoch))
 
@@ -450,7 +456,7 @@ class Controller:
     async def alter_partitions(
         self, broker_id: int, broker_epoch: int, requests: Sequence[AlterPartition]
     ) -> list[AlterPartitionResult]:
-        """Leaders have other sets of replicas in sync."""
+        """Change the ISRs of partitions, for their leader."""
         settings = self._elections
         return await self._decide(
             lambda image: isr_control.alter_partitions(image, broker_id, broker_epoch, requests, settings)
@@ -459,7 +465,7 @@ class Controller:
     async def elect_leaders(
         self, request: ElectLeaders, *, deadline_ms: int | None = None
     ) -> list[ElectionResult]:
-        """Elect as an operator asks for."""
+        """Elect leaders on an operator's request."""
         settings = self._elections
         return await self._decide(
             lambda image: elections_control.elect_leaders(image, request, settings), deadline_ms
@@ -472,7 +478,7 @@ class Controller:
         allows_factor_change: bool = True,
         deadline_ms: int | None = None,
     ) -> list[ReassignResult]:
-        """Begin reassignments, and call others off."""
+        """Start and cancel reassignments."""
         return await self._decide(
             lambda image: reassignment_control.alter_reassignments(
                 image,
@@ -486,7 +492,7 @@ class Controller:
     async def assign_replicas(
         self, broker_id: int, broker_epoch: int, requests: Sequence[AssignReplica]
     ) -> list[AssignReplicaResult]:
-        """A broker tells in which directories its replicas lie."""
+        """Record the directories of a broker's replicas."""
         settings = self._elections
         return await self._decide(
             lambda image: directories_control.assign_replicas(
@@ -497,7 +503,7 @@ class Controller:
     # -- the remote catalog
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
-        """Compare-and-set of remote catalog entries, all of a call in one batch."""
+        """Compare-and-set remote catalog entries, all of a call in one batch."""
         return await self._decide(
             lambda image: catalog_control.commit_catalog(
                 image, commits, needs_level=gates_catalog(self._options.supported)
@@ -507,9 +513,11 @@ class Controller:
     async def commit_from(
         self, sender: CatalogSender, commits: Sequence[CatalogCommit], *, deadline_ms: int | None = None
     ) -> tuple[list[CatalogResult], int]:
-        """As `commit`, for another node's broker; with the offset up to which the answer holds.
+        """Commit catalog entries for another node's broker; also returns the offset that the results depend
+        on.
 
-        Without commits it is a barrier: whatever was committed before is in the log below that offset.
+        Without commits it is a barrier: everything that was committed before is in the log at or below that
+        offset.
         """
         return await self._turns.run(
             lambda image: catalog_control.commit_catalog(
@@ -519,33 +527,33 @@ class Controller:
         )
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
-        """The committed remote catalog entry of a partition."""
+        """Return the committed remote catalog entry of a partition."""
         return self.image.remote.get((topic_id, partition))
 
     def tombstones(self) -> Mapping[UUID, Tombstone]:
-        """Deleted topics that may still have objects in the bucket, as committed."""
+        """Return the committed tombstones: deleted topics that may still have objects in the bucket."""
         return self.image.tombstones
 
     async def forget_topics(
         self, topic_ids: Collection[UUID], *, sender: CatalogSender | None = None
     ) -> None:
-        """Take away the tombstones of topics whose last object is gone. `sender`: another node's broker."""
+        """Remove the tombstones of topics whose last object is deleted. `sender`: another node's broker."""
         await self._decide(lambda image: catalog_control.forget_topics(image, topic_ids, sender=sender))
 
     async def adopt(self, found: adoption_control.Found, life_id: UUID) -> adoption_control.Adoption:
-        """Take over what the bucket says and the metadata does not, on an operator's order."""
+        """Adopt the bucket's content that the metadata lacks, on an operator's order."""
         node_id = self._options.node_id
         return await self._decide(
             lambda image: adoption_control.adopt(image, found, node_id=node_id, life_id=life_id)
         )
 
     async def checked_with_archive(self, partitions: Collection[tuple[UUID, int]]) -> None:
-        """Note that the local logs of these partitions fit the archives that a recovery has taken over."""
+        """Note that the local logs of these partitions match their adopted archives."""
         await self._decide(lambda image: adoption_control.checked(image, partitions))
 
-    # -- deciding, proposing, waiting
+    # -- decisions
 
     async def _decide(self, decide: Decide[R], deadline_ms: int | None = None) -> R:
-        """What `decide` answers, in its turn, once that counts."""
+        """Run one decision, and return its response once it is committed."""
         answer, _ = await self._turns.run(decide, deadline_ms=deadline_ms)
         return answer

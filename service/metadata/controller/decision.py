@@ -1,4 +1,4 @@
-"""What a control module hands back: records to write, and the answer to give once they are committed. [P]"""
+"""Result of a control module: records to write, and the response once they are committed. [P]"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXCESSIVE: Final = "Unable to perform excessively large batch operation."
 
 
 class QuorumLevel(NamedTuple):
-    """A ``kraft.version``: it lies in the quorum's own control records, and not in the metadata."""
+    """``kraft.version`` to set: a control record of the quorum, not a metadata record."""
 
     level: int
     validate_only: bool = False
@@ -27,20 +27,20 @@ class QuorumLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
-    """Nothing has changed yet. `is_atomic`: the records count together or not at all: one batch."""
+    """Records and response; nothing has changed yet. `is_atomic`: all records go into one batch."""
 
     frames: tuple[Frame, ...]
     response: R
     is_atomic: bool = True
     quorum_level: QuorumLevel | None = None
-    """what the quorum is to have before the records are written; where it refuses, nothing is"""
+    """Level that the quorum must accept before the records are written."""
 
 
 NEWEST_US: Final = 1
 
 
 def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[Decision[R]]:
-    """As `decided`."""
+    """Decide a user's change as `decided` does, in steps."""
     if len(records) > MAX_RECORDS_PER_OPERATION:
         raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
     frames = []
@@ -51,7 +51,7 @@ def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[De
 
 
 def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
-    """A user's change: atomic, each record in its newest version.
+    """Decide a user's change: atomic, each record in its newest version.
 
     Raises `RequestError` POLICY_VIOLATION beyond 10,000 records, as ``QuorumController`` does.
     """

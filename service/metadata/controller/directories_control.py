@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: in which directory a broker has its replicas (KIP-858). [P]
+"""AssignReplicasToDirs: records the directories of a broker's replicas (KIP-858). [P]
 
 Source: Apache Kafka ``ReplicationControlManager.handleAssignReplicasToDirs``.
 """
@@ -28,8 +28,10 @@ def assign_replicas(
     requests: Sequence[AssignReplica],
     settings: ElectionSettings,
 ) -> Steps[Decision[list[AssignReplicaResult]]]:
-    """Note where each replica lies. What lies in a directory that is offline leaves its ISR, and its leader
-    moves. Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced.
+    """Record the directory of each replica.
+
+    A replica in an offline directory leaves its ISR, and its leadership moves. Raises `RequestError`
+    STALE_BROKER_EPOCH for a process that was replaced.
     """
     broker = check_same_process(image, broker_id, broker_epoch)
     staying, leaving = Elections(image, settings), Elections(image, settings, without=broker_id)

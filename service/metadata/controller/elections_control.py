@@ -1,4 +1,4 @@
-"""Leaders that move: as brokers come and go, as somebody asks, and as time passes. [P]
+"""Leader elections: when brokers come and go, on an operator's request, and periodically. [P]
 
 Source: Apache Kafka ``ReplicationControlManager``: ``generateLeaderAndIsrUpdates``, ``electLeaders``,
 ``maybeBalancePartitionLeaders``, ``maybeElectUncleanLeaders``.
@@ -40,7 +40,7 @@ from service.metadata.records import PartitionChangeRecord
 CHANGE_US: Final = 15
 LOOK_US: Final = 2
 MOST_ELECTIONS: Final = 1000
-"""Elections of one round of what is done from time to time (Kafka's ``maxElectionsPerImbalance``)"""
+"""Elections of one round of a periodic task (Kafka's ``maxElectionsPerImbalance``)."""
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 _NOBODY: Final = -1
 
@@ -50,7 +50,7 @@ def _nobody_is_awaited(broker_id: int) -> bool:
 
 
 class ElectionSettings(NamedTuple):
-    """What holds where no topic says otherwise, and whose own overrides count."""
+    """Defaults of election settings, and the broker whose own overrides apply (`node_id`)."""
 
     node_id: int = -1
     min_isr: int = 1
@@ -58,15 +58,15 @@ class ElectionSettings(NamedTuple):
     allows_unclean: bool = False
     """``unclean.leader.election.enable``"""
     checks_directories: bool = False
-    """Whether a replica in a directory that its broker did not register cannot lead"""
+    """A replica in a directory that its broker did not register cannot lead."""
     is_awaited: Callable[[int], bool] = _nobody_is_awaited
-    """Whether a broker that is fenced has a session still, so that no unclean election replaces it"""
+    """Returns whether a fenced broker still has a session: then no unclean election replaces it."""
     full: FullDirectories | None = None
-    """which directories are without room, as heard by now; None: nobody asks"""
+    """Directories without room; None: not considered."""
 
 
 class Elections:
-    """The rules and the electorate of one image, looked up once each. For one decision."""
+    """Rules and eligible brokers of one image, looked up once each. For one decision."""
 
     def __init__(
         self,
@@ -78,8 +78,11 @@ class Elections:
         unclean: int = _NOBODY,
         awaited: int = _NOBODY,
     ) -> None:
-        """`without` leaves every ISR and leads nothing; `joining` may lead though it is fenced yet; `unclean`
-        leaves ISR and ELR, as it may have lost what it had; `awaited` leads nothing yet and stays in sync."""
+        """Exclude or include single brokers.
+
+        `without` leaves every ISR and leads nothing; `joining` may lead though it is still fenced; `unclean`
+        leaves ISR and ELR, as it may have lost records; `awaited` leads nothing yet and stays in sync.
+        """
         self.image = image
         self.is_elr_enabled = image.features.get(ELR_VERSION, 0) > 0
         self._settings = settings
@@ -96,10 +99,10 @@ class Elections:
         self._rules: dict[UUID, ElectionRules] = {}
         self._state: PartitionImage | None = None
         self._moved: Mapping[int, UUID] = {}
-        """where replicas of it lie from this change on"""
+        """New directories of replicas in this change."""
 
     def rules(self, topic: TopicImage) -> ElectionRules:
-        """What holds for the topic's partitions."""
+        """Return the election rules of the topic's partitions."""
         rules = self._rules.get(topic.id)
         if rules is None:
             rules = self._rules[topic.id] = ElectionRules(
@@ -119,7 +122,7 @@ class Elections:
         return self._settings.allows_unclean if value is None else value.strip().lower() == "true"
 
     def _setting(self, topic: str, key: str) -> str | None:
-        """The topic's override, this controller's own, or the cluster's; None where nothing is set."""
+        """Return the topic's override, this controller's own, or the cluster's; None where none is set."""
         for kind, name in (
             (ResourceType.TOPIC, topic),
             (ResourceType.BROKER, str(self._settings.node_id)),
@@ -139,10 +142,11 @@ class Elections:
         election: Election | None = None,
         wanted: Wanted | None = None,
     ) -> PartitionChangeRecord | None:
-        """The change that is due in one partition; None: there is none. Brokers that go leave its ISR.
+        """Return the due change of one partition, or None. Excluded brokers leave its ISR.
 
-        `election`: as an operator or a schedule wants it; None: as the topic's settings have it, an unclean
-        one only once the sessions of all brokers are over that have what was committed.
+        `election`: the kind that an operator or a periodic task requires. None: the kind of the topic's
+        settings; an unclean one only once the sessions of all brokers that have the committed records are
+        over.
         """
         rules = self.rules(topic)
         if wanted is None:
@@ -172,7 +176,7 @@ class Elections:
         return broker is not None and self._has_it(broker)
 
     def _has_it(self, broker: BrokerImage) -> bool:
-        """Whether the broker's replica lies in a directory that works."""
+        """Return whether the broker's replica is in a working directory."""
         state = self._state
         if state is None:
             return False
@@ -182,7 +186,7 @@ class Elections:
         return directory is None or is_online(broker, directory)
 
     def _directory_of(self, broker_id: int) -> UUID | None:
-        """Where the broker's replica of the partition lies, None where that is not known."""
+        """Return the directory of the broker's replica; None where it is unknown."""
         if broker_id in self._moved:
             return self._moved[broker_id]
         state = self._state
@@ -198,8 +202,12 @@ class Elections:
     def relieve(
         self, topic: TopicImage, partition_id: int, state: PartitionImage, broker_id: int, *, is_resting: bool
     ) -> PartitionChangeRecord | None:
-        """The change that is due where the broker's replica is without room: another in-sync replica with
-        room leads. One that rests leaves the ISR, too, as nobody is to wait for it; not where it leads on."""
+        """Return the due change where the broker's replica is without room: another in-sync replica with room
+        leads.
+
+        A resting replica also leaves the ISR, so that no request waits for it, unless it keeps the
+        leadership.
+        """
         self._state, self._moved = state, {}
         others = tuple(one for one in state.isr if one != broker_id)
         leads = state.leader == broker_id
@@ -209,7 +217,7 @@ class Elections:
         return self.change(topic, partition_id, state, wanted=Wanted(isr=others if leaves else state.isr))
 
     def _waits(self, state: PartitionImage) -> bool:
-        """Whether somebody may come back who has all that was committed."""
+        """Return whether a broker that has all committed records may come back."""
         return any(
             map(self._may_return, {*state.isr, *state.eligible_leader_replicas, *state.last_known_elr})
         )
@@ -221,13 +229,13 @@ class Elections:
         return self._has_it(broker) and self._settings.is_awaited(broker_id)
 
     def default_directory(self, broker_id: int) -> UUID:
-        """Where a new replica of the broker's lies."""
+        """Return the directory of a new replica of the broker."""
         return directory_of_new(self.image.brokers.get(broker_id))
 
 
 def is_online(broker: BrokerImage, directory: UUID) -> bool:
-    """Whether the broker can use what it has in `directory` (Kafka's ``DirectoryId.isOnline``)."""
-    if directory.int < LOST.int:  # unassigned, or not known yet
+    """Return whether `directory` works on the broker (Kafka's ``DirectoryId.isOnline``)."""
+    if directory.int < LOST.int:  # unassigned, or unknown yet
         return True
     return directory != LOST and (not broker.log_dirs or directory in broker.log_dirs)
 
@@ -237,7 +245,7 @@ def changes_in_steps(
     partitions: Iterable[tuple[UUID, int]],
     concerns: Callable[[PartitionImage], bool] | None = None,
 ) -> Steps[list[PartitionChangeRecord]]:
-    """The changes that are due in `partitions`, of those that `concerns` holds for."""
+    """Return the due changes of `partitions` for which `concerns` is true."""
     records: list[PartitionChangeRecord] = []
     for topic, number, state in looked_up(elections.image, partitions):
         if concerns is not None and not concerns(state):
@@ -253,7 +261,7 @@ def changes_in_steps(
 def looked_up(
     image: MetadataImage, partitions: Iterable[tuple[UUID, int]]
 ) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Partitions with their topics, each topic looked up once where its partitions follow each other."""
+    """Yield partitions with their topics; consecutive partitions of a topic share one lookup."""
     topic: TopicImage | None = None
     for topic_id, number in partitions:
         if topic is None or topic.id != topic_id:
@@ -264,10 +272,10 @@ def looked_up(
 def elect_leaders(
     image: MetadataImage, request: ElectLeaders, settings: ElectionSettings
 ) -> Steps[Decision[list[ElectionResult]]]:
-    """Elect as an operator asked for. Of all partitions, those that need none are not told.
+    """Elect leaders on an operator's request. A request for all partitions omits those that need none.
 
-    Raises `RequestError` INVALID_REQUEST for an election that is not known, POLICY_VIOLATION where all of it
-    makes more than 10,000 records.
+    Raises `RequestError` INVALID_REQUEST for an unknown election type, POLICY_VIOLATION for more than 10,000
+    records.
     """
     try:
         kind = ElectionType(request.election_type)
@@ -325,7 +333,7 @@ def _elect(
 
 
 def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
-    """Have the preferred replicas lead where they can, so many at a time; the answer: there may be more."""
+    """Elect preferred replicas where they can lead, up to a limit; the response: there may be more."""
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
     for topic, number, state in looked_up(image, image.index.partitions(NOT_PREFERRED_SHELF)):
@@ -339,8 +347,11 @@ def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[D
 
 
 def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
-    """Elect whoever is alive where nobody leads and the topic allows that, and nobody is awaited who has all
-    that was committed; so many at a time; the answer: there may be more."""
+    """Elect live replicas where there is no leader and the topic allows an unclean election.
+
+    Partitions wait for brokers that have all committed records and still have a session. Stops at a limit;
+    the response: there may be more.
+    """
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
     for topic, number, state in looked_up(image, image.index.partitions(NO_LEADER_SHELF)):

@@ -32,7 +32,7 @@ UPGRADE_TYPES: Final = frozenset(UpgradeType)
 
 
 class FeatureUpdate(NamedTuple):
-    """One feature to another level; `upgrade_type` is the number on the wire and may be unknown."""
+    """New level of one feature; `upgrade_type` is the number on the wire and may be unknown."""
 
     name: str
     level: int
@@ -40,13 +40,13 @@ class FeatureUpdate(NamedTuple):
 
 
 class Electorate(NamedTuple):
-    """Who has to support a level: this controller with what it supports, and the quorum's other voters."""
+    """Nodes that must support a level: this controller with its ranges, and the quorum's other voters."""
 
     node_id: int
     supported: tuple[FeatureRange, ...]
     voters: tuple[int, ...] = ()
     kraft_version: int = 0
-    """as the quorum's log says, committed or not"""
+    """Level in the quorum's log, committed or not."""
 
 
 def update_features(
@@ -60,17 +60,16 @@ def update_features(
     min_isr: int = 1,
     kraft_version: int = 0,
 ) -> Decision[None]:
-    """Change all of them, or none. Raises `RequestError` INVALID_UPDATE_VERSION, which names the first that
-    cannot be.
+    """Change all features, or none. Raises `RequestError` INVALID_UPDATE_VERSION for the first invalid one.
 
-    `min_isr`: this node's ``min.insync.replicas``, the cluster's once eligible leader replicas are on.
-    `kraft_version`: what the quorum has. Another one is the quorum's to write, beside the metadata: it says
-    whether all voters speak it, and the record here is what the asker waits for.
+    `min_isr`: this node's ``min.insync.replicas``, which becomes the cluster's once eligible leader replicas
+    are enabled. `kraft_version`: the quorum's level. The quorum writes a new one beside the metadata, after
+    it has checked that all voters support it; a no-op record lets the caller wait for the commit.
     """
     electorate = Electorate(
         node_id, supported_features() if supported is None else supported, voters, kraft_version
     )
-    by_name = {update.name: update for update in updates}  # of several the last counts
+    by_name = {update.name: update for update in updates}  # of equal names the last counts
     records: list[MetadataRecord] = []
     for update in by_name.values():
         why = _why_not(image, update, electorate)
@@ -89,7 +88,7 @@ def update_features(
 
 
 def _one_min_isr(image: MetadataImage, min_isr: int) -> Iterable[MetadataRecord]:
-    """``min.insync.replicas`` is the cluster's and no broker's own: what may be elected hangs on it."""
+    """Set ``min.insync.replicas`` for the cluster and remove brokers' own: elections depend on one number."""
     kind = int(ResourceType.BROKER)
     if MIN_ISR not in image.config(kind, ""):
         yield cluster_min_isr(min_isr)
@@ -138,12 +137,13 @@ def _reason(image: MetadataImage, update: FeatureUpdate, electorate: Electorate)
 
 
 def _nodes(image: MetadataImage, electorate: Electorate) -> Iterable[tuple[str, Mapping[str, FeatureRange]]]:
-    """Who has to support a level: this controller first, then brokers, then the other controllers."""
+    """Yield the nodes that must support a level: this controller, then brokers, then the other
+    controllers."""
     node_id = electorate.node_id
     yield f"Local controller {node_id}", {one.name: one for one in electorate.supported}
     for broker in image.brokers.values():
         if broker.id == node_id:
-            continue  # this process: what it registered as before is over
+            continue  # this process replaces the registration
         yield f"Broker {broker.id}", {one.name: one for one in broker.features}
     for controller in image.controllers.values():
         if controller.id != node_id:

@@ -1,8 +1,8 @@
-"""The log directories without room, as the brokers' heartbeats name them. [P]
+"""Log directories without room, as brokers report them in heartbeats. [P]
 
-A preference of elections, never a condition: a partition none of whose in-sync replicas has room is led as
-before. Nothing of it is in the metadata log. A new controller learns it within a heartbeat interval and moves
-by then what it elected without knowing.
+Elections prefer replicas with room, and never require them: a partition without any in-sync replica with room
+is led as before. None of it is in the metadata log. A new controller learns it within a heartbeat interval,
+and then moves leaders that it elected without knowing it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from uuid import UUID
 
 
 class FullDirectories:
-    """By broker; each heartbeat replaces what its broker said before. Owned by the event loop."""
+    """Directories without room, by broker; each heartbeat replaces its broker's. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._full: dict[int, frozenset[UUID]] = {}
         self._resting: dict[int, frozenset[UUID]] = {}
 
     def heard(self, broker_id: int, full: Collection[UUID], resting: Collection[UUID]) -> None:
-        """Note the directories of a broker that take no records (`full`), and those in which it does not
-        replicate either (`resting`)."""
+        """Set the directories of a broker that take no records (`full`), and those that do not replicate
+        either (`resting`)."""
         for known, directories in ((self._full, {*full, *resting}), (self._resting, resting)):
             if directories:
                 known[broker_id] = frozenset(directories)
@@ -34,6 +34,6 @@ class FullDirectories:
         return directory in self._resting.get(broker_id, ())
 
     def clear(self) -> None:
-        """Forget everything: another controller was told meanwhile."""
+        """Remove all entries: brokers reported to another controller meanwhile."""
         self._full.clear()
         self._resting.clear()

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat: a broker is alive and says what it wants; what it becomes follows. [P]
+"""BrokerHeartbeat: changes the broker's state to the one that it wants and may have. [P]
 
 Source: Apache Kafka ``ReplicationControlManager.processBrokerHeartbeat``.
 """
@@ -25,7 +25,7 @@ from service.metadata.image import MetadataImage
 
 
 class HeartbeatOutcome(NamedTuple):
-    """The answer, and from what to what the broker goes."""
+    """Response, and the broker's states before and after."""
 
     reply: BrokerHeartbeatReply
     current: BrokerControl
@@ -39,8 +39,7 @@ def process_heartbeat(
     following: BrokerControl,
     settings: ElectionSettings,
 ) -> Steps[Decision[HeartbeatOutcome]]:
-    """Make the broker what `BrokerSessions.next_state` says, and move what lies in directories that failed or
-    are full.
+    """Apply the state of `BrokerSessions.next_state`, and handle failed and full directories.
 
     Raises `RequestError`: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
@@ -56,7 +55,7 @@ def process_heartbeat(
             decision = yield from fence_broker(image, broker_id, epoch, settings=settings)
     frames = decision.frames
     if not frames and request.offline_log_dirs:
-        # A change of state is decided alone; the directories are told again with the next heartbeat.
+        # A change of state is decided alone; the next heartbeat reports the directories again.
         offline = yield from take_offline(image, broker_id, request.offline_log_dirs, settings=settings)
         frames = offline.frames
     if not frames and (request.full_log_dirs or request.resting_log_dirs):

@@ -1,4 +1,4 @@
-"""AlterPartition: a leader has another set of replicas in sync (KIP-497, KIP-903). [P]
+"""AlterPartition: a leader changes its partition's ISR (KIP-497, KIP-903). [P]
 
 Source: Apache Kafka ``ReplicationControlManager.alterPartition``, version 3 of the request.
 """
@@ -32,7 +32,7 @@ def alter_partitions(
     requests: Sequence[AlterPartition],
     settings: ElectionSettings,
 ) -> Steps[Decision[list[AlterPartitionResult]]]:
-    """Decide each change, in order; one that is refused holds up no other.
+    """Decide each change, in order; a refused one does not affect the others.
 
     Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced.
     """
@@ -60,7 +60,7 @@ def alter_partitions(
             frames.append(newest(record))
             changed[key] = state = changed_partition(state, record)
             if record.leader not in (LEADER_UNCHANGED, broker_id):
-                # The change completed a reassignment, and with it moved the leader: it is made, and told so.
+                # The change completed a reassignment, which moved the leader: it is written, and reported.
                 results.append(AlterPartitionResult(topic_id, number, ErrorCode.new_leader_elected))
                 continue
         results.append(_answer(request, state))
@@ -87,7 +87,7 @@ def _what_is_wrong(
     request: AlterPartition,
     full: FullDirectories | None,
 ) -> ErrorCode:
-    """In Kafka's order. A request that knows a later epoch was meant for a later controller."""
+    """Check a change, in Kafka's order; a request with a later epoch was meant for a later controller."""
     if state is None:
         return ErrorCode.unknown_topic_or_partition
     if request.leader_epoch > state.leader_epoch or request.partition_epoch > state.partition_epoch:
@@ -108,7 +108,7 @@ def _what_is_wrong(
 
 
 def _is_resting(full: FullDirectories, state: PartitionImage, broker_id: int) -> bool:
-    """Whether a replica that is to join the ISR does not replicate now, for want of room."""
+    """Return whether a replica that would join the ISR does not replicate now, for lack of room."""
     if broker_id in state.isr:
         return False
     at = state.replicas.index(broker_id)
@@ -116,7 +116,8 @@ def _is_resting(full: FullDirectories, state: PartitionImage, broker_id: int) ->
 
 
 def _is_sound(state: PartitionImage, request: AlterPartition) -> bool:
-    """Distinct replicas, the leader among them; who recovers has nobody in sync, and does so once only."""
+    """Return whether the ISR holds distinct replicas with the leader; a recovering leader is its only
+    member."""
     isr = [member.broker_id for member in request.isr]
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(state.replicas):
         return False

@@ -1,7 +1,7 @@
-"""What an active controller does by itself: it watches brokers, and does its chores.
+"""Sessions of brokers and periodic tasks of an active controller.
 
-Owned by the event loop; the shell of `broker_sessions` and `periodic`. Nothing ticks by itself: whoever
-drives the controller asks for `next_deadline_ms` and calls `tick` then.
+Owned by the event loop; the asyncio shell of `broker_sessions` and `periodic`. It sets no timer: the caller
+reads `next_deadline_ms` and calls `tick` then.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.records import NoOpRecord
 
 ProbeBroker = Callable[[BrokerImage], Awaitable[tuple[ProbeOutcome, str]]]
-"""Probes the address where other nodes reach a broker, and names it; never raises `OSError`, and ends by
-itself"""
+"""Connects to the broker's inter-broker endpoint and returns the result and the address.
+
+Never raises `OSError`, and has its own timeout.
+"""
 
 _ELECTIONS: Final = {
     Chore.BALANCE_LEADERS: balance_leaders,
@@ -59,7 +61,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Overseer:
-    """The brokers' sessions and the chores of one controller."""
+    """Broker sessions and periodic tasks of one controller."""
 
     def __init__(
         self,
@@ -73,7 +75,8 @@ class Overseer:
         on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_disproved(broker_id, broker_epoch)`: a heartbeat came after the address had refused."""
+        """`on_disproved(broker_id, broker_epoch)` is called when a heartbeat comes after the address
+        refused."""
         self._turns = turns
         self._clock = clock
         self._times = sessions
@@ -85,10 +88,10 @@ class Overseer:
         self._periodic = Periodic(chores)
         self._works: dict[asyncio.Task[None], None] = {}
 
-    # -- life
+    # -- claim and renounce
 
     def claimed(self, image: MetadataImage, node_id: int) -> None:
-        """This node leads: sessions begin anew, and intervals. `node_id` is this process's own broker."""
+        """Start sessions and intervals again. `node_id` is this process's own broker."""
         now_ms = self._clock.monotonic_ms()
         self._sessions = BrokerSessions(self._times)
         for broker in image.brokers.values():
@@ -97,18 +100,20 @@ class Overseer:
         self._periodic.claimed(now_ms)
 
     def opened(self) -> None:
-        """Requests are decided now, so what is due has a time: whoever died with the leader before is not to
-        be looked for when the next one happens to be heard."""
+        """Announce a deadline now that requests are decided.
+
+        Brokers that died with the last leader are then detected without waiting for the next heartbeat.
+        """
         self._on_news()
 
     def renounced(self) -> None:
-        """This node leads no longer: nothing is due any more, and what goes on is given up."""
+        """End the leadership: stop intervals, and cancel running tasks."""
         self._periodic.renounced()
         for task in list(self._works):
             task.cancel()
 
     def wrote(self) -> None:
-        """The log moved."""
+        """Restart the idle interval after a write to the log."""
         self._periodic.wrote(self._clock.monotonic_ms())
 
     # -- brokers
@@ -118,7 +123,7 @@ class Overseer:
         return self._sessions.is_awaited(broker_id, self._clock.monotonic_ms())
 
     def is_alive(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether that process was heard of within its session's timeout."""
+        """Return whether this process sent a heartbeat within the session timeout."""
         return self._sessions.is_alive(broker_id, broker_epoch, self._clock.monotonic_ms())
 
     def is_heard(self, broker_id: int, broker_epoch: int) -> bool:
@@ -138,12 +143,12 @@ class Overseer:
         self._sessions.moved_away(broker_id, broker_epoch, offset)
 
     def tell(self, event: Event) -> None:
-        """Something that needs nothing to be done."""
+        """Handle an event that has no effects."""
         self._sessions.handle(event, self._clock.monotonic_ms())
         self._on_news()
 
     def act(self, event: Event) -> None:
-        """Have the sessions look at `event`, and do what they say beside everything else."""
+        """Handle `event`, and run its effects in background tasks."""
         for effect in self._sessions.handle(event, self._clock.monotonic_ms()):
             task = asyncio.get_running_loop().create_task(self._work(effect), name="controller-sessions")
             self._works[task] = None
@@ -173,7 +178,7 @@ class Overseer:
         self.act(Probed(effect.broker_id, effect.broker_epoch, outcome, address))
 
     async def _expire(self, effect: Expired) -> None:
-        """Fence a broker that is not heard of; whoever was heard of while this waited for its turn stays."""
+        """Fence a broker whose session expired, unless it sent a heartbeat while this waited for its turn."""
         broker_id, epoch = effect.broker_id, effect.broker_epoch
         fences = False
 
@@ -194,7 +199,7 @@ class Overseer:
         await self._turns.run(decide, decided=decided)
 
     async def _elect_unclean(self) -> None:
-        """Have leaders elected where the session of a broker was waited for."""
+        """Elect leaders where an election waited for a broker's session."""
         there_is_more = True
         while there_is_more:
             there_is_more, _ = await self._turns.run(
@@ -205,13 +210,13 @@ class Overseer:
 
     @property
     def next_deadline_ms(self) -> int:
-        """When `tick` has something to do; `NEVER` while there is nothing."""
+        """Time of the next `tick`; `NEVER` where none is needed."""
         if not self._turns.is_open:
             return NEVER
         return min(self._sessions.next_deadline_ms, self._periodic.next_deadline_ms)
 
     async def tick(self) -> None:
-        """Do what is due, one after the other; leadership that is lost meanwhile ends it."""
+        """Run due tasks one after the other, until leadership is lost."""
         if not self._turns.is_open:
             return
         self.act(Tick())
@@ -243,6 +248,6 @@ def _why(expired: Expired) -> str:
 
 
 def note_failure(task: asyncio.Task[None]) -> None:
-    """Nobody may wait for the task. That the log fails, the publisher tells by itself."""
+    """Log the failure of a task that no caller may await. The publisher itself reports a failed log."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _logger.info("%s: %s", task.get_name(), error)

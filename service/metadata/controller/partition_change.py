@@ -1,19 +1,19 @@
-"""What becomes of one partition: the only place where leaders, in-sync and eligible replicas are decided. [P]
+"""Change of one partition: the only place that decides leader, ISR and eligible replicas. [P]
 
 Source: Apache Kafka ``PartitionChangeBuilder`` (metadata.version 30), KIP-966 for eligible leader replicas.
 
 - A leader comes from the ISR, or from the eligible replicas (ELR) once the ISR is empty, in the order of the
-  replicas; the one that leads stays while it may. Who has no room for records leads only where all others
-  that may lead have none either (Kafka knows of no room).
-- With ELR the ISR may become empty. Who leaves an ISR that is below the topic's ``min.insync.replicas`` goes
-  to the ELR, as it has everything that was committed; one that was stopped uncleanly never does, nor one
-  that is no replica any more (Kafka keeps it there, where it can never lead, and is in the way of the last
-  known leader). Where ISR and ELR are empty, the last known leader is taken, and is marked as recovering.
+  replicas; the current leader stays while it may. A replica without room for records leads only where all
+  others that may lead have no room either (Kafka does not consider room).
+- With ELR the ISR may become empty. A replica that leaves an ISR below the topic's ``min.insync.replicas``
+  enters the ELR, as it has every committed record. A replica that stopped uncleanly never does, nor does a
+  former replica (Kafka keeps it there, where it can never lead, and blocks the last known leader). Where ISR
+  and ELR are empty, the last known leader is elected, and marked as recovering.
 - Without ELR the last member of the ISR stays in it, and leads again when it is back.
-- An unclean election takes any replica that is alive, which may lose records; one that a reassignment adds,
-  and that may have nothing yet, only where no other lives (Kafka takes it first).
-- A leader epoch begins when a leader is named, also the same one: so when a replica leaves for good; not when
-  the ISR shrinks. Every change begins a partition epoch.
+- An unclean election elects any live replica, which may lose records; a replica that a reassignment adds, and
+  that may have no records yet, only where no other lives (Kafka elects it first).
+- A leader epoch begins when a leader is written, even the same one: so when a replica leaves for good; not
+  when the ISR shrinks. Every change begins a partition epoch.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from service.metadata.image import BrokerImage, PartitionImage
 from service.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChangeRecord
 
 NOT_KNOWN: Final = UUID(int=0)
-"""Whose broker has told of no directories (Kafka's ``DirectoryId.MIGRATING``)"""
+"""The broker has reported no directories (Kafka's ``DirectoryId.MIGRATING``)."""
 UNASSIGNED: Final = UUID(int=1)
-"""No directory yet: the broker chooses (Kafka's ``DirectoryId``)"""
+"""No directory yet: the broker chooses (Kafka's ``DirectoryId``)."""
 LOST: Final = UUID(int=2)
-"""The replica cannot be served, whatever its directory (as before)"""
+"""The replica is offline, whatever its directory (Kafka's ``DirectoryId``)."""
 RECOVERED: Final = 0
 RECOVERING: Final = 1
 _STATE_UNCHANGED: Final = -1
 
 
 class Election(Enum):
-    """Which leader is wanted."""
+    """Kinds of leader election."""
 
     PREFERRED = "preferred"
-    """the first replica, where it may lead"""
+    """The first replica, where it may lead."""
     ONLINE = "online"
-    """the one there is, else any that has all that was committed"""
+    """The current leader, else any replica that has all committed records."""
     UNCLEAN = "unclean"
-    """the same, and where there is none, any that is alive"""
+    """As `ONLINE`; where that finds none, any live replica."""
 
 
 class ElectionRules(NamedTuple):
-    """What holds for all partitions of a topic."""
+    """Settings of a topic that its elections depend on."""
 
     min_isr: int = 1
     """``min.insync.replicas``"""
@@ -57,16 +57,16 @@ class ElectionRules(NamedTuple):
     allows_unclean: bool = False
     """``unclean.leader.election.enable``"""
     first_replicas: int = 1
-    """how many the topic's partition 0 has"""
+    """Number of replicas of the topic's partition 0."""
 
     @property
     def election(self) -> Election:
-        """The election that keeps a partition online, as far as the topic's settings go."""
+        """Kind of election that the topic's settings allow."""
         return Election.UNCLEAN if self.allows_unclean else Election.ONLINE
 
 
 class Wanted(NamedTuple):
-    """What a partition is to be; None: as it is."""
+    """Requested state of a partition; None: unchanged."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -74,16 +74,16 @@ class Wanted(NamedTuple):
     adding: tuple[int, ...] | None = None
     recovery: int | None = None
     directories: Mapping[int, UUID] | None = None
-    """by broker, of those that lie elsewhere now"""
+    """New directories by broker."""
     unclean: Collection[int] = ()
-    """brokers that stopped uncleanly: what they had may be lost"""
+    """Brokers that stopped uncleanly, and may have lost records."""
 
 
 _AS_IT_IS: Final = Wanted()
 
 
 def directory_of_new(broker: BrokerImage | None) -> UUID:
-    """Where a new replica of the broker's lies (Kafka `ClusterControlManager.defaultDir`)."""
+    """Return the directory of a new replica of the broker (Kafka `ClusterControlManager.defaultDir`)."""
     if broker is None or len(broker.log_dirs) > 1:
         return UNASSIGNED
     return broker.log_dirs[0] if broker.log_dirs else NOT_KNOWN
@@ -101,12 +101,11 @@ def change_partition(
     wanted: Wanted = _AS_IT_IS,
     default_directory: Callable[[int], UUID] = lambda broker_id: UNASSIGNED,
 ) -> PartitionChangeRecord | None:
-    """The change that makes the partition what is wanted, with the leader that follows; None where there is
-    none to make.
+    """Return the change to the wanted state, with the leader that results; None where there is no change.
 
-    `may_lead(broker)`: alive, and what it has of the partition is in a directory that works.
-    `has_room(broker)`: that directory takes records; who has none leads only where no other may.
-    `default_directory(broker)`: where a replica lies that is new.
+    `may_lead(broker)`: it is alive, and its replica is in a working directory. `has_room(broker)`: that
+    directory takes records; a replica without room leads only where no other may.
+    `default_directory(broker)`: directory of a new replica.
     """
     change = _Change(state, rules, may_lead, has_room, election, wanted)
     change.complete_reassignment()
@@ -116,7 +115,7 @@ def change_partition(
 
 
 class _Change:
-    """One change while it is made: what the partition shall be, on top of what it is."""
+    """Change in progress: the new state of the partition beside the current one."""
 
     __slots__ = (
         "adding",
@@ -160,8 +159,11 @@ class _Change:
         self.unclean_leader = False
 
     def complete_reassignment(self) -> None:
-        """Those to be removed go once all that are added are in sync; where it makes fewer replicas, once all
-        that stay are: who is left in sync would be fewer than need be."""
+        """Complete a reassignment once all added replicas are in sync.
+
+        Where it reduces the number of replicas, all remaining replicas must be in sync: else the ISR could
+        fall below the number that it needs.
+        """
         if not self.removing and not self.adding:
             return
         isr, replicas = self.isr, self.replicas
@@ -175,7 +177,7 @@ class _Change:
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 
     def choose_eligible(self) -> None:
-        """Who has all that was committed though it is not in sync any more."""
+        """Set the eligible replicas: those that have all committed records and are not in sync."""
         if not self.rules.is_elr_enabled:
             return
         if self._is_at_min_isr():
@@ -187,8 +189,8 @@ class _Change:
         self.eligible = tuple(one for one in candidates if one not in self.isr and one not in unclean)
 
     def _is_at_min_isr(self) -> bool:
-        # Not more than there are replicas: Apache Kafka takes those of partition 0. A reassignment may have
-        # left it fewer than this one has, and by these its leader counts: the ELR would go too early.
+        # At most the number of replicas. Apache Kafka uses that of partition 0, which a reassignment may have
+        # made smaller than this one's, by which its leader counts: the ELR would be cleared too early.
         replicas = max(self.rules.first_replicas, len(self.replicas))
         return len(self.isr) >= min(self.rules.min_isr, replicas)
 
@@ -198,7 +200,7 @@ class _Change:
             return
         if elected in self.eligible:
             self.isr = (elected,)
-            # min.insync.replicas may have become less than it was when these came to be eligible.
+            # min.insync.replicas may be lower than when these became eligible.
             is_enough = self._is_at_min_isr()
             self.eligible = () if is_enough else tuple(one for one in self.eligible if one != elected)
         self.leader, self.unclean_leader = elected, is_unclean
@@ -206,7 +208,7 @@ class _Change:
             self.recovery = RECOVERING
 
     def _elected(self) -> tuple[int, bool]:
-        """Whom to have lead, and whether it may lack what was committed."""
+        """Return the leader to elect, and whether it may lack committed records."""
         current, preferred = self.state.leader, self.replicas[0]
         able = list(filter(self._is_able, self.replicas))
         with_room = list(filter(self.has_room, able))
@@ -278,7 +280,8 @@ class _Change:
         return self.isr if may_be_set and self.isr != self.state.isr else None
 
     def _last_known(self, leader: int) -> tuple[int, ...] | None:
-        """Who led when the last leader went; forgotten once somebody leads."""
+        """Return the change of the last known leader: set when the last leader goes, cleared with a
+        new one."""
         if not self.rules.is_elr_enabled:
             return None
         if leader == NO_LEADER and self.state.has_leader and not self.state.last_known_elr:

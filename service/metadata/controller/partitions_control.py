@@ -1,4 +1,4 @@
-"""More partitions for topics (Apache Kafka ``ReplicationControlManager.createPartitions``). [P]"""
+"""CreatePartitions (Apache Kafka ``ReplicationControlManager.createPartitions``). [P]"""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ def create_partitions(
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
 ) -> Steps[Decision[list[CreatePartitionsResult]]]:
-    """Have each topic grow to what was asked for, or not at all; one that is refused holds up no other. In
-    steps.
+    """Add partitions to each topic, all that were requested or none; a refused one does not affect the
+    others. In steps.
 
-    Answers come first for names that were given twice, then in the request's order. A topic that would lead
-    beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION where all of it
-    makes more than 10,000 records.
+    Results come first for duplicate names, then in the request's order. A topic that would exceed `limit` is
+    refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION for more than 10,000 records.
     """
     yield len(requests)
     times = Counter(request.name for request in requests)
@@ -79,11 +78,11 @@ def create_partitions(
 
 
 class _TooLarge(RequestError):
-    """The request as a whole, whatever its topics."""
+    """Refusal of the whole request."""
 
 
 def _check_count(image: MetadataImage, request: CreatePartitions) -> tuple[TopicImage, range]:
-    """The topic, and the indices of the partitions that it lacks."""
+    """Return the topic, and the indices of the partitions to add."""
     topic = image.topics_by_name.get(request.name)
     if topic is None:
         raise RequestError(ErrorCode.unknown_topic_or_partition)
@@ -99,7 +98,7 @@ def _check_count(image: MetadataImage, request: CreatePartitions) -> tuple[Topic
     if request.name in FIXED_TOPICS:
         raise RequestError(
             ErrorCode.invalid_partitions,
-            f"The topic {request.name} does not grow: its groups would not be found any more.",
+            f"The topic {request.name} cannot get more partitions: their number determines coordinators.",
         )
     added = range(present, request.total)
     if request.assignments is not None and len(request.assignments) != len(added):
@@ -113,7 +112,7 @@ def _check_count(image: MetadataImage, request: CreatePartitions) -> tuple[Topic
 def _new_partitions(
     image: MetadataImage, topic: TopicImage, added: range, request: CreatePartitions
 ) -> Steps[list[MetadataRecord]]:
-    """With as many replicas each as the topic's first partition has."""
+    """Return records of the new partitions, with as many replicas each as the topic's first partition."""
     factor = len(topic.partitions[0].replicas)
     assignments: Iterable[tuple[int, ...]]
     if request.assignments is not None:

@@ -1,7 +1,7 @@
-"""What an active controller does as time passes: what is due, and when something will be. [P]
+"""Periodic tasks of an active controller, and when they are due. [P]
 
-Source: Apache Kafka ``PeriodicTaskControlManager``, ``QuorumController.register*``. Nothing ticks by itself:
-whoever drives it asks for `next_deadline_ms`.
+Source: Apache Kafka ``PeriodicTaskControlManager``, ``QuorumController.register*``. It sets no timer: the
+caller reads `next_deadline_ms`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ NEVER: Final = 1 << 62
 
 
 class Chore(Enum):
-    """Things that are done again and again."""
+    """Periodic tasks."""
 
     STAY_AWAKE = "stay awake"
-    """write a record that means nothing, so that followers see the log move"""
+    """Write a no-op record, so that followers see the log advance."""
     BALANCE_LEADERS = "balance leaders"
     ELECT_UNCLEAN = "elect unclean"
 
@@ -32,7 +32,7 @@ class ChoreTimes(NamedTuple):
     """``unclean.leader.election.interval.ms``"""
 
     def of(self, chore: Chore) -> int:
-        """How often it is done."""
+        """Return the interval of `chore`."""
         if chore is Chore.STAY_AWAKE:
             return self.max_idle_interval_ms
         if chore is Chore.BALANCE_LEADERS:
@@ -41,7 +41,7 @@ class ChoreTimes(NamedTuple):
 
 
 class Periodic:
-    """The chores of one controller.
+    """Schedule of one controller's periodic tasks.
 
     >>> periodic = Periodic(ChoreTimes(500, 0, 2000))
     >>> periodic.claimed(0)
@@ -57,31 +57,31 @@ class Periodic:
         self._due_ms: dict[Chore, int] = {}
 
     def claimed(self, now_ms: int) -> None:
-        """All intervals begin."""
+        """Start all intervals."""
         self._due_ms = {chore: now_ms + self._times.of(chore) for chore in Chore if self._times.of(chore) > 0}
 
     def renounced(self) -> None:
-        """Nothing is due any more."""
+        """Stop all intervals."""
         self._due_ms = {}
 
     def wrote(self, now_ms: int) -> None:
-        """The log moved."""
+        """Restart the idle interval after a write to the log."""
         if Chore.STAY_AWAKE in self._due_ms:
             self._due_ms[Chore.STAY_AWAKE] = now_ms + self._times.max_idle_interval_ms
 
     @property
     def next_deadline_ms(self) -> int:
-        """When something is due; `NEVER` while nothing will be."""
+        """Time of the next due task; `NEVER` where there is none."""
         return min(self._due_ms.values(), default=NEVER)
 
     def due(self, now_ms: int) -> list[Chore]:
-        """What is to be done now; each is due again an interval later."""
+        """Return the tasks that are due, and restart their intervals."""
         due = [chore for chore, due_ms in self._due_ms.items() if due_ms <= now_ms]
         for chore in due:
             self._due_ms[chore] = now_ms + self._times.of(chore)
         return due
 
     def again(self, chore: Chore, now_ms: int) -> None:
-        """There was more of it than is done at a time: at once again."""
+        """Make `chore` due at once: its last round reached a limit."""
         if chore in self._due_ms:
             self._due_ms[chore] = now_ms

@@ -1,8 +1,8 @@
-"""Which brokers hold a new topic's partitions. [P]
+"""Placement of a new topic's partitions on brokers. [P]
 
-Leaders go round the brokers, followers come from other racks first (Apache Kafka ``StripedReplicaPlacer``).
-The start is taken from the topic's id, so that topics of one partition do not all land on the first broker
-and a decision can be repeated.
+Leaders rotate over the brokers, and followers come from other racks first (Apache Kafka
+``StripedReplicaPlacer``). The topic's id determines the first leader, so that topics of one partition spread
+over the brokers and a decision is repeatable.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from service.metadata.image import BrokerImage
 
 
 class CannotPlace(Exception):
-    """There are not enough brokers. The message is what the client is told."""
+    """Too few brokers. The message is for the client."""
 
 
 def place_replicas(
     brokers: Iterable[BrokerImage], partitions: range, replication_factor: int, topic_id: UUID
 ) -> Iterator[tuple[int, ...]]:
-    """Replicas of each of `partitions`, the preferred leader first; it is never a fenced broker.
+    """Return the replicas of each of `partitions`, the preferred leader first; it is never a fenced broker.
 
     Raises `CannotPlace` where there are fewer brokers than replicas, or all are fenced.
     """
-    # That it was about to stop is registered of one that has stopped, too, until it is back.
+    # A stopped broker stays registered as in controlled shutdown until it returns.
     usable = sorted((b for b in brokers if b.fenced or not b.in_controlled_shutdown), key=lambda b: b.id)
     if all(broker.fenced for broker in usable):
         raise CannotPlace("All brokers are currently fenced.")
@@ -42,7 +42,8 @@ def place_replicas(
 def _replicas_of(
     leaders: Sequence[BrokerImage], fenced: Sequence[BrokerImage], turn: int, replication_factor: int
 ) -> tuple[int, ...]:
-    """The leader's turn and, every full round, another first follower, so that broker pairs vary."""
+    """Choose the leader by `turn`, and after every full rotation another first follower, so that broker pairs
+    vary."""
     first = turn % len(leaders)
     others = [*leaders[first + 1 :], *leaders[:first]]
     if others:
@@ -63,7 +64,7 @@ def _replicas_of(
 
 
 def _interleave_racks(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
-    """Brokers so ordered that neighbours are of different racks as long as there are any."""
+    """Order brokers so that neighbours are of different racks as far as possible."""
     racks: dict[str, list[BrokerImage]] = {}
     for broker in brokers:
         racks.setdefault(broker.rack or "", []).append(broker)

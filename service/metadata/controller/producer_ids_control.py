@@ -1,4 +1,4 @@
-"""Blocks of producer ids (KIP-730, Apache Kafka ``ProducerIdControlManager``). [P]"""
+"""Allocation of producer ids in blocks (KIP-730, Apache Kafka ``ProducerIdControlManager``). [P]"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 def allocate_producer_ids(
     image: MetadataImage, broker_id: int, broker_epoch: int
 ) -> Decision[ProducerIdBlock]:
-    """The next 1000 ids, for this broker alone.
+    """Allocate the next 1000 ids to this broker.
 
-    Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced, or never was.
+    Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced, or never registered.
     """
     check_same_process(image, broker_id, broker_epoch)
     first = image.next_producer_id
     if first > _MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
-        raise RequestError(ErrorCode.unknown_server_error, "All producer ids are given away.")
+        raise RequestError(ErrorCode.unknown_server_error, "All producer ids are allocated.")
     record = ProducerIdsRecord(
         broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE
     )

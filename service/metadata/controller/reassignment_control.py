@@ -1,11 +1,11 @@
-"""Replicas that move from broker to broker: begun, called off, and told of (KIP-455, KIP-860). [P]
+"""Reassignments of replicas: started, cancelled and listed (KIP-455, KIP-860). [P]
 
 Source: Apache Kafka ``ReplicationControlManager``: ``alterPartitionReassignments``,
 ``listPartitionReassignments``; ``PartitionReassignmentReplicas``, ``PartitionReassignmentRevert``.
 
-A reassignment is a change that adds replicas and says which are added and which are to go. What ends it is
-any later change of the partition after which those that were added are in sync (`partition_change`); where
-nothing is added that may be the same change.
+A reassignment is a change that adds replicas, and records which are being added and removed. It completes
+with any later change after which the added replicas are in sync (`partition_change`); where none is added
+that may be the same change.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def alter_reassignments(
     *,
     allows_factor_change: bool = True,
 ) -> Steps[Decision[list[ReassignResult]]]:
-    """Begin or call off a reassignment of each partition; one that is refused holds up no other. In steps.
+    """Start or cancel a reassignment of each partition; a refused one does not affect the others. In steps.
 
-    Without `allows_factor_change` a partition keeps its number of replicas (INVALID_REPLICATION_FACTOR).
-    A partition that is named twice is changed twice. What would write more than 10,000 records is refused
-    from there on.
+    Without `allows_factor_change` a partition keeps its number of replicas (INVALID_REPLICATION_FACTOR). A
+    partition that is named twice is changed twice. Once 10,000 records are reached, further changes are
+    refused.
     """
     elections = Elections(image, settings)
     changed: dict[tuple[UUID, int], PartitionImage] = {}
@@ -93,11 +93,11 @@ def _wanted(
     target: tuple[int, ...],
     allows_factor_change: bool,
 ) -> Wanted:
-    """What makes `target` of the replicas there are: those it lacks stay until the others are in sync.
+    """Return the change that starts a reassignment to `target`: other replicas stay until it completes.
 
-    Of a reassignment under way what was being added goes on being added where nothing else is, as far as it
-    is still wanted, and what was to be removed stays where it is wanted. (Kafka goes on waiting for who is
-    not wanted any more, for ever, and in the end removes who is wanted again.)
+    Where `target` adds no replica, the replicas that a running reassignment is adding and that `target` has
+    are still being added; replicas that it was removing are kept where `target` has them. (Kafka waits for
+    ever for a replica that is no longer wanted, and finally removes one that is wanted again.)
     """
     check_assignment(elections.image.brokers, target)
     if not allows_factor_change:
@@ -118,9 +118,12 @@ def _wanted(
 def _called_off(
     elections: Elections, topic: TopicImage, number: int, state: PartitionImage
 ) -> PartitionChangeRecord | None:
-    """Those that are added go, those that were to be removed stay. Where none of these is in sync that is an
-    unclean election, which the topic must allow. Not where nobody was in sync before, and the partition waits
-    for one that stays: it goes on waiting (Apache Kafka makes the first replica the leader)."""
+    """Cancel a reassignment: drop the added replicas, keep those that were to be removed.
+
+    Where none of the kept replicas is in sync, this is an unclean election, which the topic must allow. The
+    exception is a partition with an empty ISR that waits for one of them: it goes on waiting (Apache Kafka
+    makes the first replica the leader).
+    """
     if not state.is_moving:
         raise RequestError(ErrorCode.no_reassignment_in_progress)
     replicas = tuple(one for one in state.replicas if one not in state.adding_replicas)
@@ -139,7 +142,7 @@ def _called_off(
 
 
 def _waits_for_any(elections: Elections, state: PartitionImage, replicas: Collection[int]) -> bool:
-    """Return whether nobody is in sync, and `replicas` has one that may lead again without a loss."""
+    """Return whether the ISR is empty and `replicas` has one that may lead again without a loss."""
     if state.isr or not elections.is_elr_enabled:
         return False
     return not set(state.eligible_leader_replicas or state.last_known_elr).isdisjoint(replicas)
@@ -148,7 +151,7 @@ def _waits_for_any(elections: Elections, state: PartitionImage, replicas: Collec
 def list_reassignments(
     image: MetadataImage, asked: Iterable[tuple[str, Iterable[int]]] | None
 ) -> Steps[list[Reassignment]]:
-    """Those under way, of the partitions that are named or of all; others are left out. In steps."""
+    """List running reassignments, of the named partitions or of all; others are omitted. In steps."""
     found: list[Reassignment] = []
     for topic, number in _all_moving(image) if asked is None else _named(image, asked):
         yield LOOK_US

@@ -1,10 +1,9 @@
-"""Which topics a recovery brings back: out of the metadata's copy, the archives, and `topics.json`. [P]
+"""Topics that a recovery restores, from the metadata's copy, the archives and `topics.json`. [P]
 
-The copy decides which topics there were, under which ids, with which settings and how many partitions, and
-which are deleted. Archives that it knows nothing of are of topics that were made after it: they come back,
-and nobody knows their settings. `topics.json` is derived: without a copy it stands for it, except that
-settings of brokers and what was deleted are not in it, so that no topic's settings are known for sure. Where
-it is newer than the copy, what it says of a topic is more than the copy has.
+The copy decides the topics, their ids, settings and partition counts, and which are deleted. Archives of
+topics that it lacks belong to topics that were created later: they are restored with unknown settings.
+`topics.json` is derived: it replaces a missing copy, but lacks settings of brokers and deletions, so no
+topic's settings are certain then. Where it is newer than the copy, its rows override the copy's.
 """
 
 from __future__ import annotations
@@ -18,24 +17,25 @@ from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogEntry
 from service.remote.format.manifest_codec import TopicsFile, TopicsFileRow
 
-if TYPE_CHECKING:  # who has no bucket carries none of that room's code
+if TYPE_CHECKING:  # a node without a bucket does not load the tiering code
     from service.tiering.recovery import ArchivedPartition, RecoveredArchive
 
 _TIERED: Final = {"remote.storage.enable": "true"}
-"""All that is known of the settings of a topic that only its archive tells of."""
+"""Known settings of a topic that only its archive has."""
 
 
 class AdoptedPartition(NamedTuple):
-    """`entry` as the bucket has it, None where nothing was archived; `leader_epoch` the highest in there."""
+    """Archive of a partition. `entry`: the bucket's, None without an archive; `leader_epoch`: the highest in
+    it."""
 
     entry: CatalogEntry | None
     leader_epoch: int
 
 
 class AdoptedTopic(NamedTuple):
-    """A topic to be brought back; partitions that are missing from `partitions` have no archive.
+    """Topic to restore; partitions that are missing from `partitions` have no archive.
 
-    `settings_unknown`: whether it may have had other settings than these, so that nothing of it expires.
+    `settings_unknown`: it may have had other settings than these, so that nothing of it expires.
     """
 
     name: str
@@ -47,7 +47,7 @@ class AdoptedTopic(NamedTuple):
 
 
 class TopicsFound(NamedTuple):
-    """Topics with names and ids of their own, and those left out, in words."""
+    """Topics with unique names and ids, and the refused ones, with their reasons."""
 
     topics: Sequence[AdoptedTopic]
     refused: Sequence[str]
@@ -59,10 +59,10 @@ def recovered_topics(
     archive: RecoveredArchive,
     deleted: Iterable[UUID] = (),
 ) -> TopicsFound:
-    """What is brought back. `deleted`: topics that this node knows to be deleted, beside those of the copy.
+    """Decide the topics to restore. `deleted`: topics that this node has deleted, beside those of the copy.
 
-    Of two topics with one name the one that the copy does not know was made later, so the other one had been
-    deleted by then; of several such the one that `topics.json` lists, else the one that wrote last.
+    Of two topics with one name, the one that the copy lacks was created later, after the other was deleted;
+    of several of those, the one that `topics.json` lists, else the one that was written last.
     """
     dead = {*deleted, *(copy.tombstones if copy is not None else ())}
     partitions: dict[UUID, dict[int, ArchivedPartition]] = {}
@@ -79,7 +79,7 @@ def recovered_topics(
         found, row = partitions.get(topic_id, {}), rows.get(topic_id)
         topic = _topic(topic_id, known.get(topic_id), row, found)
         if topic is None:
-            refused.append(f"{topic_id}: nothing that can be read says its name")
+            refused.append(f"{topic_id}: no readable source has its name")
             continue
         written_ms = max((one.written_ms for one in found.values()), default=0)
         is_listed = row is not None and listed is not None and row in listed.topics
@@ -90,7 +90,7 @@ def recovered_topics(
         _, chosen = max(same_name, key=lambda one: (one[0], one[1].topic_id))
         topics.append(chosen)
         refused += [
-            f"{topic.name} ({topic.topic_id}): its name was given to {chosen.topic_id} since"
+            f"{topic.name} ({topic.topic_id}): its name now belongs to {chosen.topic_id}"
             for _, topic in same_name
             if topic is not chosen
         ]
@@ -125,7 +125,7 @@ def _topic(
     row: TopicsFileRow | None,
     found: Mapping[int, ArchivedPartition],
 ) -> AdoptedTopic | None:
-    """One topic out of all that tells of it; None where nothing says its name."""
+    """Merge all sources of one topic; None where none has its name."""
     if known is None and row is None:
         names = [one.topic for one in found.values() if one.topic]
         if not names:

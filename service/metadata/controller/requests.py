@@ -1,8 +1,8 @@
-"""What the controller is asked and what it answers, as plain values. [P]
+"""Requests to the controller and their results, as plain values. [P]
 
-Handlers translate Kafka's messages to these and back; so the controller knows no API version, and tests and
-the command line need no wire. Error codes and messages are Apache Kafka 4.3's (`ReplicationControlManager`,
-`ControllerApis`, `ConfigAdminManager`, `ClusterControlManager`).
+Handlers translate Kafka's messages to and from these; so the controller knows no API version, and tests and
+the command line need no wire format. Error codes and messages are Apache Kafka 4.3's
+(`ReplicationControlManager`, `ControllerApis`, `ConfigAdminManager`, `ClusterControlManager`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 class ResourceType(IntEnum):
-    """Kinds of configured thing (Kafka's ``ConfigResource.Type``); others are answered INVALID_REQUEST."""
+    """Kinds of configured resources (Kafka's ``ConfigResource.Type``); others get INVALID_REQUEST."""
 
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
-    """not the controller's, but each broker's own"""
+    """Handled by each broker, not by the controller."""
     GROUP = 32
 
 
@@ -45,7 +45,7 @@ class ConfigOperation(IntEnum):
 
 
 class CreateTopic(NamedTuple):
-    """One topic of a CreateTopics request; -1 means the default, or that `assignments` says it."""
+    """Topic of a CreateTopics request; -1 means the default, or that `assignments` decides."""
 
     name: str
     num_partitions: int = -1
@@ -56,7 +56,10 @@ class CreateTopic(NamedTuple):
 
 
 class CreateTopicResult(NamedTuple):
-    """`num_partitions` and `replication_factor` are -1 where `error` is set. Order is the request's."""
+    """Result for one topic, in the request's order.
+
+    `num_partitions` and `replication_factor` are -1 where `error` is set.
+    """
 
     name: str
     error: ErrorCode
@@ -65,12 +68,14 @@ class CreateTopicResult(NamedTuple):
     num_partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = {}
-    """the overrides that were given"""
+    """Overrides of the request."""
 
 
 class CreatePartitions(NamedTuple):
-    """A topic is to have `total` partitions. `assignments`: broker ids of each that is new, the preferred
-    leader first; None: the controller chooses."""
+    """New partition count (`total`) of a topic.
+
+    `assignments`: broker ids of each new partition, the preferred leader first; None: the controller chooses.
+    """
 
     name: str
     total: int
@@ -84,7 +89,7 @@ class CreatePartitionsResult(NamedTuple):
 
 
 class DeleteTopic(NamedTuple):
-    """A topic by name or by id, never both."""
+    """Topic to delete, by name or by id, never both."""
 
     name: str | None = None
     topic_id: UUID = ZERO_UUID
@@ -98,7 +103,7 @@ class DeleteTopicResult(NamedTuple):
 
 
 class AlterConfig(NamedTuple):
-    """One change of one key; `operation` is the number on the wire and may be unknown."""
+    """Change of one key; `operation` is the number on the wire and may be unknown."""
 
     name: str
     operation: int
@@ -106,7 +111,7 @@ class AlterConfig(NamedTuple):
 
 
 class AlterResource(NamedTuple):
-    """All changes to one resource. A broker's `resource_name` is its id, or '' for the cluster's default."""
+    """Changes of one resource. A broker's `resource_name` is its id, or '' for the cluster's default."""
 
     resource_type: int
     resource_name: str
@@ -121,10 +126,10 @@ class AlterResourceResult(NamedTuple):
 
 
 class RegisterBroker(NamedTuple):
-    """A broker process that starts. A new process brings a new `incarnation_id`.
+    """Registration of a starting broker process. Each process has its own `incarnation_id`.
 
-    `features`: what it supports, None where it is of this software. `previous_epoch`: under which it was
-    stopped cleanly, -1 where it does not know. `cordoned_log_dirs` is refused unless empty.
+    `features`: supported ranges, None for those of this software. `previous_epoch`: epoch that it shut down
+    cleanly in, -1 where unknown. `cordoned_log_dirs` is refused unless empty.
     """
 
     broker_id: int
@@ -133,7 +138,7 @@ class RegisterBroker(NamedTuple):
     cluster_id: str
     rack: str | None = None
     log_dirs: tuple[UUID, ...] = ()
-    """``directory.id`` of every log dir (meta.properties)"""
+    """``directory.id`` of every log dir (meta.properties)."""
     features: tuple[FeatureRange, ...] | None = None
     previous_epoch: int = -1
     is_migrating_zk_broker: bool = False
@@ -141,7 +146,7 @@ class RegisterBroker(NamedTuple):
 
 
 class RegisterController(NamedTuple):
-    """A controller process that starts."""
+    """Registration of a starting controller process."""
 
     node_id: int
     incarnation_id: UUID
@@ -150,7 +155,8 @@ class RegisterController(NamedTuple):
 
 
 class BrokerHeartbeat(NamedTuple):
-    """A broker is alive, has applied the metadata up to `metadata_offset`, and wants to be such and such."""
+    """Heartbeat of a broker that has applied the metadata up to `metadata_offset`, with the state it
+    wants."""
 
     broker_id: int
     broker_epoch: int
@@ -159,15 +165,15 @@ class BrokerHeartbeat(NamedTuple):
     wants_shut_down: bool = False
     offline_log_dirs: tuple[UUID, ...] = ()
     cordoned_log_dirs: tuple[UUID, ...] | None = None
-    """None: it does not know yet, as it has not caught up"""
+    """None: unknown, as the broker has not caught up."""
     full_log_dirs: tuple[UUID, ...] = ()
-    """directories that take no records for want of room"""
+    """Directories that take no records for lack of room."""
     resting_log_dirs: tuple[UUID, ...] = ()
-    """those of them in which it does not replicate either"""
+    """Those of them that do not replicate either."""
 
 
 class BrokerHeartbeatReply(NamedTuple):
-    """What the broker is from now on."""
+    """New state of the broker."""
 
     is_caught_up: bool
     is_fenced: bool
@@ -175,14 +181,14 @@ class BrokerHeartbeatReply(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """A member of an ISR, and the epoch of its process as its leader knows it; -1: it does not."""
+    """Member of an ISR, and the broker epoch that its leader knows; -1: unknown."""
 
     broker_id: int
     broker_epoch: int = -1
 
 
 class AlterPartition(NamedTuple):
-    """A leader has another ISR for a partition."""
+    """New ISR of a partition, from its leader."""
 
     topic_id: UUID
     partition: int
@@ -193,7 +199,7 @@ class AlterPartition(NamedTuple):
 
 
 class AlterPartitionResult(NamedTuple):
-    """What the partition is now; nothing of it counts where `error` is set."""
+    """Resulting state of the partition; invalid where `error` is set."""
 
     topic_id: UUID
     partition: int
@@ -213,7 +219,8 @@ class ElectionType(IntEnum):
 
 
 class ElectLeaders(NamedTuple):
-    """`election_type` is the number on the wire; `partitions` are (topic, index), None means all."""
+    """Election request. `election_type` is the number on the wire; `partitions` are (topic, index), None
+    means all."""
 
     election_type: int
     partitions: tuple[tuple[str, int], ...] | None
@@ -227,7 +234,7 @@ class ElectionResult(NamedTuple):
 
 
 class ReassignPartition(NamedTuple):
-    """A partition is to have these replicas, the preferred leader first; None: as it was before."""
+    """New replicas of a partition, the preferred leader first; None: cancel the reassignment."""
 
     topic: str
     partition: int
@@ -242,7 +249,7 @@ class ReassignResult(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """One that is under way. `replicas` holds those that are added, and those that are removed."""
+    """Running reassignment. `replicas` includes those that are being added and removed."""
 
     topic: str
     partition: int
@@ -252,7 +259,7 @@ class Reassignment(NamedTuple):
 
 
 class AssignReplica(NamedTuple):
-    """A broker has its replica of a partition in `directory`."""
+    """Directory of a broker's replica."""
 
     directory: UUID
     topic_id: UUID
@@ -267,14 +274,14 @@ class AssignReplicaResult(NamedTuple):
 
 
 class CatalogSender(NamedTuple):
-    """Who commits to the remote catalog: a broker process."""
+    """Broker process that commits to the remote catalog."""
 
     broker_id: int
     broker_epoch: int
 
 
 class ProducerIdBlock(NamedTuple):
-    """Ids ``first <= id < first + size`` belong to the broker that asked, for ever."""
+    """Producer ids ``first <= id < first + size``, which belong to one broker for ever."""
 
     first: int
     size: int = PRODUCER_ID_BLOCK_SIZE
@@ -282,21 +289,21 @@ class ProducerIdBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What -1 in a CreateTopics request stands for (``num.partitions``, ``default.replication.factor``)."""
+    """Defaults for -1 in a CreateTopics request (``num.partitions``, ``default.replication.factor``)."""
 
     num_partitions: int = 1
     replication_factor: int = 1
 
 
 class PartitionLimit(NamedTuple):
-    """So many partitions there may be, and in words why no more."""
+    """Greatest number of partitions, and the reason for it."""
 
     partitions: int
     reason: str
 
 
 class ConfigRules(Protocol):
-    """What configuration keys there are; the broker knows, the controller only asks."""
+    """Rules for configuration keys, which the broker implements."""
 
     def validate(
         self,
@@ -305,14 +312,14 @@ class ConfigRules(Protocol):
         resource_name: str,
         configs: Mapping[str, str],
     ) -> Steps[None]:
-        """Check every override that the resource would have instead of what `image` says, in steps. Raises
-        `ConfigError` naming the key."""
+        """Check every override of the resource after the change, in steps. Raises `ConfigError` naming the
+        key."""
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        """Whether `key` takes a comma-separated list, so that APPEND and SUBTRACT make sense."""
+        """Return whether `key` takes a comma-separated list, which APPEND and SUBTRACT need."""
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
-        """Value of `key` where nothing is set: what APPEND and SUBTRACT start from."""
+        """Return the value of `key` without an override: the base of APPEND and SUBTRACT."""
 
     def refusal(self, key: str) -> str | None:
-        """Why `key`, which others know, is not accepted here; None where there is no such reason."""
+        """Return why this node refuses `key`, a key of Kafka; None where it does not."""

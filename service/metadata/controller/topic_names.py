@@ -1,4 +1,4 @@
-"""Which topic names are allowed (Apache Kafka ``org.apache.kafka.common.internals.Topic``). [P]"""
+"""Rules for topic names (Apache Kafka ``org.apache.kafka.common.internals.Topic``). [P]"""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 FIXED_TOPICS: Final = frozenset({OFFSETS_TOPIC})
-"""They do not grow: which of their partitions a group belongs to depends on how many there are."""
+"""Topics without CreatePartitions: a group's partition depends on their number of partitions."""
 MAX_NAME_LENGTH: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def what_is_wrong_with(name: str) -> str | None:
-    """Why `name` is no topic name, in Kafka's words; None where it is one.
+    """Return why `name` is an invalid topic name, in Kafka's words; None where it is valid.
 
     >>> what_is_wrong_with("..")
     "Topic name is invalid: '..' is not allowed"

@@ -1,4 +1,4 @@
-"""Creating and deleting topics (Apache Kafka ``ReplicationControlManager``, ``ControllerApis``). [P]"""
+"""Creation and deletion of topics (Apache Kafka ``ReplicationControlManager``, ``ControllerApis``). [P]"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOPIC_US: Final = 15
 CONFIGS_US: Final = 60
 PARTITION_US: Final = 8
 _SORTED: Final = 100
-"""Replicas of one partition that are looked at all the same, so that errors are Kafka's."""
+"""Replicas of one partition that are always checked, so that errors are Kafka's."""
 
 _UNKNOWN_NAME: Final = "This server does not host this topic-partition."
 _UNKNOWN_ID: Final = "This server does not host this topic ID."
@@ -59,11 +59,11 @@ def create_topics(
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
 ) -> Steps[Decision[list[CreateTopicResult]]]:
-    """Create each topic wholly or not at all; one that is refused does not hold up the others. In steps.
+    """Create each topic completely or not at all; a refused one does not affect the others. In steps.
 
-    Answers come in the request's order, then those for names that were given twice, then for reserved names.
-    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError`
-    POLICY_VIOLATION where all of it makes more than 10,000 records.
+    Results are in the request's order, then those for duplicate names, then for reserved names. A topic that
+    would exceed `limit` is refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION for more
+    than 10,000 records.
     """
     yield len(requests)
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
@@ -100,7 +100,7 @@ def create_topics(
 
 
 def partitions_of(image: MetadataImage) -> Steps[int]:
-    """How many partitions there are, in steps."""
+    """Count the partitions of all topics, in steps."""
     count = 0
     for topic in image.topics_by_id.values():
         yield LOOK_US
@@ -109,7 +109,7 @@ def partitions_of(image: MetadataImage) -> Steps[int]:
 
 
 def take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
-    """What is left of `room` with so many partitions more; `RequestError` POLICY_VIOLATION."""
+    """Return `room` reduced by `partitions`; `RequestError` POLICY_VIOLATION where it does not suffice."""
     if partitions > room:
         raise RequestError(
             ErrorCode.policy_violation,
@@ -214,7 +214,7 @@ def _assign(
 
 
 def cannot_replicate(factor: int, why: CannotPlace | str) -> RequestError:
-    """There cannot be so many replicas."""
+    """Build the error for a replication factor that cannot be reached."""
     return RequestError(
         ErrorCode.invalid_replication_factor, f"Unable to replicate the partition {factor} time(s): {why}"
     )
@@ -243,7 +243,7 @@ def _check_manual(image: MetadataImage, request: CreateTopic) -> Steps[list[tupl
 def check_replicas(
     brokers: Mapping[int, BrokerImage], partition: int, replicas: tuple[int, ...], factor: int | None
 ) -> None:
-    """Whether `replicas` can be those of a new partition; `factor`: how many the others have.
+    """Check the replicas of a new partition; `factor`: replicas of the other partitions.
 
     `RequestError` INVALID_REPLICA_ASSIGNMENT.
     """
@@ -258,7 +258,7 @@ def check_replicas(
 def check_assignment(
     brokers: Mapping[int, BrokerImage], replicas: tuple[int, ...], factor: int | None = None
 ) -> None:
-    """Whether brokers so named can hold a partition at all (Kafka's ``validateManualPartitionAssignment``).
+    """Check that these brokers can hold a partition (Kafka's ``validateManualPartitionAssignment``).
 
     `RequestError` INVALID_REPLICA_ASSIGNMENT.
     """
@@ -266,7 +266,7 @@ def check_assignment(
     if not replicas:
         raise bad_assignment(f"{given}an empty replica list.")
     previous: int | None = None
-    # Of more than there are brokers one is wrong among any so many: a million are not sorted for that.
+    # More replicas than brokers hold an error in any prefix of that length: do not sort a million.
     for broker in sorted(replicas[: max(_SORTED, len(brokers) + 1)]):
         if broker not in brokers:
             raise bad_assignment(f"{given}broker {broker}, but no such broker is registered.")
@@ -281,14 +281,14 @@ def check_assignment(
 
 
 def bad_assignment(message: str) -> RequestError:
-    """An assignment that cannot be."""
+    """Build the error for an invalid assignment."""
     return RequestError(ErrorCode.invalid_replica_assignment, message)
 
 
 def new_partition(
     brokers: Mapping[int, BrokerImage], topic_id: UUID, partition: int, replicas: tuple[int, ...]
 ) -> PartitionRecord:
-    """A new partition, led by its first active replica."""
+    """Return the record of a new partition, led by its first active replica."""
     isr = tuple(broker for broker in replicas if brokers[broker].is_active)
     return PartitionRecord(
         partition_id=partition,
@@ -305,10 +305,10 @@ def new_partition(
 def delete_topics(
     image: MetadataImage, requests: Sequence[DeleteTopic], *, now_ms: int
 ) -> Steps[Decision[list[DeleteTopicResult]]]:
-    """Delete topics by name or id; what the remote catalog holds of them goes with the same record. In steps.
+    """Delete topics by name or id; the same record removes their entries of the remote catalog. In steps.
 
-    A topic that may have objects in the bucket leaves a tombstone. Raises `RequestError` POLICY_VIOLATION
-    where all of it makes more than 10,000 records.
+    A topic that may have objects in the bucket leaves a tombstone. Raises `RequestError` POLICY_VIOLATION for
+    more than 10,000 records.
     """
     results: list[DeleteTopicResult] = []
     names: Counter[str] = Counter()
@@ -362,7 +362,7 @@ def delete_topics(
 
 
 def _has_archive(image: MetadataImage, topic: TopicImage) -> bool:
-    """Whether objects of the topic may lie in the bucket: an upload is there before its commit is."""
+    """Return whether the topic may have objects in the bucket: an upload precedes its commit."""
     enabled = image.config(ResourceType.TOPIC, topic.name).get("remote.storage.enable", "")
     return enabled.strip().lower() == "true" or any(
         (topic.id, partition) in image.remote for partition in topic.partitions

@@ -1,8 +1,8 @@
-"""Decisions one after the other, while this node leads: decided, proposed, and waited for.
+"""Decisions of the leader, one after the other: decided, proposed and awaited.
 
-Owned by the event loop. A decision looks at the newest image, committed or not, and is applied to it before
-the next one; a large one is made in slices, and those behind it wait. Leading comes and goes: what one time
-of leading decided and nobody committed is forgotten with it, and who waited for it is told so.
+Owned by the event loop. A decision reads the newest image, committed or not, and is applied to it before the
+next one; a large decision runs in slices while later ones wait. When leadership is lost, uncommitted
+decisions are dropped, and their requests get NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Decide = Callable[[MetadataImage], "Decision[R] | Steps[Decision[R]]"]
 
 
 class _Lead:
-    """One time of leading. `image` is the newest, committed or not; None before the first decision."""
+    """One leadership. `image` is the newest, committed or not; None before the first decision."""
 
     __slots__ = ("epoch", "image", "is_lost", "waiting")
 
@@ -41,8 +41,8 @@ class _Lead:
 
 
 class Turns:
-    """Whose decision is being made. `on_wrote()` hears of each batch; `counts(offset)` returns once what was
-    decided up to there may be told."""
+    """Serializes decisions. `on_wrote()` is called for each batch; `counts(offset)` returns once responses
+    that depend on the log up to there may be sent."""
 
     def __init__(
         self,
@@ -60,26 +60,26 @@ class Turns:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are decided here now."""
+        """True while requests are decided here."""
         return self._lead is not None and self._lead.image is not None
 
     @property
     def latest(self) -> MetadataImage:
-        """The newest image, committed or not."""
+        """Newest image, committed or not."""
         lead = self._lead
         return self._publisher.image if lead is None or lead.image is None else lead.image
 
     def begin(self, epoch: int) -> None:
-        """This node leads in `epoch`; nobody's turn comes before a first decision was made, `activating`."""
+        """Begin the leadership of `epoch`; no decision is made before the `activating` one."""
         self.lose()
         self._lead = _Lead(epoch)
 
     def stop(self) -> None:
-        """Decide nothing more. What was proposed may still count: who waits for it goes on waiting."""
+        """Decide nothing more. Proposed records may still be committed, and their requests still wait."""
         self._lead = None
 
     def lose(self) -> None:
-        """This node leads no longer: what is not committed never was, and who waits gets NOT_CONTROLLER."""
+        """End the leadership: drop uncommitted decisions, and answer their requests with NOT_CONTROLLER."""
         lead, self._lead = self._lead, None
         if lead is not None:
             lead.is_lost = True
@@ -94,11 +94,11 @@ class Turns:
         deadline_ms: int | None = None,
         decided: Callable[[R, int], None] | None = None,
     ) -> tuple[R, int]:
-        """Decide and propose in one's turn, in which nobody else does; then wait until it counts.
+        """Decide and propose exclusively, then wait until the response may be sent.
 
-        The answer, and the offset up to which it rests on the log. An answer that writes nothing waits too:
-        it may rest on a change that is not committed yet. Past `deadline_ms`, on the monotonic clock, nothing
-        is decided any more. `decided` is told both before anybody else's turn.
+        Returns the response, and the offset that it depends on. A response without records waits, too: it may
+        depend on an uncommitted change. After `deadline_ms`, on the monotonic clock, nothing is decided.
+        `decided` is called with both before the next decision.
 
         Raises `RequestError` NOT_CONTROLLER, REQUEST_TIMED_OUT, or as `decide` does.
         """
@@ -109,7 +109,9 @@ class Turns:
             image, given_up = None, None
             while image is None:
                 if deadline_ms is not None and self._clock.monotonic_ms() >= deadline_ms:
-                    raise RequestError(ErrorCode.request_timed_out, "It was not decided in time.")
+                    raise RequestError(
+                        ErrorCode.request_timed_out, "The controller did not decide the request in time."
+                    )
                 before = self._publisher.image if lead.image is None else lead.image
                 offset = self._publisher.next_offset
                 made = decide(before)
@@ -117,7 +119,7 @@ class Turns:
                 if decision.quorum_level is not None:
                     await self._level(decision.quorum_level)
                 elif decision.frames and self._publisher.next_offset != offset:
-                    continue  # what was decided may name the offset at which it was to stand
+                    continue  # the decision may contain the offset of its records
                 image, given_up = await self._proposed(lead, decision, before, piece)
             last_offset = image.offset
             if (
@@ -136,11 +138,12 @@ class Turns:
     async def _proposed(
         self, lead: _Lead, decision: Decision[R], image: MetadataImage, piece: Slice
     ) -> tuple[MetadataImage | None, asyncio.CancelledError | None]:
-        """The image with all of it written; None where nothing is, as the log went on meanwhile.
+        """Propose all records, and return the resulting image; None where the log advanced before the first
+        batch.
 
-        What was decided may name the offset at which it was to stand. What follows its first batch does not,
-        and is written whether anybody still waits for it or not: the first may say what nobody would decide
-        again, as that a broker is unfenced, and the others what comes of it.
+        The first batch may contain its own offset, so the decision is repeated then. Later batches do not,
+        and are written even where the request is cancelled: the first may hold what is not decided again,
+        such as that a broker is unfenced, and the others its consequences.
         """
         frames, at, given_up = decision.frames, 0, None
         step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
@@ -164,12 +167,12 @@ class Turns:
                 continue
             at += step
             self._on_wrote()
-            if self._lead is lead:  # the controller has not stopped meanwhile
+            if self._lead is lead:  # the controller has not stopped
                 lead.image = image
         return image, given_up
 
     async def _level(self, wanted: QuorumLevel) -> None:
-        """Have the quorum at that level: written, and so committed, before what is proposed next."""
+        """Set the quorum's level, which is committed before the next proposal."""
         answer = await self._publisher.quorum.ask(UpgradeAsked(wanted.level, wanted.validate_only))
         if not isinstance(answer, ChangeAnswer) or answer.error is ErrorCode.not_leader_or_follower:
             raise not_controller()
@@ -192,5 +195,5 @@ class Turns:
 
 
 def not_controller() -> RequestError:
-    """Somebody else leads, or nobody."""
+    """Build the error for a request that needs the controller."""
     return RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")

@@ -130,7 +130,7 @@ def test_the_topic_that_was_made_again_after_the_copy_has_the_name() -> None:
     assert {one.name: one.topic_id for one in found.topics} == {"orders": IDS[1], "newest": IDS[2]}
     assert [one.settings_unknown for one in found.topics] == [True, True]
     assert [one.configs for one in found.topics] == [{"remote.storage.enable": "true"}] * 2
-    assert "its name was given to" in found.refused[0]
+    assert "its name now belongs to" in found.refused[0]
 
 
 def test_settings_that_topics_json_has_newer_are_taken_and_not_vouched_for() -> None:
