@@ -1,8 +1,8 @@
 """Record batches of the metadata log and its snapshots: batch v2, as Kafka's Raft writes them. [P]
 
-A batch holds either metadata records (no key, a frame as value) or control records, whose key is
-``[int16 version = 0][int16 type]`` and whose value is a message of the type's own (Apache Kafka
-``ControlRecordType``, ``BatchBuilder``). All records of a batch bear the time of its append.
+A batch holds either metadata records (no key, a frame as value) or control records, whose key is ``[int16
+version = 0][int16 type]`` and whose value is the message of that type (Apache Kafka ``ControlRecordType``,
+``BatchBuilder``). All records of a batch have the time of its append.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTROL_KEY: Final = struct.Struct(">hh")
 
 
 class ControlType(IntEnum):
-    """Control records of a Raft log; others are kept as they are and mean nothing here."""
+    """Control records of a Raft log; others are decoded and ignored."""
 
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3
@@ -61,7 +61,7 @@ _TYPES: Final = {message: control_type for control_type, message in _MESSAGES.it
 
 
 class ControlRecord(NamedTuple):
-    """A control record; `message` is None for a type or version that is not known here."""
+    """Control record; `message` is None for an unknown type or version."""
 
     control_type: int
     message: ControlMessage | None
@@ -69,7 +69,7 @@ class ControlRecord(NamedTuple):
 
 
 class MetadataBatch(NamedTuple):
-    """One batch, decoded: `control` or `frames`, never both. Offsets inclusive."""
+    """Decoded batch: `control` or `frames`, never both. Offsets are inclusive."""
 
     base_offset: int
     last_offset: int
@@ -80,7 +80,7 @@ class MetadataBatch(NamedTuple):
 
 
 def encode_batch(frames: Iterable[Frame], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    """A batch of metadata records. `ValueError` where there are none."""
+    """Encode a batch of metadata records. `ValueError` where there are none."""
     place = {"base_offset": base_offset, "epoch": epoch, "timestamp_ms": timestamp_ms}
     return at_once(encode_batch_in_steps(frames, **place))
 
@@ -88,7 +88,7 @@ def encode_batch(frames: Iterable[Frame], *, base_offset: int, epoch: int, times
 def encode_batch_in_steps(
     frames: Iterable[Frame], *, base_offset: int, epoch: int, timestamp_ms: int
 ) -> Steps[bytearray]:
-    """As `encode_batch`."""
+    """Encode a batch as `encode_batch` does, in steps."""
     builder = BatchBuilder(base_offset, leader_epoch=epoch)
     for frame in frames:
         yield FRAME_US
@@ -100,7 +100,7 @@ def encode_batch_in_steps(
 def encode_control_batch(
     *messages: ControlMessage, base_offset: int, epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """A batch of control records."""
+    """Encode a batch of control records."""
     builder = BatchBuilder(base_offset, leader_epoch=epoch, is_control=True)
     for message in messages:
         buffer = io.BytesIO()
@@ -111,7 +111,7 @@ def encode_control_batch(
 
 
 def decode_batches(data: Buffer) -> Iterator[MetadataBatch]:
-    """The batches that fill `data` exactly. Raises `CorruptionError` at the first that is not right."""
+    """Decode the batches that fill `data` exactly. Raises `CorruptionError` at the first invalid one."""
     for header in iter_headers(data):
         if not verify_crc(data, header):
             raise CorruptionError(f"metadata batch at offset {header.base_offset}: wrong checksum")
@@ -132,13 +132,13 @@ def _decode(data: Buffer, header: BatchHeader) -> MetadataBatch:
 
 def _value(record: Record) -> bytes:
     if record.value is None:
-        raise CorruptionError(f"metadata record at offset {record.offset}: it has no value")
+        raise CorruptionError(f"metadata record at offset {record.offset}: no value")
     return record.value
 
 
 def _decode_control(record: Record) -> ControlRecord:
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise CorruptionError(f"control record at offset {record.offset}: its key names no type")
+        raise CorruptionError(f"control record at offset {record.offset}: its key holds no type")
     value = _value(record)
     control_type: int = _CONTROL_KEY.unpack_from(record.key)[1]
     message_type = _MESSAGES.get(control_type)

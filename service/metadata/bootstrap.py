@@ -1,12 +1,12 @@
-"""What a formatted directory says before there is a log: ``bootstrap.checkpoint``, and the first voters.
+"""Initial content of a formatted directory: ``bootstrap.checkpoint``, and the first voters.
 
-    bootstrap.checkpoint                          the levels of features that a new log begins with
+    bootstrap.checkpoint                          feature levels of a new log
     __cluster_metadata-0/0…0-0….checkpoint        kraft.version and the voters, of a dynamic quorum
 
-Both are snapshots in Kafka's form, batches between a header and a footer: the first one's records are those
-that the controller writes into an empty log, the second one has none, but two control records beside its
-header (KIP-853). Sources: Apache Kafka ``BootstrapDirectory``, ``BootstrapMetadata``,
-``Formatter.writeDynamicQuorumSnapshot``. Blocking where it touches files.
+Both are snapshots in Kafka's format, batches between a header and a footer. The controller writes the records
+of the first into an empty log. The second has no records, and two control records beside its header
+(KIP-853). Sources: Apache Kafka ``BootstrapDirectory``, ``BootstrapMetadata``,
+``Formatter.writeDynamicQuorumSnapshot``. Functions that access files block.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "bootstrap.checkpoint"
 KRAFT_VERSION: Final = "kraft.version"
-"""Kept in control records of the quorum, and so in no FeatureLevelRecord."""
+"""Level in control records of the quorum, not in a FeatureLevelRecord."""
 MAX_KRAFT_VERSION: Final = 1
 _MAX_PORT: Final = 65535
 _MAX_ID: Final = 2**31 - 1
 
 
 class InitialController(NamedTuple):
-    """One of the voters that a dynamic quorum begins with."""
+    """Initial voter of a dynamic quorum."""
 
     node_id: int
     host: str
@@ -60,7 +60,7 @@ class InitialController(NamedTuple):
 
 
 def parse_initial_controllers(text: str) -> tuple[InitialController, ...]:
-    """``id@host:port:directory-id,…``, by id. Raises `ConfigError` (Kafka ``DynamicVoters.parse``).
+    """Parse ``id@host:port:directory-id,…``, sorted by id. Raises `ConfigError` (``DynamicVoters.parse``).
 
     >>> [str(one) for one in parse_initial_controllers("2@[::1]:9093:JEXY6aqzQY-32P5TStzaFg")]
     ['2@[::1]:9093:JEXY6aqzQY-32P5TStzaFg']
@@ -121,15 +121,17 @@ def _is_number(text: str, most: int) -> bool:
 
 
 def feature_frames(levels: Mapping[str, int]) -> tuple[Frame, ...]:
-    """The records that set features to `levels`: ``metadata.version`` first, the others by name; a feature
-    without a record is at level 0."""
+    """Return the records of feature `levels`, ``metadata.version`` first, the others by name.
+
+    A feature at level 0 has no record.
+    """
     names = sorted(name for name in levels if name not in (METADATA_VERSION, KRAFT_VERSION))
     chosen = [METADATA_VERSION, *(name for name in names if levels[name] > 0)]
     return tuple(newest(FeatureLevelRecord(name=name, feature_level=levels[name])) for name in chosen)
 
 
 def levels_of(frames: Iterable[Frame]) -> dict[str, int]:
-    """The levels that `frames` set features to."""
+    """Return the feature levels that `frames` set."""
     records = (frame.record for frame in frames)
     return {one.name: one.feature_level for one in records if isinstance(one, FeatureLevelRecord)}
 
@@ -137,9 +139,9 @@ def levels_of(frames: Iterable[Frame]) -> dict[str, int]:
 def split_supported(
     frames: Sequence[Frame], features: Iterable[FeatureRange]
 ) -> tuple[tuple[Frame, ...], tuple[FeatureLevelRecord, ...]]:
-    """Those of `frames` that this software can begin a log with, and the features that it cannot.
+    """Split `frames` into those that this software can write into a new log, and unsupported features.
 
-    Apache Kafka formats directories with features that are not served here: they are left at level 0.
+    Apache Kafka formats directories with features that Firn does not serve: they stay at level 0.
     """
     ranges = {one.name: one for one in features}
     taken: list[Frame] = []
@@ -156,7 +158,7 @@ def split_supported(
 
 
 def encode_bootstrap(frames: Iterable[Frame], now_ms: int) -> bytes:
-    """The content of ``bootstrap.checkpoint``."""
+    """Encode the content of ``bootstrap.checkpoint``."""
     records = tuple(frames)
     header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(0))
     footer = SnapshotFooterRecord(version=i16(0))
@@ -170,8 +172,10 @@ def encode_bootstrap(frames: Iterable[Frame], now_ms: int) -> bytes:
 
 
 def decode_bootstrap(data: Buffer) -> tuple[Frame, ...]:
-    """The records of a ``bootstrap.checkpoint``; `CorruptionError` where it is none, is not whole, or names
-    no ``metadata.version``."""
+    """Decode a ``bootstrap.checkpoint``.
+
+    Raises `CorruptionError` where it is invalid, incomplete, or has no ``metadata.version``.
+    """
     frames: list[Frame] = []
     seen: list[int] = []
     for batch in decode_batches(data):
@@ -179,10 +183,10 @@ def decode_bootstrap(data: Buffer) -> tuple[Frame, ...]:
             raise CorruptionError("a batch follows the footer")
         seen.extend(record.control_type for record in batch.control)
         if seen[:1] != [ControlType.SNAPSHOT_HEADER]:
-            raise CorruptionError("it does not begin with a snapshot's header")
+            raise CorruptionError("the snapshot header is missing")
         frames.extend(batch.frames)
     if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
-        raise CorruptionError("it has no footer, so it is not whole")
+        raise CorruptionError("the footer is missing, so the file is incomplete")
     for frame in frames:
         if isinstance(frame.record, UnknownRecord):
             raise CorruptionError(f"a record of unknown type {frame.api_key}, version {frame.version}")
@@ -192,12 +196,12 @@ def decode_bootstrap(data: Buffer) -> tuple[Frame, ...]:
 
 
 def write_bootstrap(disk: Disk, directory: Path, frames: Iterable[Frame], now_ms: int) -> None:
-    """Write ``bootstrap.checkpoint``; it is on disk when this returns."""
+    """Write ``bootstrap.checkpoint`` durably."""
     write_atomically(disk, directory / FILE_NAME, encode_bootstrap(frames, now_ms))
 
 
 def read_bootstrap(disk: Disk, directory: Path) -> tuple[Frame, ...] | None:
-    """The records that a new log is to begin with; None where the directory does not say.
+    """Read the first records of a new log; None where the file is missing.
 
     `CorruptionError` names the file.
     """
@@ -213,9 +217,9 @@ def read_bootstrap(disk: Disk, directory: Path) -> tuple[Frame, ...] | None:
 def first_records(
     disk: Disk, directory: Path, features: Iterable[FeatureRange]
 ) -> tuple[MetadataRecord, ...] | None:
-    """What the controller writes into an empty log, as the metadata directory says; None where it does not.
+    """Return the records that the controller writes into an empty log; None where the file is missing.
 
-    Raises as `read_bootstrap`. Features that are not served here are left out, and said so.
+    Raises as `read_bootstrap`. Unsupported features are omitted, with a warning.
     """
     frames = read_bootstrap(disk, directory)
     if frames is None:
@@ -223,7 +227,7 @@ def first_records(
     taken, left = split_supported(frames, features)
     if left:
         _logger.warning(
-            "%s names features that are not served here; they are left at level 0: %s",
+            "%s has unsupported features, which stay at level 0: %s",
             directory / FILE_NAME,
             ", ".join(f"{one.name}={one.feature_level}" for one in left),
         )
@@ -233,9 +237,9 @@ def first_records(
 def encode_first_voters(
     controllers: Iterable[InitialController], listener: str, now_ms: int
 ) -> Iterator[bytearray]:
-    """The batches of the snapshot that a dynamic quorum begins with: ``kraft.version`` 1 and its voters.
+    """Encode the first snapshot of a dynamic quorum: ``kraft.version`` 1 and its voters.
 
-    `listener`: the first of ``controller.listener.names``, by which they are reached.
+    `listener`: the first of ``controller.listener.names``, the listener of their endpoints.
     """
     voters = VoterSet(
         Voter(

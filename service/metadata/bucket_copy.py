@@ -1,12 +1,11 @@
-"""The newest copy of the cluster's metadata in the bucket: found among all that lie there, and decoded.
+"""Finds and decodes the newest copy of the cluster's metadata in the bucket.
 
-The copies below ``metadata/`` are the truth about what was committed; `cluster.json` only names one of them,
-and may be damaged, old or gone. A copy tells of which life of the cluster it is (`LifeRecord`). Copies of one
-life are ordered by leader epoch and offset; those of a later life are newer, whatever their offsets. Within
-one life the copy that `cluster.json` names counts as the newest if it was stored after the greatest one: two
-lives that began before lives were counted look like one. Where a newer copy was written and is lost, the
-newest that is left says what the cluster had at some time, and not with which settings it ended
-(`NewestCopy.lost`). Functions here block.
+The copies below ``metadata/`` are authoritative; `cluster.json` only names one of them, and may be damaged,
+old or missing. A copy holds the life of its cluster (`LifeRecord`). Copies of one life are ordered by leader
+epoch and offset; those of a later life are newer, whatever their offsets. Within one life the copy that
+`cluster.json` names is the newest if it was stored after the greatest one: two lives that began before lives
+were counted look like one. Where a newer copy was written and is lost, the newest one left shows an earlier
+state of the cluster, and not its last settings (`NewestCopy.lost`). Functions here block.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from service.remote.stores.store import ObjectInfo, ObjectStore
 _ATTEMPTS: Final = 3
 """A copy may be replaced between `cluster.json` and the listing."""
 _READ_AT_MOST: Final = 64
-"""Copies; a node keeps two. Of more the ones that were stored last are read."""
+"""Limit of copies to read, those stored last; a node keeps two."""
 
 
 class MetadataCopy(NamedTuple):
-    """One whole copy. `stored_ms` is when the store got it, by the store's clock."""
+    """Complete copy. `stored_ms` is when it was stored, by the store's clock."""
 
     ref: MetadataRef
     image: MetadataImage
@@ -41,24 +40,27 @@ class MetadataCopy(NamedTuple):
 
     @property
     def as_of_ms(self) -> int:
-        """The time up to which it tells of everything: that of its last record, by its writer's clock. A copy
-        that was put back is stored long after that."""
+        """Time up to which the copy is complete: that of its last record, by its writer's clock.
+
+        A copy that was restored is stored long after that.
+        """
         return min(self.stored_ms, self.image.timestamp_ms)
 
     def why_of_another_life(self, image: MetadataImage) -> str | None:
-        """Say why it is not of the past or future of `image`, though the lives of both have one number."""
+        """Return why the copy belongs to another life of the same number than `image`; None where it does
+        not."""
         if self.image.life != image.life or self.image.life_id == image.life_id:
             return None
         return f"{self.ref.key} is of life {image.life} {self.image.life_id}, not of {image.life_id}"
 
 
 class NewestCopy(NamedTuple):
-    """The newest copy that can be read, None where there is none; and what is damaged, in words.
+    """Newest readable copy, None where there is none; and the damage found, in words.
 
-    `named` is what `cluster.json` names, whether that can be read or not; None where `cluster.json` itself
-    is gone, damaged or names nothing. `lost`: why the cluster may have written a newer copy than this one,
-    None where it has not. `rival`: why nobody knows whether this one is the newest: another one is of another
-    life of the same number, as after two recoveries of one bucket; None where there is none.
+    `named`: the copy that `cluster.json` names, readable or not; None where `cluster.json` is missing,
+    damaged or names none. `lost`: why the cluster may have written a newer copy than this one; None where it
+    has not. `rival`: why it is unknown whether this copy is the newest: another copy is of another life of
+    the same number, as after two recoveries of one bucket; None where there is none.
     """
 
     copy: MetadataCopy | None
@@ -69,11 +71,11 @@ class NewestCopy(NamedTuple):
 
 
 def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
-    """Find and decode the newest copy; at most three images are in memory at a time.
+    """Find and decode the newest copy; holds at most three images in memory.
 
-    Raises `UnknownVersion` where a copy, or `cluster.json`, is of later software, as that may say what this
-    one must not overlook; `StorageError` where the store does not answer, or refuses a copy that may be the
-    newest: that one is there, and somebody can permit it.
+    Raises `UnknownVersion` where a copy, or `cluster.json`, was written by later software, as this software
+    would miss its content; `StorageError` where the store does not answer, or denies access to a copy that
+    may be the newest: an operator can grant it.
     """
     problems: list[str] = []
     named = _named(store, problems)
@@ -112,7 +114,7 @@ def newest_copy(store: ObjectStore, attempts: int = _ATTEMPTS) -> NewestCopy:
 
 
 def _life_of(image: MetadataImage) -> MetadataImage:
-    """An image that says nothing but the life."""
+    """Return an image that holds only the life."""
     return MetadataImage(life=image.life, life_id=image.life_id)
 
 
@@ -140,21 +142,23 @@ def _named(store: ObjectStore, problems: list[str]) -> MetadataRef | None:
 
 
 class _Unread(NamedTuple):
-    """A copy that is damaged, or that the store refuses to give."""
+    """Copy that is damaged, or to which the store denies access."""
 
     key: MetadataKey
     stored_ms: int
     error: CorruptionError | StorageError
 
     def may_be_later(self, than: MetadataCopy, *, is_named: bool) -> bool:
-        """Whether it may tell of later metadata, than one that `cluster.json` names or does not. Of which
-        life it is, nobody knows."""
+        """Return whether it may be of later metadata than the copy `than`, which `cluster.json` names or not.
+
+        Its life is unknown.
+        """
         is_greater = (self.key.epoch, self.key.offset) > (than.ref.epoch, than.ref.end_offset)
         return is_greater or (not is_named and self.stored_ms >= than.stored_ms)
 
 
 def _stored(store: ObjectStore, named: MetadataRef | None) -> Iterator[ObjectInfo]:
-    """The copies to be read: those stored last, and the one that is named."""
+    """Yield the copies to read: those stored last, and the named one."""
     found = [info for info in store.list(METADATA_PREFIX) if isinstance(parse_key(info.key), MetadataKey)]
     found.sort(key=lambda info: (info.last_modified_ms, info.key), reverse=True)
     yield from found[:_READ_AT_MOST]
@@ -162,7 +166,7 @@ def _stored(store: ObjectStore, named: MetadataRef | None) -> Iterator[ObjectInf
 
 
 def _open(store: ObjectStore, info: ObjectInfo, named: MetadataRef | None) -> MetadataCopy | _Unread | None:
-    """One copy; None where it was replaced by a newer one meanwhile."""
+    """Read one copy; None where it was replaced by a newer one meanwhile."""
     key = parse_key(info.key)
     assert isinstance(key, MetadataKey)
     try:

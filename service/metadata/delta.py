@@ -1,7 +1,7 @@
-"""Records applied to an image: the only place where metadata changes. [P]
+"""Replays records on an image: the only place that changes metadata. [P]
 
-The controller, recovery, snapshots, listeners and tests all go through `MetadataDelta.replay`. A record that
-contradicts the image (a partition of an unknown topic, say) is a `CorruptionError`: the log was damaged.
+The controller, recovery, snapshots, listeners and tests all use `MetadataDelta.replay`. A record that
+contradicts the image (of a partition of an unknown topic, say) is a `CorruptionError`: the log is damaged.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ class _TopicChange:
 
 
 class MetadataDelta:
-    """Changes on top of `image`, gathered by `replay` and turned into the next image by `build`.
+    """Changes to `image`, collected by `replay` and turned into the next image by `build`.
 
-    The public attributes tell listeners where to look; the values are in the two images. Records of a
-    metadata transaction change nothing before it ends; if that is not in this delta, the image takes them
-    along (`MetadataImage.transaction`) and the delta of the batch that ends it shows them all.
+    The public attributes show listeners what changed; the values are in the two images. Records of a metadata
+    transaction change nothing before its end. Where the end is not in this delta, the image keeps them
+    (`MetadataImage.transaction`), and the delta of the batch that ends it shows all changes.
     """
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self._transaction = image.transaction
         self._run: list[MetadataRecord] = []
-        """what of the open transaction is of this delta"""
+        """Records of the open transaction in this delta."""
         self._kraft_version = image.kraft_version
         self.configs: set[ConfigResource] = set()
         self.brokers: set[int] = set()
@@ -112,15 +112,15 @@ class MetadataDelta:
 
     @property
     def topics(self) -> set[UUID]:
-        """Ids of topics that were created or have partitions that changed, but not of deleted ones."""
+        """Ids of topics that were created or have changed partitions, without deleted ones."""
         return set(self._topics)
 
     def changed_partitions(self, topic_id: UUID) -> Collection[int]:
-        """Which partitions of one of `topics` were made, or are not what they were."""
+        """Return the new and the changed partitions of one of `topics`."""
         return self._topics[topic_id].partitions.keys()
 
     def replay(self, record: MetadataRecord | UnknownRecord) -> None:
-        """Apply one record. Raises `CorruptionError` where it makes no sense here."""
+        """Apply one record. Raises `CorruptionError` where it contradicts the image."""
         apply = _APPLY.get(type(record))
         if apply is not None and self._transaction is None:
             apply(self, record)
@@ -128,7 +128,7 @@ class MetadataDelta:
             at_once(self._replay(record))
 
     def _replay(self, record: MetadataRecord | UnknownRecord) -> Steps[None]:
-        """Apply one record: one step, but for the end of a transaction, which applies all of it."""
+        """Apply one record in one step; the end of a transaction applies all of its records, a step each."""
         apply = _APPLY.get(type(record))
         if apply is not None and self._transaction is None:
             yield REPLAY_US
@@ -150,21 +150,21 @@ class MetadataDelta:
         return self
 
     def replay_in_steps(self, records: Iterable[MetadataRecord | UnknownRecord]) -> Steps[MetadataDelta]:
-        """As `replay_all`."""
+        """Replay records as `replay_all` does, in steps."""
         for record in records:
             yield from self._replay(record)
         return self
 
     def set_kraft_version(self, level: int) -> None:
-        """The log's control records say so."""
+        """Set the level from the log's control records."""
         self._kraft_version = level
 
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
-        """The image up to and including `offset`."""
+        """Build the image up to and including `offset`."""
         return at_once(self.build_in_steps(offset, epoch, timestamp_ms))
 
     def build_in_steps(self, offset: int, epoch: int, timestamp_ms: int) -> Steps[MetadataImage]:
-        """As `build`."""
+        """Build the image as `build` does, in steps."""
         image = self.image
         changed: dict[UUID, TopicImage | Removed] = {}
         for topic_id, change in self._topics.items():
@@ -206,7 +206,7 @@ class MetadataDelta:
         return self._transaction._replace(runs=(*self._transaction.runs, tuple(self._run)))
 
     def _toggles(self) -> Steps[dict[Shelf, dict[UUID, list[int]]]]:
-        """Which partitions go to which shelves of the index, or leave them."""
+        """Return the partitions that enter or leave shelves of the index."""
         toggles: dict[Shelf, dict[UUID, list[int]]] = {}
 
         def toggle(topic_id: UUID, partition: int, before: set[Shelf], after: set[Shelf]) -> None:
@@ -283,7 +283,7 @@ class MetadataDelta:
         change.partitions[record.partition_id] = changed_partition(old, record)
 
     def _clear_elr(self, record: ClearElrRecord) -> None:
-        """As one change of each partition that has any (Apache Kafka ``removeTopicElrs``)."""
+        """Clear the ELR by one change of each partition that has any (Apache Kafka ``removeTopicElrs``)."""
         if record.topic_name:
             topic_id = self._created.get(record.topic_name)
             known = self.image.topics_by_name.get(record.topic_name)
@@ -400,7 +400,7 @@ class MetadataDelta:
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         if record.name == KRAFT_VERSION:
-            return  # what counts are the log's control records (KAFKA-18979)
+            return  # the log's control records hold this level (KAFKA-18979)
         features = dict(self.image.features) if self._features is None else self._features
         if record.feature_level:
             features[record.name] = record.feature_level
@@ -475,7 +475,7 @@ class MetadataDelta:
         )
 
     def forget_controllers(self, node_ids: Iterable[int]) -> None:
-        """They are not in the snapshot that replaces the log; no record takes a controller away."""
+        """Remove controllers that a snapshot lacks; no record removes a controller."""
         for node_id in node_ids:
             self._controllers = (
                 dict(self.image.controllers) if self._controllers is None else self._controllers
@@ -490,9 +490,9 @@ class MetadataDelta:
         self._transaction = OpenTransaction(record.name, (), self.image)
 
     def _close(self) -> list[MetadataRecord]:
-        """The records of the open transaction, which is open no longer."""
+        """Close the open transaction, and return its records."""
         if self._transaction is None:
-            raise CorruptionError("a metadata transaction ends that never began")
+            raise CorruptionError("a metadata transaction ends without a beginning")
         records = [*chain.from_iterable(self._transaction.runs), *self._run]
         self._transaction = None
         self._run = []
@@ -504,7 +504,7 @@ class MetadataDelta:
             _APPLY[type(record)](self, record)
 
     def _nothing(self, record: NoOpRecord) -> None:
-        """A no-op only moves the offset."""
+        """Ignore a no-op, which only advances the offset."""
 
 
 _TOPIC: Final = 2
@@ -534,9 +534,9 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
 
 
 def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
-    """The partition after the change.
+    """Return the partition after the change.
 
-    Naming a leader, even the same one, starts a leader epoch; any change starts a partition epoch.
+    A leader in the record, even the same one, starts a leader epoch; any change starts a partition epoch.
     """
     led = record.leader != LEADER_UNCHANGED
     state = record.leader_recovery_state
@@ -558,7 +558,7 @@ def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> Par
 def _refusal(record: MetadataRecord | UnknownRecord) -> str:
     name = REFUSED_TYPES.get(record.api_key) if isinstance(record, UnknownRecord) else None
     if name is not None:
-        return f"metadata record of a type that is not served here: {name}: {record!r:.200}"
+        return f"metadata record of an unsupported type: {name}: {record!r:.200}"
     return f"metadata record of unknown type: {record!r:.200}"
 
 
@@ -578,7 +578,7 @@ def _or(new: tuple[int, ...] | None, old: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _ids(ids: Iterable[UUID | None]) -> tuple[UUID, ...]:
-    """Ids as kio reads them, where zero is None."""
+    """Replace None, as kio reads zero ids, by the zero UUID."""
     return tuple(i or ZERO_UUID for i in ids)
 
 
@@ -587,7 +587,7 @@ def _endpoints(endpoints: Iterable[Any]) -> tuple[EndpointImage, ...]:
 
 
 def _features(features: Iterable[Any]) -> tuple[FeatureRange, ...]:
-    """In the order of their names: Kafka writes them in any."""
+    """Convert features, sorted by name: Kafka writes them in any order."""
     return tuple(
         sorted(FeatureRange(f.name, f.min_supported_version, f.max_supported_version) for f in features)
     )

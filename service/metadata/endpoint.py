@@ -1,4 +1,4 @@
-"""Where a node is reached. [P]"""
+"""Endpoint of a node's listener. [P]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Endpoint(NamedTuple):
-    """A listener as others reach it. Protocols: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+    """Listener's address for other nodes. Protocols: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
     name: str
     host: str

@@ -1,11 +1,11 @@
-"""Entities that kio reads, behind a look at every length that their bytes claim. [P]
+"""Reads kio's entities after a check of every length in their bytes. [P]
 
-kio's native reader makes room for as many elements as an array claims to have, before it reads the first; a
-claim of two billion ends the whole process, and nothing can catch that. So `read_entity` walks the bytes
-first, as the entity's dataclass says (compact types and tagged fields, KIP-482), and compares each length
-with the bytes that are left for it.
+kio's native reader allocates as many elements as an array's length says, before it reads the first; a length
+of two billion ends the process, which nothing can catch. So `read_entity` walks the bytes first, by the
+fields of the entity's dataclass (compact types and tagged fields, KIP-482), and compares each length with the
+bytes that are left for it.
 
-Entities without an array, of which there are many, are read at once: kio compares lengths of strings itself.
+Most entities have no array, and are read at once: kio checks the lengths of strings itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.base.types import Buffer
 
 T = TypeVar("T")
 _Skip = Callable[[Buffer, int, int], int]
-"""(data, position, end) -> where the field ends; `CorruptionError` beyond `end`"""
+"""(data, position, end) -> end of the field; `CorruptionError` beyond `end`."""
 
 _SIZES: Final = {
     "bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16,
@@ -32,19 +32,19 @@ _MAX_VARINT_SHIFT: Final = 28
 
 
 class _Plan(NamedTuple):
-    """How an entity's bytes are walked: its fields in their order, then the tagged ones."""
+    """Plan for a walk over an entity's bytes: its fields in order, then the tagged ones."""
 
     steps: tuple[int | _Skip, ...]
-    """an int: so many bytes, whatever they say"""
+    """An int: a field of so many bytes."""
     tagged: dict[int, int | _Skip]
     least_bytes: int
     has_arrays: bool
 
 
 def read_entity(entity_type: type[T], data: Buffer, what: str) -> tuple[T, int]:
-    """The entity at the start of `data`, and how many bytes it takes; `what` begins the errors' messages.
+    """Read the entity at the start of `data`, and return it with its size; errors begin with `what`.
 
-    Raises `CorruptionError` where the bytes are not such an entity, whatever they claim.
+    Raises `CorruptionError` where the bytes are not such an entity.
     """
     plan = _plan(entity_type)
     reader: Any = entity_reader(entity_type)
@@ -54,7 +54,7 @@ def read_entity(entity_type: type[T], data: Buffer, what: str) -> tuple[T, int]:
         entity, consumed = reader(data, 0)
     except CorruptionError as e:
         raise CorruptionError(f"{what}: {e}") from e
-    except (SerialError, ValueError, TypeError, KeyError) as e:  # a tag that is not known is a KeyError
+    except (SerialError, ValueError, TypeError, KeyError) as e:  # an unknown tag is a KeyError
         raise CorruptionError(f"{what}: {type(e).__name__}: {e}") from e
     return entity, consumed
 
@@ -91,7 +91,7 @@ def _make_plan(entity_type: type[Any]) -> _Plan:
 
 
 def _step(one: Field[Any], hint: Any) -> tuple[int | _Skip, int, bool]:
-    """How a field is walked, its least number of bytes, and whether an array is in it."""
+    """Return a field's step, its least number of bytes, and whether it has an array."""
     kafka_type: Any = one.metadata.get("kafka_type")
     element = _element(hint)
     if element is None and kafka_type is None:
@@ -110,7 +110,7 @@ def _step(one: Field[Any], hint: Any) -> tuple[int | _Skip, int, bool]:
 
 
 def _element(hint: Any) -> Any | None:
-    """The type of an array's elements, None for what is no array."""
+    """Return the type of an array's elements; None where there is no array."""
     for one in (hint, *get_args(hint)):
         if get_origin(one) is tuple:
             return get_args(one)[0]
@@ -127,7 +127,7 @@ def _entity_skip(plan: _Plan) -> _Skip:
 
 
 def _array_skip(least_bytes: int, skip: _Skip | None) -> _Skip:
-    """Elements of at least so many bytes each; without `skip` of exactly so many."""
+    """Return a skip of elements with at least so many bytes each; without `skip`, with exactly so many."""
 
     def skip_array(data: Buffer, position: int, end: int) -> int:
         count, position = _length(data, position, end)
@@ -154,7 +154,7 @@ def _skip_string(data: Buffer, position: int, end: int) -> int:
 
 
 def _walk(plan: _Plan, data: Buffer, position: int, end: int) -> int:
-    """Where the entity that begins at `position` ends."""
+    """Return the end of the entity that begins at `position`."""
     for step in plan.steps:
         position = _skipped(step, data, position, end)
     tags, position = _length(data, position, end)
@@ -175,12 +175,12 @@ def _skipped(step: int | _Skip, data: Buffer, position: int, end: int) -> int:
     if not isinstance(step, int):
         return step(data, position, end)
     if step > end - position:
-        _corrupt("it ends too early")
+        _corrupt("a field ends beyond the data")
     return position + step
 
 
 def _length(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """An unsigned varint of 32 bits, of five bytes at most."""
+    """Read an unsigned varint of 32 bits, of five bytes at most."""
     value = shift = 0
     while position < end and shift <= _MAX_VARINT_SHIFT:
         byte = data[position]
@@ -189,7 +189,7 @@ def _length(data: Buffer, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise CorruptionError("a length does not end")
+    raise CorruptionError("the varint of a length does not end")
 
 
 def _corrupt(what: str) -> NoReturn:

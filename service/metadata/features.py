@@ -1,9 +1,10 @@
-"""Feature levels: what a new cluster is set to and what a node supports. [P]
+"""Feature levels: those of a new cluster, and those that a node supports. [P]
 
-A new metadata log begins with FeatureLevelRecords, as Kafka's bootstrap writes it: ``metadata.version``, and
-``group.version``, which switches the groups of KIP-848 on. The other features of Kafka 4.3
-(transaction.version, share.version, streams.version, eligible.leader.replicas.version) switch on behaviour
-that is not served here, and a feature that is absent is at level 0.
+A new metadata log begins with FeatureLevelRecords, as Kafka's bootstrap writes them: ``metadata.version``,
+and ``group.version``, which enables the groups of KIP-848. The other features of Kafka 4.3
+(transaction.version, share.version, streams.version) enable behaviour that Firn does not serve; an absent
+feature is at level 0. Nodes of a cluster also support ``eligible.leader.replicas.version`` and
+``firn.catalog.version``.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from service.metadata.records import (
 )
 
 METADATA_VERSION_LEVEL: Final = 30
-"""Kafka 4.3"""
+"""Kafka 4.3."""
 ELR_VERSION: Final = "eligible.leader.replicas.version"
-"""At 1: replicas that left an ISR which became too small may still be elected (KIP-966)"""
+"""At level 1 replicas that left a too small ISR may still be elected (KIP-966)."""
 CATALOG_VERSION: Final = "firn.catalog.version"
-"""At 1: the log may hold the records of the remote catalog, which no other software reads"""
+"""At level 1 the log may hold the records of the remote catalog, which only Firn reads."""
 GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_LEVEL: Final = 1
-"""Both protocols of groups"""
+"""Enables both group protocols."""
 BOOTSTRAP: Final = "Bootstrap records"
 _LOWEST_LEVEL: Final = 30
-"""The records' layouts of older levels are not written."""
+"""The record layouts of lower levels are not written."""
 
 
 def supported_features() -> tuple[FeatureRange, ...]:
-    """What every node of this software supports."""
+    """Return the features that every node of this software supports."""
     return (
         FeatureRange(GROUP_VERSION, 0, GROUP_VERSION_LEVEL),
         FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),
@@ -48,7 +49,7 @@ def supported_features() -> tuple[FeatureRange, ...]:
 
 
 def cluster_features() -> tuple[FeatureRange, ...]:
-    """What a node of several supports beyond; by name."""
+    """Return the features that a node of a cluster supports, by name."""
     beyond = (
         FeatureRange(ELR_VERSION, 0, 1),
         FeatureRange(CATALOG_VERSION, 0, 1),
@@ -58,7 +59,7 @@ def cluster_features() -> tuple[FeatureRange, ...]:
 
 
 def bootstrap_frames() -> tuple[Frame, ...]:
-    """First records of a new metadata log."""
+    """Return the first records of a new metadata log."""
     records = (
         BeginTransactionRecord(name=BOOTSTRAP),
         *bootstrap_records(),
@@ -68,7 +69,7 @@ def bootstrap_frames() -> tuple[Frame, ...]:
 
 
 def bootstrap_records() -> tuple[MetadataRecord, ...]:
-    """What a new cluster of one node is set to."""
+    """Return the feature levels of a new cluster of one node."""
     return (
         FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
         FeatureLevelRecord(name=GROUP_VERSION, feature_level=GROUP_VERSION_LEVEL),
@@ -76,7 +77,7 @@ def bootstrap_records() -> tuple[MetadataRecord, ...]:
 
 
 def cluster_bootstrap_records() -> tuple[MetadataRecord, ...]:
-    """What a new cluster is set to that others can join."""
+    """Return the feature levels of a new cluster that other nodes can join."""
     levels = {one.name: one.max_level for one in cluster_features() if one.name != KRAFT_VERSION}
     first = levels.pop(METADATA_VERSION)
     return (
@@ -91,7 +92,7 @@ def controller_frame(
     endpoints: Iterable[Endpoint],
     features: Iterable[FeatureRange] | None = None,
 ) -> Frame:
-    """How a controller process makes itself known. `features`: what it supports, if not this software's."""
+    """Return the registration of a controller process. `features`: its ranges; None for this software's."""
     return newest(
         RegisterControllerRecord(
             controller_id=node_id,

@@ -1,9 +1,9 @@
-"""Formats a node's directories, as Apache Kafka's ``kafka-storage format`` does, and says who may do without.
+"""Formats a node's directories, like Apache Kafka's ``kafka-storage format``; decides who formats itself.
 
 Sources: Apache Kafka ``StorageTool``, ``Formatter``, ``KafkaRaftServer.initializeLogDirs``. Blocking.
 
-A directory counts as formatted once ``meta.properties`` is in it, which is written last: what a crash leaves
-behind is formatted again.
+A directory is formatted once it holds ``meta.properties``, which is written last: a crash before that leaves
+an unformatted directory, which is formatted again.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from service.metadata.raft.snapshots import remove_unfinished, write_snapshot
 
 RELEASE: Final = "4.3"
 RELEASE_NAME: Final = "4.3-IV0"
-"""Apache Kafka's names of ``metadata.version`` 30."""
+"""Apache Kafka's name of ``metadata.version`` 30."""
 FIRST_SNAPSHOT: Final = SnapshotId(0, 0)
 
 
 class SelfFormatting(Enum):
-    """When a node formats its empty directories by itself."""
+    """Conditions under which a node formats its empty directories by itself."""
 
-    AT_ONCE = "nobody else votes: nothing that it could have promised is forgotten"
-    BY_THE_QUORUM = "a pure broker promises nothing; its cluster's id is the quorum's"
-    NEVER = "one of several controllers: with an empty disk it would have forgotten what it promised"
+    AT_ONCE = "the only voter: no other node depends on a vote that it could have lost"
+    BY_THE_QUORUM = "a pure broker casts no votes; the quorum provides its cluster id"
+    NEVER = "one of several controllers: with an empty disk it would have lost its votes"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be formatted, and as what. `levels`: of all features, as `effective_levels` gives them."""
+    """Directories to format, and their identity. `levels`: all feature levels, from `effective_levels`."""
 
     cluster_id: str
     node_id: int
@@ -61,12 +61,12 @@ class Order:
     controller_listener: str
     levels: Mapping[str, int]
     initial_controllers: tuple[InitialController, ...] = ()
-    """none: a static quorum, or a node that begins outside a dynamic one"""
+    """Empty: a static quorum, or a node that is no initial voter of a dynamic one."""
     ignore_formatted: bool = False
 
 
 def self_formatting(cluster: ClusterConfig) -> SelfFormatting:
-    """Whether a node of this configuration may begin with empty directories without `firn format`."""
+    """Return whether a node of this configuration may start on empty directories without `firn format`."""
     if not cluster.is_controller:
         return SelfFormatting.BY_THE_QUORUM
     voters = [voter.node_id for voter in cluster.quorum.voters]
@@ -76,11 +76,11 @@ def self_formatting(cluster: ClusterConfig) -> SelfFormatting:
 
 
 def check_formatted(cluster: ClusterConfig, found: MetaPropertiesEnsemble) -> None:
-    """Whether the node may start on what was `found` in its directories. Raises `ConfigError`, or the
-    `StorageError` of the metadata log's directory.
+    """Check that the node may start on the directories in `found`.
 
-    Directories without ``meta.properties`` remain to be formatted where this returns: with the cluster id of
-    the others, or as `self_formatting` says.
+    Where this returns, directories without ``meta.properties`` are to be formatted: with the cluster id of
+    the others, or as `self_formatting` decides. Raises `ConfigError`, or the `StorageError` of the metadata
+    log's directory.
     """
     found.verify(None, cluster.node_id)
     if (failure := found.failed.get(cluster.metadata_log_dir)) is not None:
@@ -88,14 +88,17 @@ def check_formatted(cluster: ClusterConfig, found: MetaPropertiesEnsemble) -> No
     if cluster.metadata_log_dir not in found.empty or self_formatting(cluster) is not SelfFormatting.NEVER:
         return
     raise ConfigError(
-        f"No `meta.properties` found in {cluster.metadata_log_dir}: it is to be formatted by `firn format` "
-        f"first, as this node is {SelfFormatting.NEVER.value}"
+        f"No `meta.properties` found in {cluster.metadata_log_dir}: format it by `firn format` first, as "
+        f"this node is {SelfFormatting.NEVER.value}"
     )
 
 
 def check_metadata_place(disk: Disk, cluster: ClusterConfig) -> None:
-    """`ConfigError` where another directory than ``metadata.log.dir`` holds a metadata log: it was moved in
-    the configuration, and this node would begin with nothing."""
+    """Check that no directory but ``metadata.log.dir`` holds a metadata log.
+
+    Raises `ConfigError` where one does: the configured directory was changed, and the node would start with
+    an empty log.
+    """
     for path in cluster.directories:
         if path != cluster.metadata_log_dir and _holds(disk, path, names.CLUSTER_METADATA_DIR):
             raise ConfigError(
@@ -107,10 +110,10 @@ def check_metadata_place(disk: Disk, cluster: ClusterConfig) -> None:
 def effective_levels(
     asked: Mapping[str, int], features: Iterable[FeatureRange], *, is_dynamic: bool
 ) -> dict[str, int]:
-    """The levels that a new cluster begins with: those `asked` for, else the newest supported.
+    """Return the feature levels of a new cluster: those `asked` for, else the newest supported.
 
-    `is_dynamic`: the voters are no matter of the configuration. Raises `ConfigError` for an unknown feature,
-    a level that is not supported, and a ``kraft.version`` that does not fit.
+    `is_dynamic`: the voters are not in the configuration. Raises `ConfigError` for an unknown feature, an
+    unsupported level, and a ``kraft.version`` that contradicts the kind of quorum.
     """
     ranges = {one.name: one for one in features if one.name != KRAFT_VERSION}
     levels = {name: one.max_level for name, one in ranges.items()}
@@ -148,7 +151,8 @@ def _kraft_version(asked: int | None, *, is_dynamic: bool) -> int:
 
 
 def release_level(release: str) -> int:
-    """``metadata.version`` of a release of Kafka; `ConfigError` for one whose records are not written."""
+    """Return the ``metadata.version`` of a Kafka release; `ConfigError` where its records cannot be
+    written."""
     if release in (RELEASE, RELEASE_NAME) or release.startswith(RELEASE + "."):
         return METADATA_VERSION_LEVEL
     raise ConfigError(
@@ -158,11 +162,11 @@ def release_level(release: str) -> int:
 
 
 def format_directories(world: World, order: Order, say: Callable[[str], None]) -> None:
-    """Format those of the directories that are not yet; tells each by `say`.
+    """Format the unformatted directories; reports each by `say`.
 
-    Raises `ConfigError` where one is, but for ``ignore_formatted``, or belongs elsewhere, or must not be
-    formatted; `StorageError` where one cannot be written or is in use. Directories before it are formatted
-    then, and `ignore_formatted` goes on.
+    Raises `ConfigError` where one is formatted and not ``ignore_formatted``, belongs to another cluster or
+    node, or must not be formatted; `StorageError` where one cannot be written or is in use. Directories
+    before it stay formatted, and a repetition with `ignore_formatted` continues.
     """
     disk = world.disk
     found = load_ensemble(disk, order.directories)
@@ -194,7 +198,7 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
 def _format(
     world: World, order: Order, path: Path, taken: Collection[UUID], say: Callable[[str], None]
 ) -> UUID:
-    """Format one directory; returns its id, none of `taken` where it is not a voter's."""
+    """Format one directory; returns its id: the voter's, or a new one that is not in `taken`."""
     own = next((one for one in order.initial_controllers if one.node_id == order.node_id), None)
     is_metadata = path == order.metadata_directory
     kind = "data directory"
@@ -218,7 +222,7 @@ def _format(
 def _write_first_voters(disk: Disk, path: Path, order: Order, now_ms: int) -> None:
     log = path / names.CLUSTER_METADATA_DIR
     if not order.initial_controllers:
-        # of a dynamic quorum whose formatting did not come to its end
+        # left by an interrupted formatting of a dynamic quorum
         remove_file(disk, log / FIRST_SNAPSHOT.file_name)
         return
     make_directory(disk, log)
@@ -228,8 +232,10 @@ def _write_first_voters(disk: Disk, path: Path, order: Order, now_ms: int) -> No
 
 
 def _check_has_no_log(disk: Disk, path: Path) -> None:
-    """`ConfigError` where a directory that lacks ``meta.properties`` holds data all the same: a new identity
-    would make it another replica's."""
+    """Check that a directory without ``meta.properties`` holds no data.
+
+    Raises `ConfigError` where it does: a new identity would make it another replica's.
+    """
     try:
         entries = disk.list(path)
     except MissingFile:
@@ -242,8 +248,8 @@ def _check_has_no_log(disk: Disk, path: Path) -> None:
             is_new = not (entry.is_dir and names.parse_partition_dir(entry.name))
         if not is_new:
             raise ConfigError(
-                f"{path} holds {entry.name} and yet no meta.properties: put that file back, or empty the "
-                "directory if its data may go"
+                f"{path} holds {entry.name} but no meta.properties: restore that file, or empty the "
+                "directory if its data may be lost"
             )
 
 

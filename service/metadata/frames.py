@@ -1,6 +1,6 @@
-"""One metadata record as bytes: ``[frame version = 1][api key][version][body]``. [P]
+"""Encodes and decodes one metadata record: ``[frame version = 1][api key][version][body]``. [P]
 
-The first three are unsigned varints.
+The first three fields are unsigned varints.
 Source: Apache Kafka ``AbstractApiMessageSerde``, ``MetadataRecordSerde``.
 
 >>> from service.metadata.records import NoOpRecord
@@ -27,14 +27,14 @@ _MAX_SHORT: Final = 2**15 - 1
 
 
 class UnknownRecord(NamedTuple):
-    """A record of a type or version unknown to this software: dumpers read it, the image refuses it."""
+    """Record of a type or version unknown to this software: dumpers show it, the image refuses it."""
 
     api_key: int
     body: bytes
 
 
 class Frame(NamedTuple):
-    """A record and the version that it is written in."""
+    """Record and the version in which it is written."""
 
     record: MetadataRecord | UnknownRecord
     version: int
@@ -47,17 +47,17 @@ class Frame(NamedTuple):
 
 
 def newest(record: MetadataRecord) -> Frame:
-    """`record`, to be written in the newest version there is of it."""
+    """Return a frame of `record` in its newest version."""
     return Frame(record, record.VERSIONS[-1])
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The frame's bytes. Raises `ValueError` for a version that the record's layout is not."""
+    """Encode a frame. Raises `ValueError` for a version that the record's layout does not have."""
     record, version = frame
     if isinstance(record, UnknownRecord):
         return _encode_header(record.api_key, version) + record.body
     if version not in record.VERSIONS:
-        raise ValueError(f"{type(record).__name__} is not written in version {version}")
+        raise ValueError(f"{type(record).__name__} cannot be written in version {version}")
     buffer = io.BytesIO()
     buffer.write(_encode_header(record.API_KEY, version))
     writer: Any = entity_writer(type(record))
@@ -66,7 +66,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode_frame(data: Buffer) -> Frame:
-    """Read one frame that fills `data`; `CorruptionError` where it is not one."""
+    """Decode one frame that fills `data`; `CorruptionError` where it is malformed."""
     position = 0
     header = []
     for what in ("frame version", "type", "version"):
@@ -109,4 +109,4 @@ def _read_varint(data: Buffer, position: int, what: str) -> tuple[int, int]:
                 raise CorruptionError(f"metadata record: {what} {value} is too large")
             return value, position
         shift += 7
-    raise CorruptionError(f"metadata record: its {what} does not end")
+    raise CorruptionError(f"metadata record: the varint of its {what} does not end")

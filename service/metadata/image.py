@@ -1,7 +1,7 @@
-"""The metadata image: everything the log says, as one immutable value. [P]
+"""The metadata image: the state of the whole metadata log, as one immutable value. [P]
 
-An image shares what did not change with the one before it, so holding a few of them costs their differences.
-`service.metadata.delta` makes the next image; nothing else does.
+An image shares unchanged parts with its predecessor, so several images cost only their differences. Only
+`service.metadata.delta` builds the next image.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ KRAFT_VERSION: Final = "kraft.version"
 
 
 class PartitionImage(NamedTuple):
-    """One partition. Replicas are broker ids, the preferred leader first; `directories` runs along them."""
+    """State of a partition. Replicas are broker ids, the preferred leader first; `directories` is
+    parallel."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
-    """-1: nobody"""
+    """-1: no leader."""
     leader_epoch: int
     partition_epoch: int
     directories: tuple[UUID, ...]
@@ -43,12 +44,12 @@ class PartitionImage(NamedTuple):
 
     @property
     def is_moving(self) -> bool:
-        """Whether replicas are being added or removed."""
+        """True while replicas are being added or removed."""
         return bool(self.adding_replicas or self.removing_replicas)
 
 
 class TopicImage(NamedTuple):
-    """One topic with its partitions 0..n-1."""
+    """Topic with its partitions 0..n-1."""
 
     name: str
     id: UUID
@@ -56,7 +57,7 @@ class TopicImage(NamedTuple):
 
 
 class EndpointImage(NamedTuple):
-    """A listener; `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+    """Listener; `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
     name: str
     host: str
@@ -73,7 +74,7 @@ class FeatureRange(NamedTuple):
 
 
 class BrokerImage(NamedTuple):
-    """A registered broker. Only one that is neither fenced nor shutting down leads partitions."""
+    """Registered broker. Only a broker that is neither fenced nor shutting down leads partitions."""
 
     id: int
     epoch: int
@@ -92,7 +93,7 @@ class BrokerImage(NamedTuple):
 
 
 class ControllerImage(NamedTuple):
-    """A registered controller."""
+    """Registered controller."""
 
     id: int
     incarnation_id: UUID
@@ -101,9 +102,9 @@ class ControllerImage(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A metadata transaction whose end was not read yet: nothing of it counts.
+    """Metadata transaction without an end so far: its records have no effect yet.
 
-    `runs` are its records, a tuple for each batch; `before` is the image up to the batch in which it began.
+    `runs` are its records, a tuple for each batch; `before` is the image before the batch in which it began.
     """
 
     name: str | None
@@ -112,30 +113,30 @@ class OpenTransaction(NamedTuple):
 
 
 class RecoveredTopic(NamedTuple):
-    """What is left to do about a topic that a recovery has brought back."""
+    """Remaining recovery work for a topic that a recovery has restored."""
 
     unchecked_partitions: tuple[int, ...] = ()
-    """partitions whose local logs were not compared with the archive yet; sorted"""
+    """Partitions whose local logs are not compared with the archive yet; sorted."""
     settings_unknown: bool = False
-    """whether nothing expires because no document says which settings the topic had"""
+    """True where nothing expires because no document has the topic's settings."""
 
 
 ConfigResource = tuple[int, str]
-"""(resource type, resource name), as `ConfigRecord` has them"""
+"""(resource type, resource name), as in `ConfigRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """What the log says up to and including `offset` (-1: nothing), written in `epoch`."""
+    """State of the log up to and including `offset` (-1: empty), with the `epoch` of its last record."""
 
     offset: int = -1
     epoch: int = 0
     timestamp_ms: int = NO_TIMESTAMP
-    """append time of the last batch"""
+    """Append time of the last batch."""
     topics_by_id: PersistentMap[UUID, TopicImage] = field(default_factory=PersistentMap)
     topics_by_name: PersistentMap[str, TopicImage] = field(default_factory=PersistentMap)
     collisions: PersistentMap[str, tuple[str, ...]] = field(default_factory=PersistentMap)
-    """names that have '.' or '_', by what they become in a metric's name"""
+    """Topic names with '.' or '_', by their names in metrics."""
     configs: PersistentMap[ConfigResource, Mapping[str, str]] = field(default_factory=PersistentMap)
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
@@ -143,26 +144,26 @@ class MetadataImage:
     next_producer_id: int = 0
     remote: PersistentMap[tuple[UUID, int], CatalogEntry] = field(default_factory=PersistentMap)
     tombstones: PersistentMap[UUID, Tombstone] = field(default_factory=PersistentMap)
-    """deleted topics that may still have objects in the bucket"""
+    """Deleted topics that may still have objects in the bucket."""
     life: int = 0
-    """how often a recovery from a bucket has begun this cluster's metadata anew; 0: never"""
+    """Number of recoveries from a bucket that have restarted this cluster's metadata; 0: none."""
     life_id: UUID | None = None
-    """what that recovery drew, so that another one of the same bucket is told from it; None: life 0"""
+    """Random id of that recovery, which distinguishes recoveries of one bucket; None: life 0."""
     recovered: PersistentMap[UUID, RecoveredTopic] = field(default_factory=PersistentMap)
-    """topics about which a recovery has something left to do"""
+    """Topics with remaining recovery work."""
     index: PartitionIndex = field(default_factory=PartitionIndex)
     kraft_version: int = 0
-    """level of the feature of that name; told by control records of the log, not by records of metadata"""
+    """Level of that feature, from control records of the log, not from metadata records."""
     transaction: OpenTransaction | None = None
-    """what was begun and did not end yet; all else here is as if it had not begun"""
+    """Open transaction; all other fields are as before it."""
 
     @property
     def settled(self) -> MetadataImage:
-        """The newest image of which a snapshot can be made: no transaction is open at its end."""
+        """Newest image of which a snapshot can be written: without an open transaction."""
         return self if self.transaction is None else self.transaction.before
 
     def with_kraft_version(self, level: int) -> MetadataImage:
-        """This image under another ``kraft.version``."""
+        """Return this image with another ``kraft.version``."""
         return self if level == self.kraft_version else replace(self, kraft_version=level)
 
     @property
@@ -171,21 +172,21 @@ class MetadataImage:
         return self.life, self.epoch, self.offset + 1
 
     def topic(self, topic: str | UUID) -> TopicImage | None:
-        """One topic, by name or id."""
+        """Return a topic, by name or id."""
         return self.topics_by_id.get(topic) if isinstance(topic, UUID) else self.topics_by_name.get(topic)
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
-        """One partition, or None where the topic or the partition is not there."""
+        """Return a partition; None where the topic or the partition does not exist."""
         topic = self.topics_by_id.get(topic_id)
         return None if topic is None else topic.partitions.get(partition)
 
     def config(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
-        """The overrides of one resource; empty where nothing is set."""
+        """Return the overrides of one resource; empty where there are none."""
         return self.configs.get((resource_type, resource_name), {})
 
 
 def collision_key(name: str) -> str | None:
-    """What a topic's name becomes where '.' and '_' look the same; None where it has neither.
+    """Return a topic's name with '.' replaced by '_'; None where it has neither.
 
     >>> collision_key("a.b_c")
     'a_b_c'

@@ -1,9 +1,8 @@
-"""The records that make one image of another: what a snapshot that was fetched changes. [P]
+"""Computes the delta between two images, to publish a fetched snapshot as a change. [P]
 
-A node that is too far behind is given a snapshot instead of the log. Whoever follows the metadata by deltas
-is told the same: the delta that `difference_in_steps` makes, as if somebody had written those records.
-
-Steps go through both images once; what they share is not looked at twice.
+A node that is too far behind gets a snapshot instead of the log. Listeners need a delta: the one that
+`difference_in_steps` computes, as if records had been written. Both images are traversed once, in steps;
+shared partition maps are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TOPIC: Final = 2
 
 
 def difference_in_steps(before: MetadataImage, after: MetadataImage) -> Steps[MetadataDelta]:
-    """A delta on top of `before` whose image is `after`, but for what a snapshot takes from its name."""
+    """Return a delta from `before` to `after`, without the fields that a snapshot takes from its name."""
     delta = MetadataDelta(replace(before, transaction=None))
     delta.set_kraft_version(after.kraft_version)
     for change in _differences(before, after):
@@ -51,14 +50,14 @@ def difference_in_steps(before: MetadataImage, after: MetadataImage) -> Steps[Me
 
 
 def apply_snapshot(before: MetadataImage, after: MetadataImage) -> Steps[tuple[MetadataImage, MetadataDelta]]:
-    """`after` as it follows from `before`, and the delta between them: for whoever listens."""
+    """Return `after` built on `before`, and the delta between them, for listeners."""
     delta = yield from difference_in_steps(before, after)
     image = yield from delta.build_in_steps(after.offset, after.epoch, after.timestamp_ms)
     return image, delta
 
 
 def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
-    """The records that are needed, and None for what was looked at and is the same."""
+    """Yield the records of the difference, and None for each unchanged entry, as a step."""
     yield from _features(before, after)
     yield from _cluster(before, after)
     yield from _topics(before, after)
@@ -114,9 +113,9 @@ def _configs(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRe
         old, new = before.config(kind, name), after.config(kind, name)
         yield None
         if kind == _TOPIC and name not in after.topics_by_name:
-            continue  # went with its topic
+            continue  # removed with its topic
         if kind == _TOPIC and _id_of(before, name) != _id_of(after, name):
-            old = {}  # of another topic, which had the same name
+            old = {}  # of another topic with the same name
         for key in sorted({*old, *new}):
             if old.get(key) != new.get(key):
                 value = new.get(key)
@@ -146,7 +145,7 @@ def _recovery(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataR
         yield LifeRecord(life=after.life, life_id=after.life_id)
     for topic_id in sorted({*before.recovered, *after.recovered}):
         if topic_id in before.topics_by_id and topic_id not in after.topics_by_id:
-            continue  # went with its topic
+            continue  # removed with its topic
         new = after.recovered.get(topic_id, RecoveredTopic())
         same = before.recovered.get(topic_id, RecoveredTopic()) == new
         yield None if same else RecoveredTopicRecord(topic_id=topic_id, **new._asdict())

@@ -1,8 +1,8 @@
-"""An image written out as records: what a snapshot holds. [P]
+"""Converts an image to the records of a snapshot. [P]
 
-Order as in Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs, producer
-ids; then the remote catalog, the tombstones, the life and what a recovery has left. Within a kind, by name or
-id, so that equal images make equal bytes.
+The order is that of Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs,
+producer ids; then the remote catalog, tombstones, the life and recovered topics. Records of a kind are sorted
+by name or id, so that equal images have equal bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _NO_BROKER = -1
 
 
 def image_frames(image: MetadataImage) -> Iterator[Frame]:
-    """Frames that make `image` out of nothing.
+    """Yield the frames that build `image` from an empty one.
 
-    `ValueError` where a transaction is open at its end, as that would be lost: see `MetadataImage.settled`.
+    `ValueError` where a transaction is open at its end, as a snapshot would lose it: see
+    `MetadataImage.settled`.
     """
     if image.transaction is not None:
         raise ValueError("no snapshot of an image whose last transaction is open")
@@ -83,7 +84,7 @@ def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
 
 
 def partition_record(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionRecord:
-    """The record of one partition as it is."""
+    """Return the record of a partition's state."""
     return PartitionRecord(
         partition_id=partition_id,
         topic_id=topic.id,
@@ -102,7 +103,7 @@ def partition_record(topic: TopicImage, partition_id: int, partition: PartitionI
 
 
 def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
-    """The record of one registered broker as it is."""
+    """Return the record of a broker's registration."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -121,7 +122,7 @@ def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
 
 
 def controller_record(controller: ControllerImage) -> RegisterControllerRecord:
-    """The record of one registered controller."""
+    """Return the record of a controller's registration."""
     return RegisterControllerRecord(
         controller_id=controller.id,
         incarnation_id=controller.incarnation_id,

@@ -1,4 +1,4 @@
-"""What the metadata log counts: plain integers and histograms, read by whoever scrapes. [P]"""
+"""Metrics of the metadata log: plain integers and histograms, which the metrics endpoint reads. [P]"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from service.base.metrics import Histogram
 
 @dataclass(slots=True, eq=False)
 class MetadataMetrics:
-    """The metadata log of a node. Written on the event loop."""
+    """Metrics of a node's metadata log. Written on the event loop."""
 
     batches: int = 0
     appended_bytes: int = 0
     snapshot_time: Histogram = field(default_factory=Histogram)
-    """how long snapshots took to be written, in seconds"""
+    """Duration of writing a snapshot, in seconds."""
     snapshot_errors: int = 0

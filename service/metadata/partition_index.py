@@ -1,10 +1,10 @@
-"""In which partitions brokers and directories are found: what is done about one costs what it has. [P]
+"""Index of partitions by broker and directory: work for one broker depends on its own partitions only. [P]
 
-A *shelf* names a question: who is in sync with, or may lead, which partitions (`member`); who leads which
-(`led`); which have no leader, which another than the preferred one, which are being reassigned; what lies in
-a directory. Under it stands one integer per topic, whose bit n is partition n: a change of ten thousand
-partitions of a topic is one integer that is made anew, and an image shares all others with the one before it.
-`MetadataDelta.build` keeps it, nothing else does.
+A *shelf* is a set of partitions: those in whose ISR or ELR a broker is (`member`); those that it leads
+(`led`); those without a leader, with another than the preferred leader, or being reassigned; those in a
+directory. A shelf has one integer per topic, whose bit n is partition n: a change of ten thousand partitions
+of a topic replaces one integer, and an image shares all others with its predecessor. Only
+`MetadataDelta.build` updates it.
 
 >>> index = PartitionIndex().toggled({leads(1): {UUID(int=5): [0, 9]}})
 >>> list(index.partitions(leads(1)))
@@ -23,7 +23,7 @@ from service.base.steps import Steps, at_once
 from service.metadata.persistent import REMOVED, PersistentMap, Removed
 
 Shelf = tuple[str, int]
-"""What is asked, and of whom: a broker's id, or a directory's as a number"""
+"""Kind of the set, and a broker id, or a directory id as a number."""
 
 NO_LEADER_SHELF: Final[Shelf] = ("no leader", -1)
 NOT_PREFERRED_SHELF: Final[Shelf] = ("not preferred", -1)
@@ -34,26 +34,26 @@ _TOPIC_US: Final = 3
 
 
 def has_member(broker_id: int) -> Shelf:
-    """Partitions in whose ISR, or among whose eligible leaders, the broker is."""
+    """Return the shelf of partitions in whose ISR or ELR the broker is."""
     return ("member", broker_id)
 
 
 def leads(broker_id: int) -> Shelf:
-    """Partitions that the broker leads."""
+    """Return the shelf of partitions that the broker leads."""
     return ("led", broker_id)
 
 
 def lies_in(directory: UUID) -> Shelf:
-    """Partitions with a replica in that directory."""
+    """Return the shelf of partitions with a replica in that directory."""
     return ("directory", directory.int)
 
 
 Toggles = Mapping[Shelf, Mapping[UUID, list[int]]]
-"""Per shelf and topic the partitions that come or go; one that is named twice stays what it was"""
+"""Partitions to add or remove, per shelf and topic; a partition that is named twice stays unchanged."""
 
 
 class PartitionIndex:
-    """Shelves of partitions; never changes."""
+    """Immutable sets of partitions."""
 
     __slots__ = ("_shelves",)
 
@@ -66,16 +66,16 @@ class PartitionIndex:
     __hash__ = None  # type: ignore[assignment]
 
     def has_any(self, shelf: Shelf) -> bool:
-        """Whether there is any partition on that shelf."""
+        """Return whether there is any partition on the shelf."""
         return shelf in self._shelves
 
     def count(self, shelf: Shelf) -> int:
-        """How many partitions are on a shelf."""
+        """Count the partitions on a shelf."""
         topics = self._shelves.get(shelf)
         return 0 if topics is None else sum(topics[topic_id].bit_count() for topic_id in topics)
 
     def partitions(self, shelf: Shelf) -> Iterator[tuple[UUID, int]]:
-        """The partitions on a shelf; those of a topic follow each other, in their order."""
+        """Yield the partitions on a shelf, grouped by topic, in order."""
         topics = self._shelves.get(shelf)
         if topics is not None:
             for topic_id in topics:
@@ -83,11 +83,12 @@ class PartitionIndex:
                     yield topic_id, partition
 
     def toggled(self, toggles: Toggles) -> PartitionIndex:
-        """This index with partitions put onto shelves where they were not, and taken where they were."""
+        """Return this index with each partition added to a shelf where it was not, and removed where
+        it was."""
         return at_once(self.toggled_in_steps(toggles))
 
     def toggled_in_steps(self, toggles: Toggles) -> Steps[PartitionIndex]:
-        """As `toggled`."""
+        """Toggle partitions as `toggled` does, in steps."""
         if not toggles:
             return self
         changed: dict[Shelf, PersistentMap[UUID, int] | Removed] = {}
@@ -114,7 +115,7 @@ def shelves(
     *,
     is_moving: bool = False,
 ) -> set[Shelf]:
-    """All the shelves that a partition is on."""
+    """Return all shelves that a partition is on."""
     found = {("member", broker) for broker in isr}
     found.update(("member", broker) for broker in eligible)
     if leader < 0:
@@ -132,7 +133,7 @@ def shelves(
 
 
 def _mask(partitions: list[int]) -> int:
-    """Bits of `partitions`, of which some may be named twice."""
+    """Return the bits of `partitions`; a partition that is named twice has no bit."""
     if len(partitions) == 1:
         return 1 << partitions[0]
     octets = bytearray((max(partitions) >> 3) + 1)

@@ -1,7 +1,7 @@
-"""Immutable maps that share structure: a change costs what it changes, not a copy of the whole. [P]
+"""Immutable maps that share structure: a change costs its own size, not a copy of the whole. [P]
 
 `PersistentMap` is a hash trie for any key (topics, catalog entries); `PartitionMap` is for partition ids,
-which are 0..n-1 without a gap, and is read in their order.
+which are 0..n-1 without a gap, and iterates in order.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _WIDTH: Final = 1 << _BITS
 _MASK: Final = _WIDTH - 1
 _LEAF_LIMIT: Final = 32
 _MAX_DEPTH: Final = 12
-"""60 bits of hash; what is equal beyond them shares one leaf, whatever its size."""
+"""Uses 60 bits of the hash; keys with equal bits share one leaf, whatever its size."""
 
 
 class Removed:
-    """The type of `REMOVED`."""
+    """Type of `REMOVED`."""
 
 
 REMOVED: Final = Removed()
 
 _Node = Any
-"""A leaf is a dict; a branch is a tuple of 32 nodes. Typed loosely: a recursive alias would say no more."""
+"""A leaf is a dict; a branch is a tuple of 32 nodes. A recursive alias would add nothing."""
 
 
 class PersistentMap(Mapping[K, V]):
-    """A mapping that never changes; `with_changes` returns the one that has.
+    """Immutable mapping; `with_changes` returns a changed one.
 
-    The order of iteration is arbitrary and may differ between processes: sort before deciding anything by it.
+    The order of iteration is arbitrary and may differ between processes: sort where a decision depends on it.
 
     >>> one = PersistentMap({"a": 1})
     >>> two = one.with_changes({"b": 2, "a": REMOVED})
@@ -83,7 +83,7 @@ class PersistentMap(Mapping[K, V]):
                 yield node
 
     def with_changes_in_steps(self, changes: Mapping[K, V | Removed]) -> Steps[PersistentMap[K, V]]:
-        """As `with_changes`, some of them at a time."""
+        """Apply changes as `with_changes` does, in steps."""
         result, keys = self, iter(changes)
         while some := tuple(islice(keys, _AT_A_TIME)):
             yield CHANGE_US * len(some)
@@ -91,7 +91,7 @@ class PersistentMap(Mapping[K, V]):
         return result
 
     def with_changes(self, changes: Mapping[K, V | Removed]) -> PersistentMap[K, V]:
-        """This map with entries set, or taken away where the value is `REMOVED`. O(changes)."""
+        """Return this map with entries set, or removed where the value is `REMOVED`. O(changes)."""
         if not changes:
             return self
         result: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
@@ -104,7 +104,7 @@ class PersistentMap(Mapping[K, V]):
 
 
 class _Values(ValuesView[V]):
-    """The values of a map, without a look-up for each."""
+    """View of a map's values, without a look-up for each."""
 
     _mapping: PersistentMap[Any, V]
 
@@ -151,7 +151,7 @@ _CHUNK: Final = 1 << _CHUNK_BITS
 
 
 class PartitionMap(Mapping[int, V], Generic[V]):
-    """Partition id to value, for ids 0..n-1, iterated in their order. Never changes.
+    """Immutable map of partition ids 0..n-1, iterated in order.
 
     >>> dict(PartitionMap.of({0: "a", 1: "b"}).with_changes({1: "c", 2: "d"}))
     {0: 'a', 1: 'c', 2: 'd'}
@@ -165,7 +165,7 @@ class PartitionMap(Mapping[int, V], Generic[V]):
 
     @classmethod
     def of(cls, entries: Mapping[int, V]) -> PartitionMap[V]:
-        """A map of `entries`; `CorruptionError` where an id between 0 and the largest is missing."""
+        """Return a map of `entries`; `CorruptionError` where an id between 0 and the largest is missing."""
         return cls().with_changes(entries)
 
     def __getitem__(self, partition: int) -> V:
@@ -180,12 +180,12 @@ class PartitionMap(Mapping[int, V], Generic[V]):
         return iter(range(self._size))
 
     def with_changes(self, changes: Mapping[int, V]) -> PartitionMap[V]:
-        """This map with entries set or added at its end. O(changes + n/64)."""
+        """Return this map with entries set or added at its end. O(changes + n/64)."""
         chunks: list[tuple[V, ...] | list[V]] = list(self._chunks)
         size = self._size
         for partition in sorted(changes):
             if not 0 <= partition <= size:
-                raise CorruptionError(f"partition {partition} is added where {size} is next")
+                raise CorruptionError(f"partition {partition} is added instead of {size}, the next one")
             index, slot = partition >> _CHUNK_BITS, partition & (_CHUNK - 1)
             if index == len(chunks):
                 chunks.append([])

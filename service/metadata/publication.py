@@ -1,8 +1,8 @@
-"""The committed image, and who is told of each change: what the log says becomes the image here alone.
+"""Publishes committed batches: applies them to the image and calls the listeners.
 
-Owned by the event loop. What this node proposed itself is published with the image that it was decided on;
-everything else is read from the log, slice by slice, so that nothing else waits. What is not committed is
-never seen by anybody but who proposed it.
+Owned by the event loop. Batches that this node proposed are published with the image of their decision; all
+others are read from the log, in slices, so that the loop is not blocked. Uncommitted batches are visible to
+their proposer only.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from service.records.batch import iter_headers
 
 _log = logging.getLogger(__name__)
 LATE_S: Final = 30.0
-"""What follows from a change is done long before; somebody should know where it is not."""
+"""Time limit after which a listener's unfinished work is logged."""
 _SLICE_BYTES: Final = 64 * 1024
-"""Log that is applied at a time, batches being whole: some milliseconds of the event loop."""
+"""Bytes of log, in whole batches, that are applied at a time: some milliseconds of the event loop."""
 
 Listener = Callable[[MetadataImage, MetadataImage, MetadataDelta], Awaitable[None] | None]
-"""Called with the image before, the image after and the delta between them. What it returns, if anything, is
-work that goes on: who waits for the change is told when that is done."""
+"""Called with the image before, the image after, and the delta between them.
+
+A returned awaitable is work in progress: waiters for the change resume when it is done.
+"""
 
 
 class _Proposal(NamedTuple):
-    """A batch that is written but not committed, and the image up to it."""
+    """Batch that is written but not committed, and the image up to it."""
 
     base_offset: int
     image: MetadataImage
@@ -47,14 +49,16 @@ class _Proposal(NamedTuple):
 
 
 _Work = tuple[int, asyncio.Future[None]]
-"""what belongs to an offset, and ends"""
+"""Offset, and a future that completes for it."""
 _Waiting = list[_Work]
-"""By offset, whenever they came: a leader that lost what it wrote may wait again for an earlier one."""
+"""Sorted by offset, not by arrival: a leader that lost its log's end may wait for an earlier one again."""
 
 
 class Publication:
-    """`on_published(bytes)` hears of each batch, `on_broken(error)` of a log that cannot be read or makes no
-    sense, `on_bug(what, error)` of a listener that failed.
+    """Committed image of this node, and the waiters and listeners for its changes.
+
+    `on_published(bytes)` is called for each batch, `on_broken(error)` for a log that cannot be read or
+    applied, `on_bug(what, error)` for a listener that failed.
     """
 
     def __init__(
@@ -74,49 +78,52 @@ class Publication:
         self._on_broken = on_broken
         self._on_bug = on_bug
         self._content = image
-        """`image` as it was before batches that say nothing of metadata: what proposals may be made on"""
+        """`image` before batches without metadata records: an image on which proposals may be based."""
         self._high_watermark = 0
         self._proposals: deque[_Proposal] = deque()
         self._snapshot: MetadataImage | None = None
         self._catching_up: asyncio.Task[None] | None = None
         self._readers: _Waiting = []
-        """who waits for the image alone"""
+        """Waiters for the image alone."""
         self._waiters: _Waiting = []
         self._failure: StorageError | None = None
         self._works: deque[_Work] = deque()
         self._look: asyncio.TimerHandle | None = None
 
     def proposed(self, base_offset: int, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
-        """A batch of `size` bytes was written at `base_offset`; `image` holds once it is committed, `delta`
-        leads to it."""
+        """Record a batch of `size` bytes at `base_offset`, with the `image` once it is committed, and its
+        `delta`."""
         self._proposals.append(_Proposal(base_offset, image, delta, size))
 
     def truncated(self, end_offset: int) -> None:
-        """The log ends at `end_offset`: what lay beyond was never committed (`InvariantError` if it was)."""
+        """Drop proposals at or beyond `end_offset`, where the log now ends (`InvariantError` below the
+        committed end)."""
         if end_offset < max(self._high_watermark, self.image.offset + 1):
             raise InvariantError(f"the metadata log is committed up to {self._high_watermark}")
         while self._proposals and self._proposals[-1].image.offset >= end_offset:
             self._proposals.pop()
 
     def jump(self, image: MetadataImage) -> None:
-        """The log begins anew at the end of a snapshot, which says `image`: publish that as one change, which
-        is found in slices."""
+        """Publish the image of a snapshot, at which the log restarts, as one change, which is computed in
+        slices."""
         if image.offset <= self.image.offset:
-            raise InvariantError(f"a snapshot up to {image.offset}, {self.image.offset} is published")
+            raise InvariantError(
+                f"a snapshot up to offset {image.offset}, while {self.image.offset} is published"
+            )
         self._proposals.clear()
         self._high_watermark = max(self._high_watermark, image.offset + 1)
         self._snapshot = image
         self._begin_catching_up()
 
     def commit(self, high_watermark: int) -> None:
-        """Everything below `high_watermark` is decided: publish it."""
+        """Publish everything below `high_watermark`."""
         self._high_watermark = high_watermark
         if self._catching_up is None and not self._publish_proposed():
             self._begin_catching_up()
         self._wake()
 
     async def reached(self, offset: int) -> None:
-        """Return once the image holds `offset`, and listeners have done what follows.
+        """Wait until the image includes `offset`, and listeners have completed their work for it.
 
         Raises `StorageError` where it never will.
         """
@@ -124,7 +131,7 @@ class Publication:
             await self._wait(self._waiters, offset)
 
     async def published(self, offset: int) -> None:
-        """As `reached`, whatever listeners still do."""
+        """Wait until the image includes `offset`, without the listeners' work."""
         if offset > self.image.offset:
             await self._wait(self._readers, offset)
 
@@ -136,17 +143,17 @@ class Publication:
         try:
             await waiter
         except asyncio.CancelledError:
-            with suppress(ValueError):  # it was told, and cancelled before it heard of that
+            with suppress(ValueError):  # completed, and cancelled before it resumed
                 waiting.remove((offset, waiter))
             raise
 
     def fail(self, failure: StorageError) -> None:
-        """Nothing will be committed any more: whoever waits is told."""
+        """Fail all waiters: nothing is committed any more."""
         self._failure = self._failure or failure
         self._wake()
 
     async def stop(self) -> None:
-        """Come to the high watermark, and publish nothing more."""
+        """Publish everything below the high watermark, await listeners' work, and stop."""
         if self._catching_up is not None:
             await self._catching_up
         await asyncio.gather(*(work for _, work in self._works), return_exceptions=True)
@@ -161,24 +168,24 @@ class Publication:
             )
 
     def _publish_proposed(self) -> bool:
-        """Publish what this node proposed itself; False where a snapshot or the log has to be read."""
+        """Publish this node's proposals; False where a snapshot or the log must be read."""
         if self._snapshot is not None:
             return False
         while self.image.offset + 1 < self._high_watermark:
             proposed = self._proposals[0] if self._proposals else None
             if proposed is None or proposed.base_offset != self.image.offset + 1:
-                return False  # a control batch of the quorum's stands before it
+                return False  # a control batch of the quorum precedes it
             if proposed.delta.image is not self.image and proposed.delta.image is not self._content:
                 return False
             self._proposals.popleft()
-            # What the quorum's own records say is no part of what the proposal was made on.
+            # The proposal's base image lacks the quorum's own records.
             kraft_version = self.image.kraft_version
             self._publish(proposed.image.with_kraft_version(kraft_version), proposed.delta, proposed.size)
             self._content = proposed.image
         return True
 
     async def _catch_up(self) -> None:
-        """Apply the snapshot, if one came, and the log behind it up to the high watermark, in slices."""
+        """Apply a pending snapshot, and the log behind it up to the high watermark, in slices."""
         try:
             while not self._publish_proposed():
                 if self._snapshot is not None:
@@ -187,7 +194,7 @@ class Publication:
                     self._publish(image, delta, 0)
                 else:
                     async with self._log.changing:
-                        if self._snapshot is None:  # else the log has begun anew meanwhile
+                        if self._snapshot is None:  # else the log has restarted meanwhile
                             self._publish_slice()
                 self._wake()
                 await next_turn()
@@ -201,7 +208,7 @@ class Publication:
     def _publish_slice(self) -> None:
         start, end = self.image.offset + 1, self._high_watermark
         if self._proposals and self._proposals[0].base_offset > start:
-            end = min(end, self._proposals[0].base_offset)  # what was proposed need not be read
+            end = min(end, self._proposals[0].base_offset)  # a proposal need not be read
         data = self._log.read(start, _SLICE_BYTES, end)
         for header, batch in zip(iter_headers(data), decode_batches(data), strict=True):
             if batch.base_offset != self.image.offset + 1:
@@ -211,14 +218,14 @@ class Publication:
             if not batch.frames:
                 self._content = content
         while self._proposals and self._proposals[0].image.offset <= self.image.offset:
-            self._proposals.popleft()  # it was read from the log instead
+            self._proposals.popleft()  # read from the log instead
 
     def _publish(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
         before, self.image, self._content = self.image, image, image
         for listener in self._listeners:
             try:
                 work = listener(before, image, delta)
-            except Exception as e:  # a bug of the listener's: the log is as good as before
+            except Exception as e:  # a bug of the listener: the log is not affected
                 self._on_bug("a change of the metadata", e)
                 continue
             if work is not None:
@@ -241,13 +248,13 @@ class Publication:
             self._look = loop.call_later(LATE_S, self._look_at, self._works[0])
 
     def _look_at(self, oldest: tuple[int, asyncio.Future[None]]) -> None:
-        """Say where work stands that was the oldest a while ago."""
+        """Log work that was the oldest already at the last check."""
         self._look = None
         if self._works and self._works[0] is oldest:
             offset, work = oldest
             where = waits_in(work.get_coro()) if isinstance(work, asyncio.Task) else repr(work)
             _log.warning(
-                "what the metadata asks of this node up to offset %d is not done after %d s: %s",
+                "a metadata change up to offset %d is not applied on this node after %d s: %s",
                 offset,
                 LATE_S,
                 where,
@@ -256,11 +263,11 @@ class Publication:
 
     @property
     def _done_offset(self) -> int:
-        """Up to where everything is published, and done."""
+        """Offset up to which everything is published, and listeners' work is done."""
         return self._works[0][0] - 1 if self._works else self.image.offset
 
     def _wake(self) -> None:
-        """Tell those whose offset is published; where nothing more will be, all others, too."""
+        """Complete waiters whose offset is published; after a failure, all waiters."""
         self._tell(self._readers, self.image.offset)
         self._tell(self._waiters, self._done_offset if self._failure is None else self.image.offset)
 
@@ -284,9 +291,9 @@ def _offset_of(work: _Work) -> int:
 
 
 def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataImage, MetadataDelta]:
-    """The image with one more batch, and what that changed.
+    """Return the image with one more batch, and the delta.
 
-    Raises `CorruptionError` where it makes no sense.
+    Raises `CorruptionError` where a record contradicts the image.
     """
     delta = MetadataDelta(image).replay_all(frame.record for frame in batch.frames)
     said = NO_VOTERS_SAID._replace(version=image.kraft_version)

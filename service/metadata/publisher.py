@@ -1,9 +1,9 @@
-"""The metadata of one node: its log, its snapshots, its part in the quorum.
+"""Metadata of one node: its log, its snapshots, its replica of the quorum, and the committed image.
 
-Owned by the event loop; every node has one. At start the newest readable snapshot is the image; what the log
-holds behind it counts as the high watermark is learnt (`metadata/publication.py`).
+Owned by the event loop; every node has one. At start the newest readable snapshot is the image; the log
+behind it is applied as the high watermark becomes known (`metadata/publication.py`).
 
-The controller is a guest: it proposes batches, with the delta that each makes, and is told when they count.
+The controller proposes batches, with the delta of each, and awaits their commit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MetadataOptions:
-    """`directory` is the metadata log dir, in which ``__cluster_metadata-0`` lies. Keys are Kafka's."""
+    """Configuration of the metadata log, under Kafka's keys.
+
+    `directory` is ``metadata.log.dir``, which holds ``__cluster_metadata-0``.
+    """
 
     node_id: int
     directory: Path
@@ -69,18 +72,18 @@ class MetadataOptions:
     snapshot_max_bytes: int = 20 * 1024 * 1024
     """``metadata.log.max.record.bytes.between.snapshots``"""
     snapshot_interval_ms: int = 3_600_000
-    """``metadata.log.max.snapshot.interval.ms``; 0: never because of time"""
+    """``metadata.log.max.snapshot.interval.ms``; 0: no limit."""
     retention_bytes: int = 0
-    """``metadata.max.retention.bytes``, log and snapshots. 0: what need not stay goes, -1: no limit"""
+    """``metadata.max.retention.bytes``, log and snapshots. 0: keep the least, -1: no limit."""
     retention_ms: int = -1
     """``metadata.max.retention.ms``; -1: no limit"""
     quorum: QuorumOptions | None = None
-    """None: this node is the sole voter"""
+    """None: this node is the sole voter."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumOptions:
-    """This node in a quorum of several. `static_voters`: of the configuration, under kraft.version 0."""
+    """Part of a node in a quorum. `static_voters`: voters of the configuration, under kraft.version 0."""
 
     identity: Identity
     static_voters: VoterSet = field(default_factory=VoterSet)
@@ -88,14 +91,14 @@ class QuorumOptions:
 
 
 class Overtaken(RequestError):
-    """The quorum wrote a batch of its own where the proposal was to stand: it is decided anew behind that."""
+    """Failed proposal: the quorum appended a batch at its offset first. The decision is repeated."""
 
     def __init__(self) -> None:
-        super().__init__(ErrorCode.not_controller, "The metadata log went on meanwhile.")
+        super().__init__(ErrorCode.not_controller, "Another batch was appended to the metadata log first.")
 
 
 class Standing(NamedTuple):
-    """How the quorum stands, as this node knows. `leader_id` -1: nobody is known to lead."""
+    """State of the quorum in this node's view. `leader_id` -1: the leader is unknown."""
 
     is_leader: bool
     leader_id: int
@@ -104,7 +107,7 @@ class Standing(NamedTuple):
 
 
 class Guest(Protocol):
-    """The controller, as far as the quorum tells it: it leads from `on_lead` to `on_step_down`."""
+    """Controller's callbacks: it is active from `on_lead` to `on_step_down`."""
 
     def on_lead(self, epoch: int) -> None: ...
 
@@ -118,7 +121,7 @@ class _Opened(NamedTuple):
 
 
 class _Readable(NamedTuple):
-    """The newest snapshot that is whole, what is in it, and what is wrong with those after it."""
+    """Newest valid snapshot with its content, and the defects of the later ones."""
 
     snapshot: SnapshotId | None
     content: SnapshotContent
@@ -126,7 +129,7 @@ class _Readable(NamedTuple):
 
 
 class Publisher:
-    """This node's metadata. `on_fatal(what, error)` ends the node: nothing will be committed any more."""
+    """Metadata of this node. `on_fatal(what, error)` ends the node: nothing is committed any more."""
 
     def __init__(
         self,
@@ -136,7 +139,7 @@ class Publisher:
         on_fatal: Callable[[str, BaseException], None],
         peers: Peers | None = None,
     ) -> None:
-        """`peers` reaches the others of a quorum of several."""
+        """`peers` calls the other voters of a quorum of several."""
         self._options = options
         self._world = world
         self._on_fatal = on_fatal
@@ -157,68 +160,71 @@ class Publisher:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest committed image."""
+        """Newest committed image."""
         return MetadataImage() if self._publication is None else self._publication.image
 
     @property
     def epoch(self) -> int:
-        """The epoch of the quorum's leader; 0 before `start`."""
+        """Epoch of the quorum's leader; 0 before `start`."""
         return 0 if self._quorum is None else self._quorum.epoch
 
     @property
     def standing(self) -> Standing | None:
-        """None before `start`."""
+        """State of the quorum; None before `start`."""
         if self._quorum is None:
             return None
         machine = self._quorum.machine
         return Standing(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
 
     def holds(self, end_offset: int, epoch: int) -> bool:
-        """Whether this node's log has the record before `end_offset`, written in `epoch`. Raises as
+        """Return whether this node's log has the record before `end_offset`, written in `epoch`. Raises as
         `quorum`."""
         metadata_log = self.quorum.machine.core.log
         return end_offset <= metadata_log.end_offset and metadata_log.epochs.epoch_below(end_offset) == epoch
 
     @property
     def kraft_version(self) -> int:
-        """As this node's log says, committed or not. Raises `RequestError` before `start`."""
+        """Level in this node's log, committed or not. Raises `RequestError` before `start`."""
         return self.quorum.machine.core.log.voters.version
 
     @property
     def quorum(self) -> Quorum:
-        """For requests of peers and admins. Raises `RequestError` before `start`."""
+        """Quorum, for requests of other nodes and admin clients. Raises `RequestError` before `start`."""
         if self._quorum is None:
             raise RequestError(ErrorCode.not_controller, "The metadata log is not open.")
         return self._quorum
 
     @property
     def has_failed(self) -> bool:
-        """Nothing is known any more of what is committed: the node is about to end."""
+        """True once the metadata log has failed: the node is about to end."""
         return self._failure is not None
 
     def invite(self, guest: Guest) -> None:
-        """Tell `guest` when this node leads, from now on."""
+        """Set the controller to call when this node leads."""
         self._guest = guest
         if self._quorum is not None and self._quorum.is_leader:
             guest.on_lead(self._quorum.epoch)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` on the loop with every change committed from now on; its requester knows when that,
-        and the work it returns, is done."""
+        """Call `listener` on the event loop with every later change.
+
+        A waiter for a change resumes once the awaitable that `listener` returned for it is done.
+        """
         self._listeners.append(listener)
 
     def watch_leader(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` on the loop whenever the quorum has another leader, as this node learns."""
+        """Call `watcher` on the event loop whenever this node learns of another leader of the quorum."""
         self._leader_watchers.append(watcher)
 
-    # -- life
+    # -- start and stop
 
     async def start(self) -> None:
-        """Open the log and take part in the quorum. A sole voter leads when this returns, and all that was
-        committed is published; of several, that follows as the high watermark is learnt.
+        """Open the log and join the quorum.
 
-        Raises `CorruptionError` or `StorageError` where the log cannot be opened, `ConfigError` where it says
-        that others vote, and the configuration that this node is alone.
+        A sole voter leads when this returns, and everything committed is published; in a quorum of several,
+        that follows once the high watermark is known. Raises `CorruptionError` or `StorageError` where the
+        log cannot be opened, `ConfigError` where the configuration has this node alone, and the log has other
+        voters.
         """
         loop = asyncio.get_running_loop()
         log, image, state = await loop.run_in_executor(self._log_io, self._open)
@@ -233,7 +239,10 @@ class Publisher:
         )
         self._quorum = self._make_quorum(log, self._publication)
         if self._options.quorum is None and not self._quorum.machine.core.is_sole_voter:
-            raise ConfigError(f"{log.directory}: not this node and directory alone vote, but {_told(log)}")
+            raise ConfigError(
+                f"{log.directory}: the configuration has this node alone, but the log has the voters "
+                f"{_told(log)}"
+            )
         self._snapshotter = Snapshotter(
             log,
             self._world,
@@ -292,7 +301,7 @@ class Publisher:
             watcher()
 
     def _prove(self, snapshot: SnapshotId) -> Proved:
-        """Read a fetched snapshot to its end; it bears its own name then. On a `log-io` thread."""
+        """Validate a fetched snapshot, and give it its own name. On a `log-io` thread."""
         disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR
         runs = read_part(disk, directory, snapshot)
         content = decode_content(runs, end_offset=snapshot.end_offset, epoch=snapshot.epoch)
@@ -300,7 +309,7 @@ class Publisher:
         return Proved(content.voters, content.image)
 
     def _restarted(self, _: SnapshotId, image: MetadataImage) -> None:
-        """The log begins anew at a snapshot: listeners are told how it differs from what they know."""
+        """Publish the snapshot at which the log restarted."""
         self._opened().jump(image)
 
     def _open(self) -> _Opened:
@@ -325,8 +334,8 @@ class Publisher:
             raise CorruptionError("; ".join([str(e), *damaged.values()])) from e
         try:
             for one, reason in damaged.items():
-                # The log says all of it again, and was just proved to.
-                _logger.error("setting aside a damaged metadata snapshot: %s", reason)
+                # The log holds its records, as the check has just shown.
+                _logger.error("renaming a damaged metadata snapshot: %s", reason)
                 set_aside(disk, directory, one)
         except StorageError:
             log.close(clean=False)
@@ -335,7 +344,7 @@ class Publisher:
         return _Opened(log, content.image, state)
 
     async def stop(self) -> None:
-        """Let what is in flight be decided, resign and close the log."""
+        """Await proposals in flight, resign and close the log."""
         if self._snapshotter is not None:
             await self._snapshotter.stop()
         if self._quorum is not None:
@@ -346,25 +355,26 @@ class Publisher:
             log, self._log = self._log, None
             clean = self._failure is None
             await asyncio.get_running_loop().run_in_executor(self._log_io, lambda: log.close(clean=clean))
-        self._log_io.shutdown(wait=False)  # nothing runs there any more
+        self._log_io.shutdown(wait=False)  # no task is left there
 
-    # -- proposing
+    # -- proposals
 
     @property
     def next_offset(self) -> int:
-        """Where the next record goes. Raises as `propose` does."""
+        """Offset of the next record. Raises as `propose` does."""
         return self._leading().next_offset
 
     def propose(self, frames: Sequence[Frame], before: MetadataImage) -> Steps[MetadataImage]:
-        """Write one batch, in steps of which the last one writes; returns the image that holds once it is
-        committed. `before` is the image of the proposal before, or the committed one. One at a time.
+        """Append one batch, in steps of which the last one writes; returns the image once the batch is
+        committed.
 
-        Raises `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE, or `Overtaken`: nothing is written
-        then. A `StorageError` is the end of this log: what became of the batch is not known.
+        `before` is the image of the last proposal, or the committed one. One call at a time. Raises
+        `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE, or `Overtaken`: nothing is written then. After
+        a `StorageError` the log is closed for writes, and the outcome of the batch is unknown.
         """
         quorum, now_ms = self._leading(), self._world.clock.now_ms()
         offset, epoch = quorum.next_offset, quorum.epoch
-        # Applied before it is written: records that make no sense must not reach the log.
+        # Applied before it is written: records that contradict the image must not reach the log.
         delta = yield from MetadataDelta(before).replay_in_steps(frame.record for frame in frames)
         image = yield from delta.build_in_steps(offset + len(frames) - 1, epoch, now_ms)
         place = {"base_offset": offset, "epoch": epoch, "timestamp_ms": now_ms}
@@ -392,12 +402,12 @@ class Publisher:
         return self._quorum
 
     async def committed(self, offset: int) -> None:
-        """Return once the image holds `offset`, and this node is what it says. Raises `StorageError` where it
-        never will."""
+        """Wait until the image includes `offset`, and this node has applied it. Raises `StorageError` where
+        it never will."""
         await self._opened().reached(offset)
 
     async def published(self, offset: int) -> None:
-        """As `committed`, whatever this node still has to do for it."""
+        """Wait until the image includes `offset`, whether this node has applied it or not."""
         await self._opened().published(offset)
 
     def _opened(self) -> Publication:
@@ -410,7 +420,7 @@ class Publisher:
             self._snapshotter.committed(size)
 
     def _fail(self, failure: BaseException) -> None:
-        """Nothing will be committed any more: whoever waits is told, and the node is, to end itself."""
+        """Fail all waiters, and report the failure, which ends the node."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -420,14 +430,14 @@ class Publisher:
 
 
 def _told(log: MetadataLog) -> str:
-    """Who votes by what a log says."""
+    """Format the voters of a log."""
     return ", ".join(
         f"{voter.node_id} ({encode_uuid(voter.key.directory_id)})" for voter in log.voters.latest
     )
 
 
 def _prepare(disk: Disk, directory: Path) -> None:
-    """Make the directory where it is not there, and take away what a crash left of a snapshot."""
+    """Create the directory, and delete unfinished snapshots."""
     make_directory(disk, directory)
     remove_unfinished(disk, directory)
     if not exists(disk, directory / PARTITION_METADATA):

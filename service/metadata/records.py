@@ -1,8 +1,8 @@
-"""Kafka's metadata records, and ours, as dataclasses that kio reads and writes. [P]
+"""Kafka's metadata records, and Firn's, as dataclasses that kio reads and writes. [P]
 
-Apache Kafka 4.3 ``metadata/src/main/resources/common/metadata/*.json``: same ids, same bytes. Each class is
-the newest version; `VERSIONS` lists those that its layout reads, because what later versions added is tagged.
-Versions below are of releases whose metadata.version this software never writes.
+Apache Kafka 4.3 ``metadata/src/main/resources/common/metadata/*.json``: same ids, same bytes. Each class has
+the layout of the newest version; `VERSIONS` lists the versions that it reads, because later versions only add
+tagged fields. Earlier versions belong to releases whose metadata.version this software never writes.
 
 Record types from `FIRST_OWN_ID` on are Firn's (docs/adr/0001-remote-catalog-records.md).
 
@@ -17,17 +17,17 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 FIRST_OWN_ID: Final = 20_000
-"""Kafka numbers its record types from 0 and stands at 28; the frame allows up to 32,767."""
+"""Kafka numbers its record types from 0 up to 28 so far; the frame allows up to 32,767."""
 
 NO_LEADER: Final = -1
 LEADER_UNCHANGED: Final = -2
-"""`PartitionChangeRecord.leader` where the leader stays (a tagged field's default)."""
+"""`PartitionChangeRecord.leader` without a change (the tagged field's default)."""
 FENCE: Final = 1
 UNFENCE: Final = -1
 
 
 class Entity:
-    """What every class below shares; kio looks these up."""
+    """Base of all classes below; kio reads these attributes."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.data
@@ -36,7 +36,7 @@ class Entity:
 
 
 class MetadataRecord(Entity):
-    """A record of the metadata log. `VERSIONS` are the versions that this layout reads and writes."""
+    """Record of the metadata log. `VERSIONS` are the versions that this layout reads and writes."""
 
     __slots__ = ()
     API_KEY: ClassVar[int]
@@ -45,7 +45,7 @@ class MetadataRecord(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEndpoint(Entity):
-    """A listener of a broker."""
+    """Listener of a broker."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(4)
@@ -57,7 +57,7 @@ class BrokerEndpoint(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFeature(Entity):
-    """A range of feature levels that a broker supports."""
+    """Range of feature levels that a broker supports."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(4)
@@ -68,7 +68,7 @@ class BrokerFeature(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker process took this id; it starts fenced. Its epoch is the offset of this record."""
+    """Registration of a broker process, which starts fenced. Its epoch is the offset of this record."""
 
     __version__: ClassVar[i16] = i16(4)
     API_KEY: ClassVar[int] = 0
@@ -90,7 +90,7 @@ class RegisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBrokerRecord(MetadataRecord):
-    """The broker is gone for good."""
+    """Removal of a broker's registration."""
 
     API_KEY: ClassVar[int] = 1
     broker_id: int = field(metadata={"kafka_type": "int32"})
@@ -99,7 +99,7 @@ class UnregisterBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord(MetadataRecord):
-    """A topic exists."""
+    """Creation of a topic."""
 
     API_KEY: ClassVar[int] = 2
     name: str = field(metadata={"kafka_type": "string"})
@@ -108,7 +108,7 @@ class TopicRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord(MetadataRecord):
-    """The whole state of one partition."""
+    """Complete state of one partition."""
 
     __version__: ClassVar[i16] = i16(2)
     API_KEY: ClassVar[int] = 3
@@ -132,7 +132,7 @@ class PartitionRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord(MetadataRecord):
-    """A configuration value; None takes it away."""
+    """Configuration value; None removes it."""
 
     API_KEY: ClassVar[int] = 4
     resource_type: int = field(metadata={"kafka_type": "int8"})
@@ -143,7 +143,7 @@ class ConfigRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord(MetadataRecord):
-    """What changed in one partition; a field at its default did not."""
+    """Change of one partition; a field at its default is unchanged."""
 
     __version__: ClassVar[i16] = i16(2)
     API_KEY: ClassVar[int] = 5
@@ -187,7 +187,7 @@ class UnfenceBrokerRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopicRecord(MetadataRecord):
-    """A topic with all its partitions is gone, and so is what the remote catalog holds of it."""
+    """Deletion of a topic with its partitions and their entries of the remote catalog."""
 
     API_KEY: ClassVar[int] = 9
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
@@ -195,7 +195,7 @@ class RemoveTopicRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelRecord(MetadataRecord):
-    """The finalized level of a feature; 0 takes it away."""
+    """Finalized level of a feature; 0 removes it."""
 
     API_KEY: ClassVar[int] = 12
     name: str = field(metadata={"kafka_type": "string"})
@@ -204,7 +204,7 @@ class FeatureLevelRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord(MetadataRecord):
-    """Producer ids below `next_producer_id` are given away."""
+    """Allocation of producer ids: those below `next_producer_id` are allocated."""
 
     API_KEY: ClassVar[int] = 15
     broker_id: int = field(metadata={"kafka_type": "int32"})
@@ -214,7 +214,7 @@ class ProducerIdsRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """What changed about a registered broker; a field at its default did not."""
+    """Change of a broker's registration; a field at its default is unchanged."""
 
     __version__: ClassVar[i16] = i16(3)
     API_KEY: ClassVar[int] = 17
@@ -231,7 +231,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOpRecord(MetadataRecord):
-    """Nothing; keeps the log moving."""
+    """No change; keeps the log advancing."""
 
     API_KEY: ClassVar[int] = 20
     VERSIONS: ClassVar[range] = range(1)
@@ -239,7 +239,7 @@ class NoOpRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginTransactionRecord(MetadataRecord):
-    """The records up to `EndTransactionRecord` count together or not at all."""
+    """Begin of a transaction: its records up to `EndTransactionRecord` take effect together."""
 
     API_KEY: ClassVar[int] = 23
     name: str | None = field(metadata={"kafka_type": "string", "tag": 0}, default=None)
@@ -247,7 +247,7 @@ class BeginTransactionRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionRecord(MetadataRecord):
-    """Closes what `BeginTransactionRecord` opened."""
+    """End of a transaction."""
 
     API_KEY: ClassVar[int] = 24
     VERSIONS: ClassVar[range] = range(1)
@@ -255,7 +255,7 @@ class EndTransactionRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransactionRecord(MetadataRecord):
-    """Takes back everything since `BeginTransactionRecord`."""
+    """Abort of a transaction: its records have no effect."""
 
     API_KEY: ClassVar[int] = 25
     reason: str | None = field(metadata={"kafka_type": "string", "tag": 0}, default=None)
@@ -263,7 +263,7 @@ class AbortTransactionRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerEndpoint(Entity):
-    """A listener of a controller."""
+    """Listener of a controller."""
 
     __type__: ClassVar = EntityType.nested
     name: str = field(metadata={"kafka_type": "string"})
@@ -274,7 +274,7 @@ class ControllerEndpoint(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerFeature(Entity):
-    """A range of feature levels that a controller supports."""
+    """Range of feature levels that a controller supports."""
 
     __type__: ClassVar = EntityType.nested
     name: str = field(metadata={"kafka_type": "string"})
@@ -284,7 +284,7 @@ class ControllerFeature(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRecord(MetadataRecord):
-    """A controller process took this id."""
+    """Registration of a controller process."""
 
     API_KEY: ClassVar[int] = 27
     controller_id: int = field(metadata={"kafka_type": "int32"})
@@ -296,7 +296,7 @@ class RegisterControllerRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearElrRecord(MetadataRecord):
-    """Eligible leaders and last known ones of a topic's partitions are forgotten; '' means every topic's."""
+    """Removal of the ELR and the last known leaders of a topic's partitions; '' means every topic."""
 
     API_KEY: ClassVar[int] = 28
     topic_name: str = field(metadata={"kafka_type": "string"})
@@ -320,7 +320,7 @@ class RemoteLogRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneRecord(MetadataRecord):
-    """Firn's: a topic is gone, and the bucket may still hold its objects (`remote.catalog.Tombstone`)."""
+    """Firn's: deleted topic of which the bucket may still hold objects (`remote.catalog.Tombstone`)."""
 
     API_KEY: ClassVar[int] = FIRST_OWN_ID + 1
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
@@ -331,7 +331,7 @@ class TombstoneRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTombstoneRecord(MetadataRecord):
-    """Firn's: the bucket holds nothing of a deleted topic any more."""
+    """Firn's: removal of a tombstone, once the bucket holds no object of the topic."""
 
     API_KEY: ClassVar[int] = FIRST_OWN_ID + 2
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
@@ -339,9 +339,12 @@ class RemoveTombstoneRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeRecord(MetadataRecord):
-    """Firn's: the life of the cluster that this metadata belongs to; each recovery from a bucket begins the
-    next one. Offsets and epochs of different lives are not comparable. Two recoveries of one bucket begin
-    lives of one number; `life_id`, drawn by each, tells them apart."""
+    """Firn's: life of the cluster that this metadata belongs to; each recovery from a bucket begins the next
+    one.
+
+    Offsets and epochs of different lives are not comparable. Two recoveries of one bucket begin lives of one
+    number; `life_id`, drawn by each, distinguishes them.
+    """
 
     API_KEY: ClassVar[int] = FIRST_OWN_ID + 3
     life: int = field(metadata={"kafka_type": "int32"})
@@ -350,7 +353,7 @@ class LifeRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredTopicRecord(MetadataRecord):
-    """Firn's: what a recovery has left to do for one topic (`image.RecoveredTopic`); empty: nothing."""
+    """Firn's: remaining recovery work for one topic (`image.RecoveredTopic`); empty: none."""
 
     API_KEY: ClassVar[int] = FIRST_OWN_ID + 4
     topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
@@ -386,7 +389,7 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         RecoveredTopicRecord,
     )
 }
-"""Every record type that this software reads and writes, by its id."""
+"""Record types that this software reads and writes, by id."""
 
 REFUSED_TYPES: Final[dict[int, str]] = {
     10: "DelegationTokenRecord",
@@ -397,4 +400,4 @@ REFUSED_TYPES: Final[dict[int, str]] = {
     22: "RemoveUserScramCredentialRecord",
     26: "RemoveDelegationTokenRecord",
 }
-"""Kafka's record types of what is not served here (security, quotas): the image refuses them by name."""
+"""Kafka's record types of unsupported functions (security, quotas): the image refuses them by name."""

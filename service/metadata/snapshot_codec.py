@@ -1,7 +1,7 @@
-"""A snapshot's content: the image as batches of records, between a header and a footer. [P]
+"""Encodes and decodes a snapshot: the image as batches of records, between a header and a footer. [P]
 
 A control batch with a SnapshotHeaderRecord, batches of metadata records, a control batch with a
-SnapshotFooterRecord; offsets count from 0, all batches bear the snapshot's epoch (KIP-630).
+SnapshotFooterRecord; offsets start at 0, and all batches have the snapshot's epoch (KIP-630).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECORDS_PER_BATCH: Final = 500
 def encode_image(
     image: MetadataImage, now_ms: int, voters: VotersSaid = NO_VOTERS_SAID
 ) -> Iterator[bytearray]:
-    """The batches of a snapshot of `image`, and of the voters as of its end."""
+    """Encode a snapshot of `image`, with the voters at its end, as batches."""
     return encode_snapshot(
         image_frames(image),
         epoch=image.epoch,
@@ -53,7 +53,8 @@ def encode_snapshot(
     now_ms: int,
     voters: VotersSaid = NO_VOTERS_SAID,
 ) -> Iterator[bytearray]:
-    """The batches of a snapshot that holds `frames`. `last_timestamp_ms`: of the last record it covers."""
+    """Encode a snapshot of `frames` as batches. `last_timestamp_ms`: time of the last record that it
+    covers."""
     header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(max(last_timestamp_ms, 0)))
     control = (header, *control_messages(voters))
     yield encode_control_batch(*control, base_offset=0, epoch=epoch, timestamp_ms=now_ms)
@@ -66,7 +67,7 @@ def encode_snapshot(
 
 
 def chunks(frames: Iterable[Frame], size: int) -> Iterator[list[Frame]]:
-    """`frames` in lists of up to `size`."""
+    """Split `frames` into lists of up to `size`."""
     chunk: list[Frame] = []
     for frame in frames:
         chunk.append(frame)
@@ -78,20 +79,22 @@ def chunks(frames: Iterable[Frame], size: int) -> Iterator[list[Frame]]:
 
 
 class SnapshotContent(NamedTuple):
+    """Decoded snapshot."""
+
     image: MetadataImage
     voters: VotersSaid
 
 
 def decode_snapshot(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> MetadataImage:
-    """The image in a snapshot's bytes, given in runs of whole batches, and named by where it ends.
+    """Decode a snapshot, given in runs of whole batches, with the end offset and epoch of its name.
 
-    Raises `CorruptionError` where it is not whole or a batch is not the one that belongs there.
+    Raises `CorruptionError` where it is incomplete, or a batch has another offset or epoch.
     """
     return decode_content(runs, end_offset=end_offset, epoch=epoch).image
 
 
 def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> SnapshotContent:
-    """As `decode_snapshot`, with the voters that it holds."""
+    """Decode a snapshot as `decode_snapshot` does, with its voters."""
     voters = NO_VOTERS_SAID
     delta = MetadataDelta(MetadataImage())
     timestamp_ms = next_offset = 0
@@ -101,8 +104,8 @@ def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> Sn
             raise CorruptionError("snapshot: a batch follows its footer")
         if (batch.base_offset, batch.epoch) != (next_offset, epoch):
             raise CorruptionError(
-                f"snapshot: a batch of offset {batch.base_offset} and epoch {batch.epoch} where "
-                f"{next_offset} and {epoch} belong"
+                f"snapshot: a batch of offset {batch.base_offset} and epoch {batch.epoch} instead of "
+                f"{next_offset} and {epoch}"
             )
         next_offset = batch.last_offset + 1
         for control in batch.control:
@@ -111,16 +114,17 @@ def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> Sn
                 timestamp_ms = control.message.last_contained_log_timestamp
             voters = voters_said(control, voters)
         if seen[:1] != [ControlType.SNAPSHOT_HEADER]:
-            raise CorruptionError("snapshot: it does not begin with its header")
+            raise CorruptionError("snapshot: the header is missing")
         delta.replay_all(frame.record for frame in batch.frames)
     if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
-        raise CorruptionError("snapshot: its footer is missing")
+        raise CorruptionError("snapshot: the footer is missing")
     delta.set_kraft_version(voters.version)
     return SnapshotContent(delta.build(end_offset - 1, epoch, timestamp_ms), voters)
 
 
 def last_contained_ms(head: bytes) -> int:
-    """The time of the last record that a snapshot covers, as its first batch tells; -1 where it does not."""
+    """Return the time of the last record that a snapshot covers, from its first batch; -1 where that is
+    damaged."""
     try:
         ends = [header.end for header in complete_headers(head)][:1]
         for batch in decode_batches(head[: ends[0]] if ends else b""):
@@ -128,7 +132,7 @@ def last_contained_ms(head: bytes) -> int:
                 if isinstance(control.message, SnapshotHeaderRecord):
                     return int(control.message.last_contained_log_timestamp)
     except CorruptionError:
-        return -1  # whoever reads it says so
+        return -1  # the decoder of the whole snapshot reports it
     return -1
 
 

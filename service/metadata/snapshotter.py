@@ -1,8 +1,8 @@
-"""When to write a snapshot of the committed image, and what may go afterwards.
+"""Writes snapshots of the committed image, and deletes old ones with the log that they cover.
 
-Owned by the event loop; the writing itself runs on a `log-io` thread, from an image that never changes. What
-a snapshot covers is cut off one snapshot later at the earliest, so that the newest snapshot is never the only
-copy of anything; how much later is a matter of ``metadata.max.retention.bytes`` and ``.ms``.
+Owned by the event loop; an immutable image is written on a `log-io` thread. The log below a snapshot is
+deleted one snapshot later at the earliest, so that the newest snapshot is never the only copy of a record;
+``metadata.max.retention.bytes`` and ``.ms`` may keep it longer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from service.metadata.raft.snapshots import list_snapshots, read_piece, write_sn
 from service.metadata.snapshot_codec import encode_image, last_contained_ms
 
 SNAPSHOTS_KEPT: Final = 2
-"""at least"""
+"""At least."""
 _HEAD_BYTES: Final = 4096
 
 _logger = logging.getLogger(__name__)
 
 
 class Held(NamedTuple):
-    """A snapshot on disk: its size, and the time of the last record it covers; -1 where that is not told."""
+    """Snapshot on disk: its size, and the time of the last record that it covers; -1 where unknown."""
 
     id: SnapshotId
     size: int
@@ -42,9 +42,9 @@ class Held(NamedTuple):
 
 
 class Snapshotter:
-    """Writes a snapshot after so many bytes of log, or so much time (Kafka's ``SnapshotGenerator``).
+    """Writes a snapshot after a number of bytes of log, or after an interval (Kafka's ``SnapshotGenerator``).
 
-    A disk that refuses one is not fatal, as the log has everything: it is logged and tried again later.
+    A failed write is not fatal, as the log has everything: it is logged, and repeated later.
     """
 
     def __init__(
@@ -79,19 +79,19 @@ class Snapshotter:
         self._stopped = True
 
     def start(self) -> None:
-        """The log is read to its end: look at how much that was, and set the clock going."""
+        """Start the interval, and write a snapshot where the log that was read is large enough."""
         self._stopped = False
         self._wind()
         self.committed(0)
 
     def committed(self, size: int) -> None:
-        """So many bytes more of log are committed."""
+        """Count `size` more bytes of committed log."""
         self._bytes += size
         if self._bytes >= self._max_bytes:
             self._write()
 
     async def stop(self) -> None:
-        """Let a snapshot that is being written come to its end; begin no other."""
+        """Await a running write, and start no other."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -120,7 +120,7 @@ class Snapshotter:
             await self._write_one()
         except StorageError as e:
             self._metrics.snapshot_errors += 1
-            _logger.error("no metadata snapshot this time: %s", e)
+            _logger.error("cannot write a metadata snapshot, which is retried later: %s", e)
         except Exception as e:
             self._on_fatal(e)
         finally:
@@ -134,25 +134,25 @@ class Snapshotter:
             image = self._current_image().settled
             snapshot = SnapshotId(image.offset + 1, image.epoch)
             if snapshot.end_offset < log.start_offset:
-                return  # the log has begun anew at a later one, which is not published yet
+                return  # the log has restarted at a later one, which is not published yet
             self._bytes = 0
             log.seal()
             said = log.voters_at(snapshot.end_offset)
-            # Else an observer, which flushes nothing by itself, could have a snapshot of what its log lost.
+            # Else an observer's log, which is never flushed, could end before this snapshot after a crash.
             await loop.run_in_executor(self._log_io, log.flush_up_to, snapshot.end_offset)
         held = await loop.run_in_executor(self._log_io, self._write_image, image, snapshot, said)
         self._metrics.snapshot_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
         leftovers = [log.directory / snapshot.file_name]
         async with log.changing:
-            # If not, the log has begun anew meanwhile, and what it begins at may not be among `held`.
+            # Else the log has restarted meanwhile, and its snapshot may not be in `held`.
             if snapshot.end_offset >= log.start_offset:
                 leftovers = self._let_go(held)
         await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
 
     def _let_go(self, held: list[Held]) -> list[Path]:
-        """Cut off the log what need not stay of it; returns the files that may go, snapshots among them."""
+        """Advance the log's start past snapshots that are not retained; returns the files to delete."""
         log = self._log
-        # What lies below the log's start is of a log that there was before.
+        # Snapshots below the log's start belong to a log that was replaced.
         stale = [one.id for one in held if one.id.end_offset < log.start_offset]
         held = [one for one in held if one.id not in stale]
         gone = expendable(
@@ -167,10 +167,10 @@ class Snapshotter:
         return leftovers + [log.directory / one.file_name for one in files]
 
     def _write_image(self, image: MetadataImage, snapshot: SnapshotId, said: VotersSaid) -> list[Held]:
-        """Write it; returns the snapshots that there are then, oldest first."""
+        """Write the snapshot; returns all snapshots, oldest first."""
         directory = self._log.directory
         batches = encode_image(image, self._clock.now_ms(), said)
-        # First what the log has, lest it be taken for one that a fetched snapshot is to take the place of.
+        # Note the log's end first: a shorter log would be replaced by the snapshot, as if that was fetched.
         self._log.note_durable()
         write_snapshot(self._disk, directory, snapshot, batches)
         self._known = {one: self._size_and_time(one) for one in list_snapshots(self._disk, directory)}
@@ -187,11 +187,11 @@ class Snapshotter:
 def expendable(
     held: Sequence[Held], log_bytes: int, retention_bytes: int, retention_ms: int, *, now_ms: int
 ) -> int:
-    """How many of the snapshots, oldest first, may go with the log below the next one.
+    """Return how many of the snapshots, oldest first, may be deleted with the log below the next one.
 
-    First while log and snapshots are larger than `retention_bytes`, then those older than `retention_ms`; -1
-    is no limit. The last two always stay: what the newest one says, the log says too, from the one before it
-    on (Kafka's ``KafkaRaftLog.maybeClean`` keeps one).
+    The first are deleted while log and snapshots exceed `retention_bytes`, then those older than
+    `retention_ms`; -1 is no limit. The last two always stay: the log from the one before the newest holds the
+    newest's records, too (Kafka's ``KafkaRaftLog.maybeClean`` keeps one).
     """
     most = max(len(held) - SNAPSHOTS_KEPT, 0)
     gone, total = 0, log_bytes + sum(one.size for one in held)

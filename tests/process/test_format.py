@@ -129,7 +129,7 @@ def test_a_node_that_is_alone_is_the_voter_of_a_directory_formatted_so_and_of_no
         del node.settings["controller.listener.names"]
         with pytest.raises(AssertionError):
             node.start()
-        assert "not this node and directory alone vote, but 1 (JEXY6aqzQY-32P5TStzaFg), 2 (" in node.log()
+        assert "the log has the voters 1 (JEXY6aqzQY-32P5TStzaFg), 2 (" in node.log()
     finally:
         node.close()
 

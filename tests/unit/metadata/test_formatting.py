@@ -157,7 +157,7 @@ class TestFormatting:
         log = tmp_path / "m" / "__cluster_metadata-0"
         log.mkdir(parents=True)
         (log / "00000000000000000000.log").write_bytes(b"")
-        with pytest.raises(ConfigError, match=r"holds __cluster_metadata-0 and yet no meta.properties"):
+        with pytest.raises(ConfigError, match=r"holds __cluster_metadata-0 but no meta.properties"):
             formatted(tmp_path)
         assert not (tmp_path / "a").exists()
         shutil.rmtree(log)
@@ -359,7 +359,7 @@ class TestWhoMayDoWithout:
         assert self_formatting(cluster) is expected
         nothing = load_ensemble(WORLD.disk, cluster.directories)
         if expected is SelfFormatting.NEVER:
-            with pytest.raises(ConfigError, match="it is to be formatted by `firn format` first"):
+            with pytest.raises(ConfigError, match="format it by `firn format` first"):
                 check_formatted(cluster, nothing)
         else:
             check_formatted(cluster, nothing)

@@ -82,7 +82,7 @@ def test_a_record_of_a_later_version_is_kept_and_not_applied() -> None:
 
 
 def test_a_version_that_a_layout_is_not_is_never_written() -> None:
-    with pytest.raises(ValueError, match="PartitionRecord is not written in version 0"):
+    with pytest.raises(ValueError, match="PartitionRecord cannot be written in version 0"):
         encode_frame(Frame(PartitionRecord(topic_id=TOPIC_ID, replicas=(), isr=(), directories=()), 0))
 
 

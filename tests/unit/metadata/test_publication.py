@@ -153,7 +153,7 @@ def test_who_wants_the_image_does_not_wait_for_what_others_do_about_it(
         await one.published(20)
         assert not reached.done()
         await until(lambda: "takes_long (test_publication.py:" in caplog.text)
-        assert "up to offset 50 is not done after" in caplog.text
+        assert "up to offset 50 is not applied on this node after" in caplog.text
         over.set()
         await reached
         stopping = asyncio.create_task(one.stop())
