@@ -25,9 +25,9 @@ from service.hot.log_dir import LogDir
 from service.metadata.controller import broker_sessions
 from service.metadata.controller.broker_sessions import BrokerSessions
 from service.metadata.controller.controller import Controller
+from service.metadata.controller.decision_queue import Turns
 from service.metadata.controller.elections_control import Elections
 from service.metadata.controller.partition_change import _Change as PartitionChange
-from service.metadata.controller.turns import Turns
 from service.metadata.publication import Publication
 from service.metadata.raft.log import MetadataLog
 from service.node.quorum_control_plane import ClusterPlane

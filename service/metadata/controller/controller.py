@@ -1,10 +1,10 @@
 """Asyncio shell of the controller: decides requests, proposes their records, answers once committed.
 
 Owned by the event loop. Every voter of the quorum has a controller; it decides requests while its node leads,
-from `claim` to `renounce` or `stop` (`controller/turns.py`). Decisions are made one after the other, so of
-two requests for one name exactly one wins, though both wait for the same fsync. Responses depend on committed
-metadata only. The publisher owns the log and the committed image. The caller reads `next_deadline_ms` and
-calls `tick` then.
+from `claim` to `renounce` or `stop` (`controller/decision_queue.py`). Decisions are made one after the other,
+so of two requests for one name exactly one wins, though both wait for the same fsync. Responses depend on
+committed metadata only. The publisher owns the log and the committed image. The caller reads
+`next_deadline_ms` and calls `tick` then.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from service.metadata.controller.broker_sessions import (
 )
 from service.metadata.controller.cluster_control import check_epoch
 from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision_queue import Counts, Decide, Turns, not_controller
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.full_directories import FullDirectories
@@ -77,7 +78,6 @@ from service.metadata.controller.requests import (
     RegisterController,
     TopicDefaults,
 )
-from service.metadata.controller.turns import Counts, Decide, Turns, not_controller
 from service.metadata.features import bootstrap_records, controller_frame, supported_features
 from service.metadata.image import FeatureRange, MetadataImage
 from service.metadata.partition_index import leads

@@ -34,6 +34,7 @@ from service.metadata.controller.broker_sessions import (
 )
 from service.metadata.controller.cluster_control import fence_broker
 from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision_queue import Turns
 from service.metadata.controller.elections_control import (
     ElectionSettings,
     balance_leaders,
@@ -41,7 +42,6 @@ from service.metadata.controller.elections_control import (
 )
 from service.metadata.controller.periodic import NEVER, Chore, ChoreTimes, Periodic
 from service.metadata.controller.requests import BrokerHeartbeat
-from service.metadata.controller.turns import Turns
 from service.metadata.frames import newest
 from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.records import NoOpRecord

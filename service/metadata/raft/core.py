@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
-from service.metadata.raft.calls import Calls
 from service.metadata.raft.events import (
     AppendControl,
     AppendFetched,
@@ -31,6 +30,7 @@ from service.metadata.raft.events import (
 )
 from service.metadata.raft.keys import NO_DIRECTORY, NOBODY, ReplicaKey
 from service.metadata.raft.log_view import LogView
+from service.metadata.raft.request_manager import Calls
 from service.metadata.raft.requests import Answered, Asked
 from service.metadata.raft.roles import (
     LEGAL_MOVES,

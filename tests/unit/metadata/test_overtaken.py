@@ -84,7 +84,7 @@ def test_a_brokers_epoch_is_still_the_offset_of_its_registration(tmp_path: Path)
 def test_what_follows_a_first_batch_is_written_without_being_decided_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.metadata.controller.turns.MAX_RECORDS_PER_OPERATION", 2)
+    monkeypatch.setattr("service.metadata.controller.decision_queue.MAX_RECORDS_PER_OPERATION", 2)
 
     async def scenario() -> None:
         async with running(tmp_path) as controller:
@@ -144,7 +144,7 @@ def test_what_is_begun_is_written_to_its_end_though_who_asked_gives_up(
 ) -> None:
     """A broker in this process waits for its heartbeat no longer, while it is unfenced by several batches: it
     counts as unfenced from the first one on, and nobody would elect for it what is in the others."""
-    monkeypatch.setattr("service.metadata.controller.turns.MAX_RECORDS_PER_OPERATION", 300)
+    monkeypatch.setattr("service.metadata.controller.decision_queue.MAX_RECORDS_PER_OPERATION", 300)
 
     async def scenario() -> None:
         async with running(tmp_path) as controller:

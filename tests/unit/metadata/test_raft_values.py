@@ -11,11 +11,11 @@ from service.base.errors import CorruptionError
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft import events
-from service.metadata.raft.calls import Calls
 from service.metadata.raft.control import VotersSaid, control_messages, encode_records, learn, voters_said
 from service.metadata.raft.events import Peer, Send
 from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.log_view import EpochIndex, Fit, LogView, Validity, real_snapshots, validate
+from service.metadata.raft.request_manager import Calls
 from service.metadata.raft.requests import Asked, BeginAsked, EndAsked, FetchAsked, VoteAsked
 from service.metadata.raft.state import QuorumState, decode_state, encode_state
 from service.metadata.raft.voters import Voter, VoterHistory, VoterSet
