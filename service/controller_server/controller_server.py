@@ -33,7 +33,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
-from service.metadata.raft.roles import Timing
+from service.metadata.raft.roles import RaftTiming
 from service.network.admission import Admission
 from service.network.exchange import Limits, RequestContext
 from service.network.metrics import NetworkMetrics
@@ -61,7 +61,7 @@ def quorum_channels(metadata: MetadataOptions) -> ChannelOptions:
     lead nowhere any more. Not as soon as the request is given up, as with Kafka's ``NetworkClient``: a new
     one takes three round trips, and over slow links nobody would be elected.
     """
-    timing = Timing() if metadata.quorum is None else metadata.quorum.timing
+    timing = RaftTiming() if metadata.quorum is None else metadata.quorum.timing
     return _QUORUM_CHANNELS._replace(request_timeout_ms=_OWED * timing.request_timeout_ms)
 
 

@@ -30,9 +30,9 @@ from service.metadata.batches import ControlType, decode_batches, encode_batch, 
 from service.metadata.endpoint import Endpoint
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
-from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.control import VoterRecords
 from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.records import FeatureLevelRecord, MetadataRecord
 from service.metadata.snapshot_codec import encode_snapshot
 
@@ -242,7 +242,7 @@ def encode_first_voters(
     `listener`: the first of ``controller.listener.names``, the listener of their endpoints.
     """
     voters = VoterSet(
-        Voter(
+        VoterNode(
             ReplicaKey(one.node_id, one.directory_id),
             (Endpoint(listener.upper(), one.host, one.port),),
             0,
@@ -250,5 +250,5 @@ def encode_first_voters(
         )
         for one in controllers
     )
-    said = VotersSaid(voters, MAX_KRAFT_VERSION)
+    said = VoterRecords(voters, MAX_KRAFT_VERSION)
     return encode_snapshot((), epoch=0, last_timestamp_ms=now_ms, now_ms=now_ms, voters=said)

@@ -22,7 +22,7 @@ from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.image_diff import apply_snapshot
-from service.metadata.raft.control import NO_VOTERS_SAID, voters_said
+from service.metadata.raft.control import NO_VOTER_RECORDS, apply_voter_record
 from service.metadata.raft.log import MetadataLog
 from service.records.batch import iter_headers
 
@@ -296,8 +296,8 @@ def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataIma
     Raises `CorruptionError` where a record contradicts the image.
     """
     delta = MetadataDelta(image).replay_all(frame.record for frame in batch.frames)
-    said = NO_VOTERS_SAID._replace(version=image.kraft_version)
+    said = NO_VOTER_RECORDS._replace(version=image.kraft_version)
     for record in batch.control:
-        said = voters_said(record, said)
+        said = apply_voter_record(record, said)
     delta.set_kraft_version(said.version)
     return delta.build(batch.last_offset, batch.epoch, batch.timestamp_ms), delta

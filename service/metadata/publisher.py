@@ -31,13 +31,13 @@ from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
 from service.metadata.publication import Listener, Publication
-from service.metadata.raft.control import NO_VOTERS_SAID
+from service.metadata.raft.control import NO_VOTER_RECORDS
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey, SnapshotId
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.peers import Peers
-from service.metadata.raft.roles import Identity, Timing
-from service.metadata.raft.runtime import Hooks, Proved, Quorum
+from service.metadata.raft.roles import RaftTiming, ReplicaIdentity
+from service.metadata.raft.runtime import Hooks, Quorum, ValidatedSnapshot
 from service.metadata.raft.snapshots import (
     accept_part,
     list_snapshots,
@@ -48,7 +48,7 @@ from service.metadata.raft.snapshots import (
 )
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import read_state
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.snapshot_codec import SnapshotContent, decode_content
 from service.metadata.snapshotter import Snapshotter
 
@@ -85,9 +85,9 @@ class MetadataOptions:
 class QuorumOptions:
     """Part of a node in a quorum. `static_voters`: voters of the configuration, under kraft.version 0."""
 
-    identity: Identity
+    identity: ReplicaIdentity
     static_voters: VoterSet = field(default_factory=VoterSet)
-    timing: Timing = field(default_factory=Timing)
+    timing: RaftTiming = field(default_factory=RaftTiming)
 
 
 class Overtaken(RequestError):
@@ -97,7 +97,7 @@ class Overtaken(RequestError):
         super().__init__(ErrorCode.not_controller, "Another batch was appended to the metadata log first.")
 
 
-class Standing(NamedTuple):
+class QuorumStatus(NamedTuple):
     """State of the quorum in this node's view. `leader_id` -1: the leader is unknown."""
 
     is_leader: bool
@@ -106,7 +106,7 @@ class Standing(NamedTuple):
     high_watermark: int
 
 
-class Guest(Protocol):
+class ControllerCallbacks(Protocol):
     """Controller's callbacks: it is active from `on_lead` to `on_step_down`."""
 
     def on_lead(self, epoch: int) -> None: ...
@@ -145,11 +145,11 @@ class Publisher:
         self._on_fatal = on_fatal
         self.metrics = MetadataMetrics()
         self._log_io = world.threads.pool("log-io-metadata", 2)
-        sole = VoterSet([Voter(ReplicaKey(options.node_id))])
-        identity = Identity(ReplicaKey(options.node_id, options.directory_id))
+        sole = VoterSet([VoterNode(ReplicaKey(options.node_id))])
+        identity = ReplicaIdentity(ReplicaKey(options.node_id, options.directory_id))
         self._quorum_options = options.quorum or QuorumOptions(identity, sole)
         self._peers = peers
-        self._guest: Guest | None = None
+        self._guest: ControllerCallbacks | None = None
         self._log: MetadataLog | None = None
         self._quorum: Quorum | None = None
         self._snapshotter: Snapshotter | None = None
@@ -169,12 +169,12 @@ class Publisher:
         return 0 if self._quorum is None else self._quorum.epoch
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> QuorumStatus | None:
         """State of the quorum; None before `start`."""
         if self._quorum is None:
             return None
         machine = self._quorum.machine
-        return Standing(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
+        return QuorumStatus(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
 
     def holds(self, end_offset: int, epoch: int) -> bool:
         """Return whether this node's log has the record before `end_offset`, written in `epoch`. Raises as
@@ -199,7 +199,7 @@ class Publisher:
         """True once the metadata log has failed: the node is about to end."""
         return self._failure is not None
 
-    def invite(self, guest: Guest) -> None:
+    def invite(self, guest: ControllerCallbacks) -> None:
         """Set the controller to call when this node leads."""
         self._guest = guest
         if self._quorum is not None and self._quorum.is_leader:
@@ -300,13 +300,13 @@ class Publisher:
         for watcher in self._leader_watchers:
             watcher()
 
-    def _prove(self, snapshot: SnapshotId) -> Proved:
+    def _prove(self, snapshot: SnapshotId) -> ValidatedSnapshot:
         """Validate a fetched snapshot, and give it its own name. On a `log-io` thread."""
         disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR
         runs = read_part(disk, directory, snapshot)
         content = decode_content(runs, end_offset=snapshot.end_offset, epoch=snapshot.epoch)
         accept_part(disk, directory, snapshot)
-        return Proved(content.voters, content.image)
+        return ValidatedSnapshot(content.voters, content.image)
 
     def _restarted(self, _: SnapshotId, image: MetadataImage) -> None:
         """Publish the snapshot at which the log restarted."""
@@ -453,4 +453,4 @@ def _newest_readable(disk: Disk, directory: Path, snapshots: list[SnapshotId]) -
             return _Readable(one, content, damaged)
         except CorruptionError as e:
             damaged[one] = f"{directory / one.file_name}: {e}"
-    return _Readable(None, SnapshotContent(MetadataImage(), NO_VOTERS_SAID), damaged)
+    return _Readable(None, SnapshotContent(MetadataImage(), NO_VOTER_RECORDS), damaged)

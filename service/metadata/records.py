@@ -26,7 +26,7 @@ FENCE: Final = 1
 UNFENCE: Final = -1
 
 
-class Entity:
+class MetadataEntity:
     """Base of all classes below; kio reads these attributes."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Entity:
     __flexible__: ClassVar[bool] = True
 
 
-class MetadataRecord(Entity):
+class MetadataRecord(MetadataEntity):
     """Record of the metadata log. `VERSIONS` are the versions that this layout reads and writes."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class MetadataRecord(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerEndpoint(Entity):
+class BrokerEndpoint(MetadataEntity):
     """Listener of a broker."""
 
     __type__: ClassVar = EntityType.nested
@@ -56,7 +56,7 @@ class BrokerEndpoint(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerFeature(Entity):
+class BrokerFeature(MetadataEntity):
     """Range of feature levels that a broker supports."""
 
     __type__: ClassVar = EntityType.nested
@@ -262,7 +262,7 @@ class AbortTransactionRecord(MetadataRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerEndpoint(Entity):
+class ControllerEndpoint(MetadataEntity):
     """Listener of a controller."""
 
     __type__: ClassVar = EntityType.nested
@@ -273,7 +273,7 @@ class ControllerEndpoint(Entity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerFeature(Entity):
+class ControllerFeature(MetadataEntity):
     """Range of feature levels that a controller supports."""
 
     __type__: ClassVar = EntityType.nested

@@ -26,14 +26,14 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
-from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, control_messages, voters_said
+from service.metadata.raft.control import NO_VOTER_RECORDS, VoterRecords, apply_voter_record, control_messages
 from service.records.batch import complete_headers
 
 _RECORDS_PER_BATCH: Final = 500
 
 
 def encode_image(
-    image: MetadataImage, now_ms: int, voters: VotersSaid = NO_VOTERS_SAID
+    image: MetadataImage, now_ms: int, voters: VoterRecords = NO_VOTER_RECORDS
 ) -> Iterator[bytearray]:
     """Encode a snapshot of `image`, with the voters at its end, as batches."""
     return encode_snapshot(
@@ -51,7 +51,7 @@ def encode_snapshot(
     epoch: int,
     last_timestamp_ms: int,
     now_ms: int,
-    voters: VotersSaid = NO_VOTERS_SAID,
+    voters: VoterRecords = NO_VOTER_RECORDS,
 ) -> Iterator[bytearray]:
     """Encode a snapshot of `frames` as batches. `last_timestamp_ms`: time of the last record that it
     covers."""
@@ -82,7 +82,7 @@ class SnapshotContent(NamedTuple):
     """Decoded snapshot."""
 
     image: MetadataImage
-    voters: VotersSaid
+    voters: VoterRecords
 
 
 def decode_snapshot(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> MetadataImage:
@@ -95,7 +95,7 @@ def decode_snapshot(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> M
 
 def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> SnapshotContent:
     """Decode a snapshot as `decode_snapshot` does, with its voters."""
-    voters = NO_VOTERS_SAID
+    voters = NO_VOTER_RECORDS
     delta = MetadataDelta(MetadataImage())
     timestamp_ms = next_offset = 0
     seen: list[int] = []
@@ -112,7 +112,7 @@ def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> Sn
             seen.append(control.control_type)
             if isinstance(control.message, SnapshotHeaderRecord):
                 timestamp_ms = control.message.last_contained_log_timestamp
-            voters = voters_said(control, voters)
+            voters = apply_voter_record(control, voters)
         if seen[:1] != [ControlType.SNAPSHOT_HEADER]:
             raise CorruptionError("snapshot: the header is missing")
         delta.replay_all(frame.record for frame in batch.frames)

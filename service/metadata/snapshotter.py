@@ -20,7 +20,7 @@ from service.base.files import remove_file
 from service.base.world import World
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
-from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.control import VoterRecords
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.snapshots import list_snapshots, read_piece, write_snapshot
@@ -33,7 +33,7 @@ _HEAD_BYTES: Final = 4096
 _logger = logging.getLogger(__name__)
 
 
-class Held(NamedTuple):
+class StoredSnapshot(NamedTuple):
     """Snapshot on disk: its size, and the time of the last record that it covers; -1 where unknown."""
 
     id: SnapshotId
@@ -149,7 +149,7 @@ class Snapshotter:
                 leftovers = self._let_go(held)
         await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
 
-    def _let_go(self, held: list[Held]) -> list[Path]:
+    def _let_go(self, held: list[StoredSnapshot]) -> list[Path]:
         """Advance the log's start past snapshots that are not retained; returns the files to delete."""
         log = self._log
         # Snapshots below the log's start belong to a log that was replaced.
@@ -166,7 +166,9 @@ class Snapshotter:
         files = [*stale, *(one.id for one in held[:gone])]
         return leftovers + [log.directory / one.file_name for one in files]
 
-    def _write_image(self, image: MetadataImage, snapshot: SnapshotId, said: VotersSaid) -> list[Held]:
+    def _write_image(
+        self, image: MetadataImage, snapshot: SnapshotId, said: VoterRecords
+    ) -> list[StoredSnapshot]:
         """Write the snapshot; returns all snapshots, oldest first."""
         directory = self._log.directory
         batches = encode_image(image, self._clock.now_ms(), said)
@@ -174,7 +176,7 @@ class Snapshotter:
         self._log.note_durable()
         write_snapshot(self._disk, directory, snapshot, batches)
         self._known = {one: self._size_and_time(one) for one in list_snapshots(self._disk, directory)}
-        return [Held(one, *told) for one, told in self._known.items()]
+        return [StoredSnapshot(one, *told) for one, told in self._known.items()]
 
     def _size_and_time(self, snapshot: SnapshotId) -> tuple[int, int]:
         found = self._known.get(snapshot)
@@ -185,7 +187,7 @@ class Snapshotter:
 
 
 def expendable(
-    held: Sequence[Held], log_bytes: int, retention_bytes: int, retention_ms: int, *, now_ms: int
+    held: Sequence[StoredSnapshot], log_bytes: int, retention_bytes: int, retention_ms: int, *, now_ms: int
 ) -> int:
     """Return how many of the snapshots, oldest first, may be deleted with the log below the next one.
 

@@ -51,7 +51,7 @@ from service.metadata.image import KRAFT_VERSION
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from service.network.exchange import Limits
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
@@ -122,19 +122,19 @@ def quorum_options(config: BrokerConfig, home: Home) -> QuorumOptions:
     own = endpoints_of(cluster.advertised_controller_listeners) if cluster.is_controller else ()
     listener = next(iter(cluster.controller_listener_names), "CONTROLLER")
     voters = [
-        Voter(ReplicaKey(one.node_id), (Endpoint(listener, one.address.host, one.address.port),))
+        VoterNode(ReplicaKey(one.node_id), (Endpoint(listener, one.address.host, one.address.port),))
         for one in cluster.quorum.voters
     ]
     if cluster.is_alone and not voters:
-        voters = [Voter(ReplicaKey(cluster.node_id), own[:1])]
+        voters = [VoterNode(ReplicaKey(cluster.node_id), own[:1])]
     bootstrap = tuple(Endpoint(listener, one.host, one.port) for one in cluster.quorum.bootstrap_servers)
     key = ReplicaKey(cluster.node_id, home.metadata_directory_id)
-    identity = roles.Identity(key, home.cluster_id, own, bootstrap, can_vote=cluster.is_controller)
+    identity = roles.ReplicaIdentity(key, home.cluster_id, own, bootstrap, can_vote=cluster.is_controller)
     return QuorumOptions(identity, VoterSet(voters), _quorum_timing(cluster.quorum))
 
 
-def _quorum_timing(quorum: QuorumConfig) -> roles.Timing:
-    return roles.Timing(
+def _quorum_timing(quorum: QuorumConfig) -> roles.RaftTiming:
+    return roles.RaftTiming(
         election_timeout_ms=quorum.election_timeout_ms,
         fetch_timeout_ms=quorum.fetch_timeout_ms,
         election_backoff_max_ms=quorum.election_backoff_max_ms,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from service.metadata.raft.events import Answer, Peer, Request
-from service.metadata.raft.requests import Answered, Failed, NoAnswer, Refused
+from service.metadata.raft.events import InboundRequest, InboundResponse, Peer
+from service.metadata.raft.requests import CallFailed, ConnectionRefused, NoResponse, RaftResponse
 
 if TYPE_CHECKING:
     from simulator.machines.replica import Replica
@@ -47,7 +47,7 @@ class Network:
         if self._is_lost(source.node_id, target.node_id):
             # A connection breaks soon, or nobody ever says that it did.
             wait = TIMEOUT_MS if random.random() < 0.3 else 200 * random.random()
-            self._deliver(source.node_id, source.life, wait, peer, call, Failed())
+            self._deliver(source.node_id, source.life, wait, peer, call, CallFailed())
             return
         copies = 1 + (bool(self.doubling) and random.random() < self.doubling)
         for _ in range(copies):
@@ -59,33 +59,33 @@ class Network:
     def _arrive(self, target: Replica, host: str, number: int, asked: Any) -> None:
         if not target.is_alive or target.endpoint.host != host:
             source, life, peer, call = self._waiting.pop(number)
-            reply: NoAnswer = Refused() if not target.is_slow else Failed()
+            reply: NoResponse = ConnectionRefused() if not target.is_slow else CallFailed()
             self._deliver(source, life, self._latency_ms(), peer, call, reply)
             return
         target.asked(number, asked)
-        target.tell(Request(number, asked))
+        target.tell(InboundRequest(number, asked))
 
-    def answer(self, source: Replica, number: int, answer: Answered) -> None:
+    def answer(self, source: Replica, number: int, answer: RaftResponse) -> None:
         found = self._waiting.pop(number, None)
         if found is None:
             self._world.answered(number, answer)
             return
         target, life, peer, call = found
-        reply: Answered | NoAnswer = answer
+        reply: RaftResponse | NoResponse = answer
         wait = self._latency_ms()
         if self._is_lost(source.node_id, target):
-            reply, wait = Failed(), 300 * self._world.random.random()
+            reply, wait = CallFailed(), 300 * self._world.random.random()
         self._deliver(target, life, wait, peer, call, reply)
 
     def _deliver(
-        self, target: int, life: int, wait: float, peer: Peer, call: int, reply: Answered | NoAnswer
+        self, target: int, life: int, wait: float, peer: Peer, call: int, reply: RaftResponse | NoResponse
     ) -> None:
         world = self._world
 
         def arrive() -> None:
             replica = world.replicas[target]
             if replica.life == life:
-                replica.tell(Answer(peer, call, reply))
+                replica.tell(InboundResponse(peer, call, reply))
 
         world.at(world.now + wait, arrive)
 
@@ -94,5 +94,5 @@ class Network:
         self._last += 1
         target.asked(self._last, asked)
         number = self._last
-        target.tell(Request(number, asked))
+        target.tell(InboundRequest(number, asked))
         return number

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from service.metadata.raft.events import Effect, Persist, TruncateTo
 from service.metadata.raft.keys import EpochEnd, ReplicaKey
 from service.metadata.raft.machine import RaftMachine
-from service.metadata.raft.requests import VoteAsked
-from service.metadata.raft.roles import Candidate, Fetching, Follower, Leader, Prospective, Resigned
+from service.metadata.raft.requests import VoteRequest
+from service.metadata.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, SnapshotFetch
 from service.metadata.raft.voters import VoterSet
 
 
@@ -62,7 +62,7 @@ def votes_for_a_shorter_log(machine: RaftMachine) -> None:
 
 def votes_twice(machine: RaftMachine) -> None:
     def make(before: Any) -> Any:
-        def can_grant(asked: VoteAsked) -> bool:
+        def can_grant(asked: VoteRequest) -> bool:
             if not asked.pre_vote and not isinstance(machine.core.state, Leader | Candidate):
                 machine.core.voted = None
             return bool(before(asked))
@@ -113,9 +113,9 @@ def claims_what_is_not_flushed(machine: RaftMachine) -> None:
     """In a vote, where a crash may take it back before it is elected."""
 
     def make(before: Any) -> Any:
-        def question(voter: ReplicaKey, pre_vote: bool) -> VoteAsked:
+        def question(voter: ReplicaKey, pre_vote: bool) -> VoteRequest:
             flushed, machine.core.flushed = machine.core.flushed, machine.core.log.end_offset
-            asked: VoteAsked = before(voter, pre_vote)
+            asked: VoteRequest = before(voter, pre_vote)
             machine.core.flushed = flushed
             return asked
 
@@ -187,7 +187,7 @@ def leads_again_after_a_start(machine: RaftMachine) -> None:
 
 def snapshot_of_two_leaders(machine: RaftMachine) -> None:
     """What one leader gave is gone on with at the next."""
-    kept: list[Fetching] = []
+    kept: list[SnapshotFetch] = []
 
     def make(before: Any) -> Any:
         def poll(state: Follower) -> None:
@@ -222,7 +222,7 @@ def old_answers_count(machine: RaftMachine) -> None:
     def sends(before: Any) -> Any:
         def send(peer: Any, asked: Any, now_ms: int) -> Any:
             effect = before(peer, asked, now_ms)
-            if isinstance(asked, VoteAsked):
+            if isinstance(asked, VoteRequest):
                 asked_by_call[effect.call] = asked
             return effect
 
@@ -232,7 +232,7 @@ def old_answers_count(machine: RaftMachine) -> None:
         return lambda peer, call: before(peer, call) or asked_by_call.get(call)
 
     def make(before: Any) -> Any:
-        def voted(peer: Any, asked: VoteAsked, answer: Any) -> None:
+        def voted(peer: Any, asked: VoteRequest, answer: Any) -> None:
             pre_vote, epoch = isinstance(core.state, Prospective), core.epoch
             answer = answer._replace(epoch=max(answer.epoch, epoch))
             before(peer, asked._replace(epoch=epoch, pre_vote=pre_vote), answer)

@@ -11,23 +11,23 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import (
+    AdvanceHighWatermark,
     AppendControl,
     Appended,
     AppendFetched,
-    Commit,
     Effect,
     Event,
-    Flush,
     Flushed,
+    FlushLog,
+    Initialize,
     KRaftVoters,
     Lead,
     NotAppended,
+    OutboundResponse,
     Persist,
-    Reply,
     RestartAt,
     Send,
     SnapshotReady,
-    Start,
     StepDown,
     StoreSnapshot,
     Tick,
@@ -36,15 +36,15 @@ from service.metadata.raft.events import (
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.requests import (
-    Answered,
-    FetchAnswer,
+    FetchSnapshotResponse,
+    RaftFetchResponse,
+    RaftResponse,
     ReadLog,
     ReadSnapshot,
-    SnapshotAnswer,
-    VoteAnswer,
-    VoteAsked,
+    VoteRequest,
+    VoteResponse,
 )
-from service.metadata.raft.roles import Identity, Leader, Timing
+from service.metadata.raft.roles import Leader, RaftTiming, ReplicaIdentity
 from simulator.machines.model import Batch, ModelDisk, ModelLog, Piece, Snapshot
 from simulator.machines.oracle import Violation
 
@@ -97,12 +97,12 @@ class Replica:
         self._asked: dict[int, Any] = {}
         self._pieces: dict[SnapshotId, list[Piece]] = {}
         world = self.world
-        identity = Identity(self.key, "cluster", (self.endpoint,), world.bootstrap, self.can_vote)
-        timing = Timing(auto_join=world.auto_join, append_linger_ms=world.linger_ms)
+        identity = ReplicaIdentity(self.key, "cluster", (self.endpoint,), world.bootstrap, self.can_vote)
+        timing = RaftTiming(auto_join=world.auto_join, append_linger_ms=world.linger_ms)
         self.machine = RaftMachine(identity, self.log, timing, world.random)
         world.plant_in(self)
         self.log.durable_end = self.log.end_offset
-        self.tell(Start(self.disk.state))
+        self.tell(Initialize(self.disk.state))
 
     def crash(self) -> None:
         self.is_alive = False
@@ -180,15 +180,15 @@ class Replica:
         world = self.world
         match effect:
             case Send(peer, call, asked):
-                if isinstance(asked, VoteAsked):
+                if isinstance(asked, VoteRequest):
                     world.oracle.told_epoch(self.key, asked.epoch)
                     if not asked.pre_vote:
                         world.oracle.voted(self.key, asked.epoch, self.key)
                         world.may_fall("votes", self)
                 world.network.ask(self, peer, call, asked)
-            case Reply(request, answer):
+            case OutboundResponse(request, answer):
                 self._reply(request, answer)
-            case Flush(end):
+            case FlushLog(end):
                 turn = self._flush_turn, self._cuts
                 wait = world.hang_ms() or self._disk_ms()
                 self.later(wait, lambda: self._flushed(turn, end))
@@ -199,7 +199,7 @@ class Replica:
                     if isinstance(record, KRaftVoters):
                         world.oracle.changes_voters(self, record)
                 self.append(Batch(self.log.end_offset, epoch, records))
-            case Commit(mark):
+            case AdvanceHighWatermark(mark):
                 world.oracle.commits(self, mark)
                 if self.is_leader:
                     world.may_fall("commits", self)
@@ -261,20 +261,20 @@ class Replica:
     def asked(self, request: int, asked: Any) -> None:
         self._asked[request] = asked
 
-    def _reply(self, request: int, answer: Answered) -> None:
+    def _reply(self, request: int, answer: RaftResponse) -> None:
         oracle, asked = self.world.oracle, self._asked.pop(request, None)
         epoch = getattr(answer, "epoch", -1)
         oracle.told_epoch(self.key, epoch)
-        if isinstance(answer, VoteAnswer) and answer.granted and not asked.pre_vote:
+        if isinstance(answer, VoteResponse) and answer.granted and not asked.pre_vote:
             oracle.voted(self.key, epoch, asked.candidate)
-        if isinstance(answer, FetchAnswer) and isinstance(answer.records, ReadLog):
+        if isinstance(answer, RaftFetchResponse) and isinstance(answer.records, ReadLog):
             count = self.world.random.randint(1, self.world.batches_read)
             answer = answer._replace(records=self.log.read(answer.records.offset, count))  # type: ignore[arg-type]
-        if isinstance(answer, SnapshotAnswer) and isinstance(answer.data, ReadSnapshot):
+        if isinstance(answer, FetchSnapshotResponse) and isinstance(answer.data, ReadSnapshot):
             answer = self._read_snapshot(answer, answer.data)
         self.world.network.answer(self, request, answer)
 
-    def _read_snapshot(self, answer: SnapshotAnswer, read: ReadSnapshot) -> SnapshotAnswer:
+    def _read_snapshot(self, answer: FetchSnapshotResponse, read: ReadSnapshot) -> FetchSnapshotResponse:
         held = self.log.snapshots_held.get(read.snapshot)
         if held is None:
             return answer._replace(error=ErrorCode.snapshot_not_found, snapshot=None, data=b"")

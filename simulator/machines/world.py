@@ -17,13 +17,13 @@ from service.metadata.raft.events import Effect, KRaftVoters, Stop
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey, SnapshotId
 from service.metadata.raft.requests import (
     AddVoter,
-    Answered,
-    ChangeAnswer,
-    DescribeAsked,
+    DescribeQuorumRequest,
+    RaftResponse,
     RemoveVoter,
-    UpgradeAsked,
+    UpgradeKRaftVersion,
+    VoterChangeResponse,
 )
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import ModelDisk, ModelLog, Snapshot
 from simulator.machines.network import Network
 from simulator.machines.oracle import Oracle, Violation
@@ -107,8 +107,8 @@ class MachinesWorld:
         keys = [ReplicaKey(i + 1, self.new_directory()) for i in range(controllers)]
         endpoints = [Endpoint("CONTROLLER", f"n{i + 1}", 9093) for i in range(controllers)]
         self.bootstrap = tuple(endpoints)
-        dynamic = VoterSet(Voter(keys[i], (endpoints[i],)) for i in range(voters))
-        static = VoterSet(Voter(ReplicaKey(i + 1, NO_DIRECTORY), (endpoints[i],)) for i in range(voters))
+        dynamic = VoterSet(VoterNode(keys[i], (endpoints[i],)) for i in range(voters))
+        static = VoterSet(VoterNode(ReplicaKey(i + 1, NO_DIRECTORY), (endpoints[i],)) for i in range(voters))
         self.static = VoterSet() if self.kraft_version else static
         self.first = Snapshot(BOOTSTRAP, dynamic, 1, 0, 0, 1) if self.kraft_version else None
         self.replicas: dict[int, Replica] = {}
@@ -181,8 +181,8 @@ class MachinesWorld:
         """What a planted bug does not do."""
         return self._plant is not None and self._plant.skips is not None and self._plant.skips(effect)
 
-    def answered(self, number: int, answer: Answered) -> None:
-        self._answers += isinstance(answer, ChangeAnswer) and answer.error is ErrorCode.none
+    def answered(self, number: int, answer: RaftResponse) -> None:
+        self._answers += isinstance(answer, VoterChangeResponse) and answer.error is ErrorCode.none
 
     # -- writes
 
@@ -365,7 +365,7 @@ class MachinesWorld:
             asked = RemoveVoter(dead[0].key)
         elif others and (random.random() < 0.6 or len(voters) < 2):
             one = random.choice(others)
-            asked = AddVoter(Voter(one.key, (one.endpoint,)), ack_when_committed=random.random() < 0.7)
+            asked = AddVoter(VoterNode(one.key, (one.endpoint,)), ack_when_committed=random.random() < 0.7)
         elif len(voters) > 1:
             voter = random.choice(voters.voters)
             asked = RemoveVoter(voter.key)
@@ -378,8 +378,8 @@ class MachinesWorld:
     def _do_upgrade(self) -> None:
         leader = self._leader()
         if leader is not None:
-            self.network.request(leader, UpgradeAsked(1))
-            self.network.request(leader, DescribeAsked())
+            self.network.request(leader, UpgradeKRaftVersion(1))
+            self.network.request(leader, DescribeQuorumRequest())
 
     # -- the end
 

@@ -40,7 +40,7 @@ from service.metadata.image import MetadataImage, PartitionImage
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from service.wire.api import ApiKey, request_module
 from tests.process.test_kafkas_controller import Broker, KafkasQuorum
 from tests.support.kafka_node import CLUSTER_ID, KafkaNode
@@ -63,8 +63,8 @@ class Judge:
         self.quorum = quorum
         place = Endpoint("CONTROLLER", quorum.address.host, quorum.address.port)
         key = ReplicaKey(99, UUID(int=99))
-        identity = roles.Identity(key, CLUSTER_ID, (), (place,), can_vote=False)
-        voters = VoterSet([Voter(ReplicaKey(1), (place,))])
+        identity = roles.ReplicaIdentity(key, CLUSTER_ID, (), (place,), can_vote=False)
+        voters = VoterSet([VoterNode(ReplicaKey(1), (place,))])
         self.channels = Channels()
         self.publisher = Publisher(
             MetadataOptions(99, folder, key.directory_id, quorum=QuorumOptions(identity, voters)),

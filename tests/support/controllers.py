@@ -38,10 +38,10 @@ from service.metadata.image import MetadataImage
 from service.metadata.publication import Listener
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
-from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.control import VoterRecords
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.snapshots import write_snapshot
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.snapshot_codec import encode_snapshot
 from service.network.exchange import RequestContext
 from service.wire.api import (
@@ -56,7 +56,7 @@ from tests.support.waiting import until
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 HOST = "127.0.0.1"
-TIMING = roles.Timing(
+TIMING = roles.RaftTiming(
     election_timeout_ms=300, fetch_timeout_ms=800, election_backoff_max_ms=200, request_timeout_ms=800
 )
 
@@ -76,11 +76,11 @@ class Fleet:
         self.endpoints = {
             node_id: Endpoint("CONTROLLER", HOST, port) for node_id, port in enumerate(ports, start=1)
         }
-        self.voters = VoterSet(Voter(ReplicaKey(one), (place,)) for one, place in self.endpoints.items())
+        self.voters = VoterSet(VoterNode(ReplicaKey(one), (place,)) for one, place in self.endpoints.items())
         self.bootstrap: tuple[Endpoint, ...] = ()
         if is_dynamic:
             self.bootstrap, self.voters = (self.endpoints[1],), VoterSet()
-            self._format(Voter(ReplicaKey(1, UUID(int=1001)), self.bootstrap))
+            self._format(VoterNode(ReplicaKey(1, UUID(int=1001)), self.bootstrap))
         self.running: dict[int, ControllerNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
@@ -88,10 +88,10 @@ class Fleet:
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
 
-    def _format(self, first: Voter) -> None:
+    def _format(self, first: VoterNode) -> None:
         directory = self.folder / str(first.node_id) / "__cluster_metadata-0"
         directory.mkdir(parents=True)
-        said = VotersSaid(VoterSet([first]), 1)
+        said = VoterRecords(VoterSet([first]), 1)
         batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=said)
         write_snapshot(SystemDisk(), directory, SnapshotId(0, 0), batches)
 
@@ -102,7 +102,7 @@ class Fleet:
     def metadata_of(self, node_id: int, *, can_vote: bool = True) -> MetadataOptions:
         place = (self.endpoints[node_id],) if can_vote else ()
         key = ReplicaKey(node_id, UUID(int=1000 + node_id))
-        identity = roles.Identity(key, CLUSTER_ID, place, self.bootstrap, can_vote=can_vote)
+        identity = roles.ReplicaIdentity(key, CLUSTER_ID, place, self.bootstrap, can_vote=can_vote)
         return MetadataOptions(
             node_id,
             self.folder / str(node_id),

@@ -21,7 +21,7 @@ from service.metadata.controller.decision import Decision, QuorumLevel
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Overtaken, Publisher
-from service.metadata.raft.requests import ChangeAnswer, UpgradeAsked
+from service.metadata.raft.requests import UpgradeKRaftVersion, VoterChangeResponse
 
 R = TypeVar("R")
 Counts = Callable[[int], Coroutine[Any, Any, None]]
@@ -173,8 +173,8 @@ class Turns:
 
     async def _level(self, wanted: QuorumLevel) -> None:
         """Set the quorum's level, which is committed before the next proposal."""
-        answer = await self._publisher.quorum.ask(UpgradeAsked(wanted.level, wanted.validate_only))
-        if not isinstance(answer, ChangeAnswer) or answer.error is ErrorCode.not_leader_or_follower:
+        answer = await self._publisher.quorum.ask(UpgradeKRaftVersion(wanted.level, wanted.validate_only))
+        if not isinstance(answer, VoterChangeResponse) or answer.error is ErrorCode.not_leader_or_follower:
             raise not_controller()
         if answer.error is not ErrorCode.none:
             raise RequestError(answer.error, answer.message)

@@ -23,20 +23,20 @@ from service.metadata.batches import ControlMessage, ControlRecord, ControlType,
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft import events
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey
-from service.metadata.raft.voters import Voter, VoterHistory, VoterSet
+from service.metadata.raft.voters import VoterHistory, VoterNode, VoterSet
 
 
-class VotersSaid(NamedTuple):
+class VoterRecords(NamedTuple):
     """Voters and kraft.version in a log or a snapshot; `voters` None: the configuration's voters are used."""
 
     voters: VoterSet | None = None
     version: int = 0
 
 
-NO_VOTERS_SAID: Final = VotersSaid()
+NO_VOTER_RECORDS: Final = VoterRecords()
 
 
-def control_messages(said: VotersSaid) -> tuple[ControlMessage, ...]:
+def control_messages(said: VoterRecords) -> tuple[ControlMessage, ...]:
     """Return the control records of a snapshot; none under kraft.version 0."""
     if said.version == 0 or said.voters is None:
         return ()
@@ -71,7 +71,7 @@ def _voters(voters: VoterSet) -> VotersRecord:
     return VotersRecord(version=i16(0), voters=tuple(map(_record_voter, voters)))
 
 
-def _record_voter(voter: Voter) -> RecordVoter:
+def _record_voter(voter: VoterNode) -> RecordVoter:
     directory = voter.key.directory_id
     return RecordVoter(
         voter_id=BrokerId(voter.node_id),
@@ -85,7 +85,7 @@ def _record_voter(voter: Voter) -> RecordVoter:
     )
 
 
-def voters_said(record: ControlRecord, before: VotersSaid) -> VotersSaid:
+def apply_voter_record(record: ControlRecord, before: VoterRecords) -> VoterRecords:
     """Return `before`, updated by one more record. `CorruptionError` for an unknown version."""
     match record.message:
         case KRaftVersionRecord() as message:
@@ -100,7 +100,7 @@ def voters_said(record: ControlRecord, before: VotersSaid) -> VotersSaid:
 
 def _voter_set(record: VotersRecord) -> VoterSet:
     return VoterSet(
-        Voter(
+        VoterNode(
             ReplicaKey(int(voter.voter_id), voter.voter_directory_id or NO_DIRECTORY),
             tuple(Endpoint(str(one.name), str(one.host), int(one.port)) for one in voter.endpoints),
             int(voter.k_raft_version_feature.min_supported_version),
@@ -113,7 +113,7 @@ def _voter_set(record: VotersRecord) -> VoterSet:
 def learn(history: VoterHistory, batch: MetadataBatch) -> None:
     """Add the voters and the kraft.version in the control records of `batch` to `history`."""
     for i, record in enumerate(batch.control):
-        said = voters_said(record, NO_VOTERS_SAID)
+        said = apply_voter_record(record, NO_VOTER_RECORDS)
         if said.voters is not None:
             history.add(batch.base_offset + i, said.voters)
         elif said.version:

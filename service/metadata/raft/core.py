@@ -10,45 +10,45 @@ from typing import Final, TypeVar
 from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import (
+    AdvanceHighWatermark,
     AppendControl,
     AppendFetched,
-    Commit,
     ControlRecord,
     Effect,
-    Flush,
-    Follow,
+    FlushLog,
+    FollowLeader,
     KRaftVersion,
     KRaftVoters,
     Lead,
     LeaderChange,
+    OutboundResponse,
     Peer,
     Persist,
-    Reply,
     RestartAt,
     StepDown,
     TruncateTo,
 )
 from service.metadata.raft.keys import NO_DIRECTORY, NOBODY, ReplicaKey
 from service.metadata.raft.log_view import LogView
-from service.metadata.raft.request_manager import Calls
-from service.metadata.raft.requests import Answered, Asked
+from service.metadata.raft.request_manager import RequestManager
+from service.metadata.raft.requests import RaftRequest, RaftResponse
 from service.metadata.raft.roles import (
     LEGAL_MOVES,
     NEVER,
     Candidate,
-    Chance,
     Follower,
-    Identity,
     Leader,
     Prospective,
+    RaftTiming,
+    RandomSource,
+    ReplicaIdentity,
     Resigned,
     Role,
     RoleState,
-    Timing,
     Unattached,
 )
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
-from service.metadata.raft.voters import RECONFIGURABLE, Voter, VoterEndpoints, VoterSet
+from service.metadata.raft.voters import RECONFIGURABLE, VoterEndpoints, VoterNode, VoterSet
 
 UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
 _CHANGES_LOG: Final = (AppendControl, AppendFetched, TruncateTo, RestartAt)
@@ -62,12 +62,14 @@ _TWO_PASTS: Final = (
 class RaftCore:
     """Shared state. Owned by the machine; role modules read it, and change it by its methods."""
 
-    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
+    def __init__(
+        self, identity: ReplicaIdentity, log: LogView, timing: RaftTiming, random: RandomSource
+    ) -> None:
         self.identity = identity
         self.key = identity.key
         self.log = log
         self.timing = timing
-        self.calls = Calls(timing.request_timeout_ms, timing.retry_backoff_ms)
+        self.calls = RequestManager(timing.request_timeout_ms, timing.retry_backoff_ms)
         self.now_ms = 0
         self.epoch = 0
         self.voted: ReplicaKey | None = None
@@ -136,10 +138,10 @@ class RaftCore:
     def is_sole_voter(self) -> bool:
         return len(self.voters) == 1 and self.is_voter
 
-    def other_voters(self) -> list[Voter]:
+    def other_voters(self) -> list[VoterNode]:
         return [voter for voter in self.voters if voter.node_id != self.key.node_id]
 
-    def peer(self, voter: Voter) -> Peer | None:
+    def peer(self, voter: VoterNode) -> Peer | None:
         endpoint = self.reached(voter.endpoints)
         return None if endpoint is None else Peer(voter.node_id, endpoint)
 
@@ -177,8 +179,8 @@ class RaftCore:
         if isinstance(effect, _CHANGES_LOG):
             self.log_changes = True
 
-    def reply(self, request: int, answer: Answered) -> None:
-        self.emit(Reply(request, answer))
+    def reply(self, request: int, answer: RaftResponse) -> None:
+        self.emit(OutboundResponse(request, answer))
 
     def wake_at(self, time_ms: int) -> None:
         self.deadline_ms = min(self.deadline_ms, time_ms)
@@ -190,7 +192,7 @@ class RaftCore:
         self.wake_at(time_ms)
         return False
 
-    def ask(self, peer: Peer | None, asked: Asked) -> bool:
+    def ask(self, peer: Peer | None, asked: RaftRequest) -> bool:
         """Send `asked`, and return True; where the peer is busy or backed off, request a tick and return
         False."""
         if peer is None or not self.is_due(self.calls.free_at_ms(peer.endpoint, asked)):
@@ -215,7 +217,7 @@ class RaftCore:
     def commit(self, mark: int) -> None:
         if mark > self.high_watermark:
             self.high_watermark = mark
-            self.emit(Commit(mark))
+            self.emit(AdvanceHighWatermark(mark))
 
     # -- the log
 
@@ -226,7 +228,7 @@ class RaftCore:
             self.flushed = end
         elif self._flushing is None and self.flushed < end:
             self._flushing = end
-            self.emit(Flush(end))
+            self.emit(FlushLog(end))
 
     def flush_ended(self, end_offset: int) -> None:
         self._flushing = None
@@ -279,7 +281,7 @@ class RaftCore:
             if isinstance(self.effects[i], Persist):
                 self.effects[i] = Persist(state)  # no effect depends on the replaced one
                 return
-            if not isinstance(self.effects[i], Follow | StepDown):
+            if not isinstance(self.effects[i], FollowLeader | StepDown):
                 break
         self.emit(Persist(state))
 
@@ -317,7 +319,7 @@ class RaftCore:
             deadline_ms = self.now_ms + self.random_election_timeout_ms()
         self._move(Unattached(deadline_ms))
         self.persist()
-        self.emit(Follow(NOBODY, self.epoch))
+        self.emit(FollowLeader(NOBODY, self.epoch))
 
     def vote_for(self, candidate: ReplicaKey) -> None:
         """Vote for `candidate`: as Unattached or Prospective only, once in an epoch. Restarts the election
@@ -360,7 +362,7 @@ class RaftCore:
                 )
             )
         self.persist()
-        self.emit(Follow(leader_id, epoch))
+        self.emit(FollowLeader(leader_id, epoch))
 
     def become_prospective(self) -> None:
         """Ask for pre-votes first: a node that cannot win does not disturb the others with a new epoch."""

@@ -17,13 +17,13 @@ from service.metadata.raft.events import Peer
 from service.metadata.raft.keys import NOBODY, ReplicaKey
 from service.metadata.raft.requests import (
     NONE,
-    BeginAsked,
-    EndAsked,
-    LeaderAnswer,
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    LeaderResponse,
     Refusal,
-    Told,
-    VoteAnswer,
-    VoteAsked,
+    ResponseWithLeader,
+    VoteRequest,
+    VoteResponse,
 )
 from service.metadata.raft.roles import (
     Candidate,
@@ -34,15 +34,15 @@ from service.metadata.raft.roles import (
     Unattached,
 )
 from service.metadata.raft.state import MAX_EPOCH
-from service.metadata.raft.voters import Voter
+from service.metadata.raft.voters import VoterNode
 
 Address = tuple[str, int]
 PRE_VOTE_AGAIN_MS: Final = 100
-LAST_EPOCH_TOLD: Final = MAX_EPOCH - 1
+MAX_PEER_EPOCH: Final = MAX_EPOCH - 1
 """Greatest epoch accepted from another node: one more is left for an election."""
 
 
-class Election:
+class ElectionRoles:
     """Roles Unattached, Prospective, Candidate and Resigned; and how any role answers candidates and
     leaders."""
 
@@ -55,7 +55,7 @@ class Election:
 
     # -- requests
 
-    def vote(self, request: int, asked: VoteAsked) -> None:
+    def vote(self, request: int, asked: VoteRequest) -> None:
         core = self._core
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
@@ -66,10 +66,10 @@ class Election:
             core.vote_for(asked.candidate)
         core.reply(
             request,
-            VoteAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id), granted),
+            VoteResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id), granted),
         )
 
-    def _judge_vote(self, asked: VoteAsked) -> ErrorCode:
+    def _judge_vote(self, asked: VoteRequest) -> ErrorCode:
         core = self._core
         last, epoch = asked.last_epoch, asked.epoch
         if asked.last_offset < 0 or last < 0 or last > epoch or (last == epoch and not asked.pre_vote):
@@ -86,7 +86,7 @@ class Election:
     def _check_epoch(self, node_id: int, epoch: int) -> ErrorCode:
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
-        return ErrorCode.invalid_request if node_id < 0 or epoch > LAST_EPOCH_TOLD else NONE
+        return ErrorCode.invalid_request if node_id < 0 or epoch > MAX_PEER_EPOCH else NONE
 
     def _check_leader(self, leader_id: int, epoch: int) -> ErrorCode:
         """Reject claims that no correct node makes: that we lead where we do not, or that a node that is no
@@ -105,7 +105,7 @@ class Election:
             return ErrorCode.invalid_request
         return NONE
 
-    def _can_grant(self, asked: VoteAsked) -> bool:
+    def _can_grant(self, asked: VoteRequest) -> bool:
         core, state = self._core, self._core.state
         is_up_to_date = (asked.last_epoch, asked.last_offset) >= (core.log.epochs.latest, core.log.end_offset)
         if asked.pre_vote:
@@ -120,7 +120,7 @@ class Election:
             return core.voted.matches(asked.candidate)
         return core.leader_id == NOBODY and is_up_to_date
 
-    def begin(self, request: int, asked: BeginAsked) -> None:
+    def begin(self, request: int, asked: BeginQuorumEpochRequest) -> None:
         core = self._core
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
@@ -132,7 +132,7 @@ class Election:
             error = NONE if core.is_me(asked.voter) else ErrorCode.invalid_voter_key
         core.reply(request, self._leader_answer(error))
 
-    def end(self, request: int, asked: EndAsked) -> None:
+    def end(self, request: int, asked: EndQuorumEpochRequest) -> None:
         core = self._core
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
@@ -149,9 +149,9 @@ class Election:
                 state.deadline_ms = core.now_ms + self._succession_ms(asked.successors)
         core.reply(request, self._leader_answer(error))
 
-    def _leader_answer(self, error: ErrorCode) -> LeaderAnswer:
+    def _leader_answer(self, error: ErrorCode) -> LeaderResponse:
         core = self._core
-        return LeaderAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
+        return LeaderResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
 
     def _succession_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
         """Return our delay before an election: none for the first successor, growing for the others
@@ -194,7 +194,7 @@ class Election:
             if core.leader_id == NOBODY or (known is not None and isinstance(core.state, Unattached)):
                 core.become_follower(epoch, leader_id, known)  # type: ignore[arg-type]
 
-    def is_settled(self, answer: Told) -> bool:
+    def is_settled(self, answer: ResponseWithLeader) -> bool:
         """Take epoch and leader from a response; return whether the response holds nothing else for us.
 
         ``KafkaRaftClient.maybeHandleCommonResponse``
@@ -214,7 +214,7 @@ class Election:
         self._moved(answer)
         return error is not NONE and error is not ErrorCode.snapshot_not_found
 
-    def _moved(self, answer: Told) -> None:
+    def _moved(self, answer: ResponseWithLeader) -> None:
         """Update the leader's endpoint where it differs and the leader did not answer at the old one."""
         core, state = self._core, self._core.state
         if answer.endpoint is None or answer.leader_id != core.leader_id or answer.epoch != core.epoch:
@@ -229,7 +229,7 @@ class Election:
         if isinstance(state, Follower | Prospective):
             core.leader_endpoint = answer.endpoint
 
-    def voted(self, peer: Peer, asked: VoteAsked, answer: VoteAnswer) -> None:
+    def voted(self, peer: Peer, asked: VoteRequest, answer: VoteResponse) -> None:
         core = self._core
         if answer.error is ErrorCode.invalid_voter_key:
             self.not_found(peer, asked, refused=True)
@@ -251,7 +251,7 @@ class Election:
         if isinstance(state, Prospective):
             state.again_ms[peer.node_id] = core.now_ms + PRE_VOTE_AGAIN_MS
 
-    def not_found(self, peer: Peer, asked: VoteAsked, *, refused: bool) -> None:
+    def not_found(self, peer: Peer, asked: VoteRequest, *, refused: bool) -> None:
         """Record that a voter is not at the address asked: no process listens there, or another node does.
 
         The voter may have moved: the next address of the configuration is tried (`_place`). Where every
@@ -274,7 +274,7 @@ class Election:
         ):
             state.absent.add(peer.node_id)
 
-    def _place(self, voter: Voter) -> Peer | None:
+    def _place(self, voter: VoterNode) -> Peer | None:
         """Return the address at which to ask a voter for its vote; None: none is left.
 
         The order is: where it last answered, its endpoint in the voters' record, and each of
@@ -299,13 +299,13 @@ class Election:
                 return Peer(voter.node_id, one)
         return None
 
-    def unsupported(self, asked: VoteAsked) -> None:
+    def unsupported(self, asked: VoteRequest) -> None:
         """Become a candidate without pre-votes: a voter does not support them."""
         core = self._core
         if asked.pre_vote and asked.epoch == core.epoch and isinstance(core.state, Prospective):
             core.become_candidate()
 
-    def acknowledged(self, peer: Peer, answer: LeaderAnswer) -> None:
+    def acknowledged(self, peer: Peer, answer: LeaderResponse) -> None:
         """Handle the response to EndQuorumEpoch."""
         if self.is_settled(answer):
             return
@@ -358,12 +358,12 @@ class Election:
             return True
         return isinstance(state, Prospective) and self._core.is_due(state.again_ms[node_id])
 
-    def _question(self, voter: ReplicaKey, pre_vote: bool) -> VoteAsked:
+    def _question(self, voter: ReplicaKey, pre_vote: bool) -> VoteRequest:
         """Build the vote request. It claims only what is durable: a crash may shorten the rest of the log."""
         core = self._core
         end = min(core.flushed, core.log.end_offset)
         last_epoch = core.log.epochs.epoch_below(end)
-        return VoteAsked(core.epoch, core.key, last_epoch, end, pre_vote, voter, core.identity.cluster_id)
+        return VoteRequest(core.epoch, core.key, last_epoch, end, pre_vote, voter, core.identity.cluster_id)
 
     def _won(self, state: Prospective | Candidate) -> None:
         if isinstance(state, Prospective):
@@ -394,7 +394,7 @@ class Election:
             if voter.node_id in state.unacknowledged:
                 core.ask(
                     core.peer(voter),
-                    EndAsked(
+                    EndQuorumEpochRequest(
                         core.epoch,
                         core.key.node_id,
                         state.successors,

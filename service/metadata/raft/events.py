@@ -1,7 +1,7 @@
 """Events that the Raft machine handles, and effects that it returns. [P]
 
 The shell applies effects in order, all of them before the machine handles the next event: state is on disk
-before a vote is answered, and a log is truncated before it is fetched further. Only `Flush` runs in the
+before a vote is answered, and a log is truncated before it is fetched further. Only `FlushLog` runs in the
 background, one at a time; `Flushed` reports its end.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from service.base.types import Buffer
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import SnapshotId
-from service.metadata.raft.requests import Answered, Asked, NoAnswer
+from service.metadata.raft.requests import NoResponse, RaftRequest, RaftResponse
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.voters import VoterSet
 
@@ -27,7 +27,7 @@ class Peer(NamedTuple):
 # -- events
 
 
-class Start(NamedTuple):
+class Initialize(NamedTuple):
     """The node starts. `state` is the content of ``quorum-state``; the open log is durable to its end."""
 
     state: QuorumState | None
@@ -37,11 +37,11 @@ class Tick(NamedTuple):
     """The time of `next_deadline_ms` has come."""
 
 
-class Request(NamedTuple):
-    """Request to this replica; `Reply` carries the same id."""
+class InboundRequest(NamedTuple):
+    """Request to this replica; `OutboundResponse` carries the same id."""
 
     id: int
-    asked: Asked
+    asked: RaftRequest
 
 
 class Cancelled(NamedTuple):
@@ -50,12 +50,12 @@ class Cancelled(NamedTuple):
     id: int
 
 
-class Answer(NamedTuple):
+class InboundResponse(NamedTuple):
     """Response to the `Send` of the same `call`, or the reason that there is none."""
 
     peer: Peer
     call: int
-    reply: Answered | NoAnswer
+    reply: RaftResponse | NoResponse
 
 
 class Appended(NamedTuple):
@@ -85,7 +85,18 @@ class Stop(NamedTuple):
     """The node shuts down cleanly."""
 
 
-Event = Start | Tick | Request | Cancelled | Answer | Appended | NotAppended | Flushed | SnapshotReady | Stop
+Event = (
+    Initialize
+    | Tick
+    | InboundRequest
+    | Cancelled
+    | InboundResponse
+    | Appended
+    | NotAppended
+    | Flushed
+    | SnapshotReady
+    | Stop
+)
 
 
 # -- control records
@@ -137,7 +148,7 @@ class TruncateTo(NamedTuple):
     end_offset: int
 
 
-class Flush(NamedTuple):
+class FlushLog(NamedTuple):
     """Fsync the log up to `end_offset` in the background, then handle `Flushed`."""
 
     end_offset: int
@@ -162,18 +173,18 @@ class RestartAt(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send a request to a peer; `Answer` carries its response or its failure."""
+    """Send a request to a peer; `InboundResponse` carries its response or its failure."""
 
     peer: Peer
     call: int
-    asked: Asked
+    asked: RaftRequest
 
 
-class Reply(NamedTuple):
+class OutboundResponse(NamedTuple):
     """Answer the request `id`; the shell first fills in a `ReadLog` or `ReadSnapshot`."""
 
     id: int
-    answer: Answered
+    answer: RaftResponse
 
 
 class Park(NamedTuple):
@@ -182,7 +193,7 @@ class Park(NamedTuple):
     id: int
 
 
-class Commit(NamedTuple):
+class AdvanceHighWatermark(NamedTuple):
     """The high watermark advances: everything below it is committed."""
 
     high_watermark: int
@@ -194,7 +205,7 @@ class Lead(NamedTuple):
     epoch: int
 
 
-class Follow(NamedTuple):
+class FollowLeader(NamedTuple):
     """Leadership of another node in `epoch`; `leader_id` -1: the leader is unknown."""
 
     leader_id: int
@@ -210,14 +221,14 @@ Effect = (
     | AppendControl
     | AppendFetched
     | TruncateTo
-    | Flush
+    | FlushLog
     | StoreSnapshot
     | RestartAt
     | Send
-    | Reply
+    | OutboundResponse
     | Park
-    | Commit
+    | AdvanceHighWatermark
     | Lead
-    | Follow
+    | FollowLeader
     | StepDown
 )

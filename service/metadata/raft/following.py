@@ -12,26 +12,26 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.metadata.raft.core import UPDATE_PERIOD_FETCH_TIMEOUTS, RaftCore
-from service.metadata.raft.election import Election
+from service.metadata.raft.election import ElectionRoles
 from service.metadata.raft.events import AppendFetched, Peer, RestartAt, SnapshotReady, StoreSnapshot
 from service.metadata.raft.keys import NO_DIRECTORY, EpochEnd
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    Asked,
-    ChangeAnswer,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftRequest,
     ReadLog,
     ReadSnapshot,
     RemoveVoter,
-    SnapshotAnswer,
-    SnapshotAsked,
     UpdateVoter,
+    VoterChangeResponse,
 )
-from service.metadata.raft.roles import Fetching, Follower, Unattached
-from service.metadata.raft.voters import RECONFIGURABLE, Voter
+from service.metadata.raft.roles import Follower, SnapshotFetch, Unattached
+from service.metadata.raft.voters import RECONFIGURABLE, VoterNode
 
 REFUSALS: Final = 3
 REFUSALS_WITHIN_MS: Final = 300
@@ -41,10 +41,10 @@ MAX_SNAPSHOT_BYTES: Final = 16 * 2**30
 """Larger snapshot sizes are rejected as malformed."""
 
 
-class Following:
+class FollowerRole:
     """Behaviour of the follower and of the observer."""
 
-    def __init__(self, core: RaftCore, election: Election) -> None:
+    def __init__(self, core: RaftCore, election: ElectionRoles) -> None:
         self._core = core
         self._election = election
         self._seek_at_ms = 0
@@ -81,10 +81,10 @@ class Following:
         whole = state.fetching is not None and state.fetching.is_whole
         return not (state.is_appending or whole or core.flushed < core.log.end_offset)
 
-    def _question(self, state: Follower) -> FetchAsked | SnapshotAsked:
+    def _question(self, state: Follower) -> RaftFetchRequest | FetchSnapshotRequest:
         core, timing = self._core, self._core.timing
         if state.fetching is not None:
-            return SnapshotAsked(
+            return FetchSnapshotRequest(
                 core.key,
                 core.epoch,
                 state.fetching.snapshot,
@@ -94,12 +94,12 @@ class Following:
             )
         return self._fetch_asked()
 
-    def _fetch_asked(self) -> FetchAsked:
+    def _fetch_asked(self) -> RaftFetchRequest:
         """Build a fetch request. It claims only durable records: a leader may count us as a voter before we
         know it."""
         core, timing = self._core, self._core.timing
         end = min(core.flushed, core.log.end_offset)
-        return FetchAsked(
+        return RaftFetchRequest(
             core.key,
             core.epoch,
             end,
@@ -137,12 +137,12 @@ class Following:
 
     # -- our own entry among the voters
 
-    def _own_change(self, state: Follower) -> Asked | None:
+    def _own_change(self, state: Follower) -> RaftRequest | None:
         """Return UpdateRaftVoter where our endpoints changed, AddRaftVoter where we join by ourselves."""
         core, history = self._core, self._core.log.voters
         if not core.identity.endpoints or not core.identity.can_vote:
             return None
-        mine = Voter(core.key, core.identity.endpoints)
+        mine = VoterNode(core.key, core.identity.endpoints)
         if core.is_voter:
             if history.version < RECONFIGURABLE:
                 if state.has_updated or not core.is_due(state.update_due_ms):
@@ -165,10 +165,10 @@ class Following:
             cluster_id=core.identity.cluster_id,
         )
 
-    def updated(self, asked: Asked, answer: LeaderAnswer | ChangeAnswer) -> None:
+    def updated(self, asked: RaftRequest, answer: LeaderResponse | VoterChangeResponse) -> None:
         """Handle the response to that; `update_due_ms` decides when it is sent again."""
         core, state = self._core, self._core.state
-        if isinstance(answer, LeaderAnswer) and self._election.is_settled(answer):
+        if isinstance(answer, LeaderResponse) and self._election.is_settled(answer):
             return
         if isinstance(state, Follower):
             if isinstance(asked, UpdateVoter) and answer.error is NONE:
@@ -200,7 +200,7 @@ class Following:
         state.refusals.clear()
         state.deadline_ms = self._core.now_ms + self._core.timing.fetch_timeout_ms
 
-    def fetched(self, peer: Peer, asked: FetchAsked, answer: FetchAnswer) -> None:
+    def fetched(self, peer: Peer, asked: RaftFetchRequest, answer: RaftFetchResponse) -> None:
         core = self._core
         if self._election.is_settled(answer):
             if answer.error is not NONE:
@@ -219,7 +219,7 @@ class Following:
             self._part(answer.diverging)
         elif answer.snapshot is not None:
             if answer.snapshot.end_offset > 0 and answer.snapshot.epoch >= 0:
-                state.fetching = Fetching(answer.snapshot)
+                state.fetching = SnapshotFetch(answer.snapshot)
         else:
             state.leader_mark = max(state.leader_mark, answer.high_watermark)
             if isinstance(answer.records, ReadLog):
@@ -243,7 +243,9 @@ class Following:
         if end < core.log.end_offset:
             core.truncate(end, f"its epoch {leaders.epoch} ends at {leaders.end_offset}")
 
-    def snapshot_fetched(self, peer: Peer, asked: SnapshotAsked, answer: SnapshotAnswer) -> None:
+    def snapshot_fetched(
+        self, peer: Peer, asked: FetchSnapshotRequest, answer: FetchSnapshotResponse
+    ) -> None:
         core = self._core
         if self._election.is_settled(answer):
             if answer.error is not NONE:

@@ -14,22 +14,22 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.raft.core import RaftCore
 from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.log_view import Fit, real_snapshots, validate
+from service.metadata.raft.log_view import ValidationKind, real_snapshots, validate_offset_and_epoch
 from service.metadata.raft.requests import (
     NONE,
-    BeginAsked,
-    DescribeAnswer,
-    FetchAnswer,
-    FetchAsked,
+    BeginQuorumEpochRequest,
+    DescribeQuorumResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
     ReadLog,
     ReadSnapshot,
     Refusal,
-    ReplicaTold,
-    SnapshotAnswer,
-    SnapshotAsked,
+    ReplicaDescription,
 )
-from service.metadata.raft.roles import NEVER, Leader, Parked, Replica
-from service.metadata.raft.voters import Voter
+from service.metadata.raft.roles import NEVER, Leader, ParkedFetch, ReplicaState
+from service.metadata.raft.voters import VoterNode
 
 OBSERVER_SESSION_MS: Final = 300_000
 MAX_REPLICAS: Final = 1000
@@ -38,7 +38,7 @@ MAX_ANSWER_BYTES: Final = 8 * 2**20
 """Limit of records or snapshot bytes in one response, whatever the request allows."""
 
 
-class Leading:
+class LeaderRole:
     """Behaviour of the leader, and its answers to requests that only a leader serves."""
 
     def __init__(self, core: RaftCore) -> None:
@@ -56,7 +56,7 @@ class Leading:
 
     # -- fetches
 
-    def fetch(self, request: int, asked: FetchAsked) -> None:
+    def fetch(self, request: int, asked: RaftFetchRequest) -> None:
         core = self._core
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
@@ -74,32 +74,32 @@ class Leading:
         is_empty = answer.error is NONE and answer.diverging is None and answer.snapshot is None
         is_empty = is_empty and not isinstance(answer.records, ReadLog)
         if is_empty and asked.max_wait_ms > 0 and isinstance(state, Leader) and not self._is_behind(asked):
-            state.parked[request] = Parked(asked, core.now_ms + asked.max_wait_ms)
+            state.parked[request] = ParkedFetch(asked, core.now_ms + asked.max_wait_ms)
         else:
             core.reply(request, answer)
 
-    def _is_behind(self, asked: FetchAsked) -> bool:
+    def _is_behind(self, asked: RaftFetchRequest) -> bool:
         state = self._core.state
         return isinstance(state, Leader) and asked.high_watermark < state.committed
 
-    def _no_records(self, error: ErrorCode) -> FetchAnswer:
+    def _no_records(self, error: ErrorCode) -> RaftFetchResponse:
         core = self._core
-        return FetchAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
+        return RaftFetchResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
 
-    def _answer(self, asked: FetchAsked, *, is_heard: bool = False) -> FetchAnswer:
+    def _answer(self, asked: RaftFetchRequest, *, is_heard: bool = False) -> RaftFetchResponse:
         """Build the response. `is_heard`: the request came just now, which proves that its sender lives."""
         core, state = self._core, self._core.state
         error = self.refusal(asked.epoch)
         if error is not NONE or not isinstance(state, Leader):
             return self._no_records(error)
-        validity = validate(core.log, asked.offset, asked.last_epoch)
+        validity = validate_offset_and_epoch(core.log, asked.offset, asked.last_epoch)
         records: ReadLog | bytes = b""
-        if validity.fit is Fit.VALID:
+        if validity.fit is ValidationKind.VALID:
             if is_heard:
                 self._heard_fetch(state, asked)
             if asked.offset < state.shown_end:
                 records = ReadLog(asked.offset, _bounded(asked.max_bytes))
-        return FetchAnswer(
+        return RaftFetchResponse(
             NONE,
             core.epoch,
             core.leader_id,
@@ -111,7 +111,7 @@ class Leading:
             records,
         )
 
-    def _heard_fetch(self, state: Leader, asked: FetchAsked) -> None:
+    def _heard_fetch(self, state: Leader, asked: RaftFetchRequest) -> None:
         """Update the follower's progress: everything below its fetch offset is durable there."""
         core = self._core
         if asked.replica.node_id < 0:
@@ -141,13 +141,13 @@ class Leading:
             state.heard.clear()
             state.quorum_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms * 3 // 2
 
-    def replica(self, state: Leader, key: ReplicaKey) -> Replica:
+    def replica(self, state: Leader, key: ReplicaKey) -> ReplicaState:
         known = self._known_as(key)
         found = state.replicas.get(known)
         if found is None:
             if len(state.replicas) >= MAX_REPLICAS + len(self._core.voters):
                 self._forget_one(state)
-            found = state.replicas[known] = Replica()
+            found = state.replicas[known] = ReplicaState()
         return found
 
     def _forget_one(self, state: Leader) -> None:
@@ -161,7 +161,7 @@ class Leading:
         voter = self._core.voters.get(key.node_id)
         return voter.key if voter is not None and voter.key.matches(key) else key
 
-    def voter_end(self, state: Leader, voter: Voter) -> int:
+    def voter_end(self, state: Leader, voter: VoterNode) -> int:
         """Return the end of the voter's durable log."""
         core = self._core
         if voter.key.matches(core.key):
@@ -198,7 +198,7 @@ class Leading:
             self._core.reply(request, self._answer(parked.asked))
         state.parked.clear()
 
-    def snapshot(self, request: int, asked: SnapshotAsked) -> None:
+    def snapshot(self, request: int, asked: FetchSnapshotRequest) -> None:
         core, state = self._core, self._core.state
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
@@ -208,7 +208,7 @@ class Leading:
             error = ErrorCode.snapshot_not_found
         if error is NONE and asked.position < 0:
             error = ErrorCode.position_out_of_range
-        answer = SnapshotAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
+        answer = FetchSnapshotResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
         if error is NONE and isinstance(state, Leader):
             if asked.replica.node_id >= 0 and asked.replica.node_id != core.key.node_id:
                 self.replica(state, asked.replica).last_fetch_ms = core.now_ms
@@ -224,27 +224,27 @@ class Leading:
         core, state = self._core, self._core.state
         if not isinstance(state, Leader):
             error = ErrorCode.not_leader_or_follower
-            core.reply(request, DescribeAnswer(error, core.epoch, core.leader_id))
+            core.reply(request, DescribeQuorumResponse(error, core.epoch, core.leader_id))
             return
         voters = tuple(self._told(state, voter) for voter in core.voters)
         observers = tuple(
-            ReplicaTold(key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
+            ReplicaDescription(key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
             for key, one in sorted(state.replicas.items())
             if not core.voters.has(key) and core.now_ms - one.last_fetch_ms < OBSERVER_SESSION_MS
         )
         core.reply(
             request,
-            DescribeAnswer(
+            DescribeQuorumResponse(
                 NONE, core.epoch, core.key.node_id, state.committed, voters, observers, tuple(core.voters)
             ),
         )
 
-    def _told(self, state: Leader, voter: Voter) -> ReplicaTold:
+    def _told(self, state: Leader, voter: VoterNode) -> ReplicaDescription:
         core = self._core
         if voter.key.matches(core.key):
-            return ReplicaTold(voter.key, core.log.end_offset, core.now_ms, core.now_ms)
-        one = state.replicas.get(voter.key) or state.replicas.get(ReplicaKey(voter.node_id)) or Replica()
-        return ReplicaTold(voter.key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
+            return ReplicaDescription(voter.key, core.log.end_offset, core.now_ms, core.now_ms)
+        one = state.replicas.get(voter.key) or state.replicas.get(ReplicaKey(voter.node_id)) or ReplicaState()
+        return ReplicaDescription(voter.key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
 
     # -- time
 
@@ -288,7 +288,7 @@ class Leading:
         others = sorted(core.other_voters(), key=lambda one: (-self.voter_end(state, one), one.node_id))
         core.resign(tuple(voter.key for voter in others))
 
-    def _make_known(self, state: Leader, voter: Voter) -> None:
+    def _make_known(self, state: Leader, voter: VoterNode) -> None:
         """Send BeginQuorumEpoch to a voter that has been silent for half of its fetch timeout."""
         core = self._core
         half = core.timing.fetch_timeout_ms // 2
@@ -296,7 +296,7 @@ class Leading:
         last = max(replica.last_fetch_ms if replica else -NEVER, state.begun_ms.get(voter.node_id, -NEVER))
         if not core.is_due(last + half):
             return
-        asked = BeginAsked(
+        asked = BeginQuorumEpochRequest(
             core.epoch, core.key.node_id, core.identity.endpoints, voter.key, core.identity.cluster_id
         )
         if core.ask(core.peer(voter), asked):

@@ -21,7 +21,7 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.metadata.batches import MetadataBatch, decode_batches
-from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, learn
+from service.metadata.raft.control import NO_VOTER_RECORDS, VoterRecords, learn
 from service.metadata.raft.durable_offset import DurableOffset, keep_durable_offset, read_durable_offset
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log_check import Durable, LogEnd, check_log
@@ -75,7 +75,7 @@ class MetadataLog:
         snapshot: SnapshotId | None,
         state: QuorumState | None,
         static_voters: VoterSet | None = None,
-        said: VotersSaid = NO_VOTERS_SAID,
+        said: VoterRecords = NO_VOTER_RECORDS,
         is_promised: bool = True,
     ) -> MetadataLog:
         """Check the log, cut off a torn tail, and open it. Blocks.
@@ -139,7 +139,7 @@ class MetadataLog:
             log._begin_anew(snapshot, said)
         return log
 
-    def _begin_anew(self, snapshot: SnapshotId, said: VotersSaid) -> None:
+    def _begin_anew(self, snapshot: SnapshotId, said: VoterRecords) -> None:
         end, name = self.end_offset, snapshot.file_name
         _logger.warning(
             "%s: the log ends at %d, before or beside the snapshot %s: it restarts at the snapshot",
@@ -153,9 +153,9 @@ class MetadataLog:
             self.close(clean=False)
             raise
 
-    def voters_at(self, end_offset: int) -> VotersSaid:
+    def voters_at(self, end_offset: int) -> VoterRecords:
         """Return the voters in the log below `end_offset`, for a snapshot that ends there."""
-        return VotersSaid(*self.voters.at(end_offset))
+        return VoterRecords(*self.voters.at(end_offset))
 
     def has_snapshots(self, snapshots: Sequence[SnapshotId]) -> None:
         """Set the list of snapshots, oldest first."""
@@ -249,7 +249,7 @@ class MetadataLog:
         self.epochs.truncate(end_offset)
         self.voters.truncate(end_offset)
 
-    def restart_at(self, snapshot: SnapshotId, said: VotersSaid) -> None:
+    def restart_at(self, snapshot: SnapshotId, said: VoterRecords) -> None:
         """Replace the log by a snapshot that is on disk and holds these voters. Blocks."""
         self._durable.write(min(snapshot.end_offset, self._log.recovery_point))
         self._durable.sync()
@@ -310,7 +310,7 @@ def _is_apart(snapshot: SnapshotId, end: LogEnd) -> bool:
 
 
 def _history(
-    static: VoterSet, snapshot: SnapshotId | None, said: VotersSaid, control: Sequence[bytes]
+    static: VoterSet, snapshot: SnapshotId | None, said: VoterRecords, control: Sequence[bytes]
 ) -> VoterHistory:
     """Build the voter history from the snapshot and the log behind it."""
     history, start = VoterHistory(static), 0

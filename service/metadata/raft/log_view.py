@@ -97,16 +97,16 @@ class EpochIndex:
         self._base, self._start = snapshot.epoch, snapshot.end_offset
 
 
-class Fit(Enum):
+class ValidationKind(Enum):
     VALID = "valid"
     DIVERGING = "diverging"
     SNAPSHOT = "snapshot"
 
 
-class Validity(NamedTuple):
+class ValidOffsetAndEpoch(NamedTuple):
     """Result of a check of a follower's log: it continues in ours, it diverges, or it needs a snapshot."""
 
-    fit: Fit
+    fit: ValidationKind
     diverging: EpochEnd | None = None
     snapshot: SnapshotId | None = None
 
@@ -116,7 +116,7 @@ def real_snapshots(log: LogView) -> tuple[SnapshotId, ...]:
     return tuple(one for one in log.snapshots if one.end_offset > 0)
 
 
-def validate(log: LogView, offset: int, epoch: int) -> Validity:
+def validate_offset_and_epoch(log: LogView, offset: int, epoch: int) -> ValidOffsetAndEpoch:
     """Check whether a follower's log that ends at `offset`, with a last record of `epoch`, continues in
     `log`.
 
@@ -132,10 +132,10 @@ def validate(log: LogView, offset: int, epoch: int) -> Validity:
             or (offset == start == oldest.end_offset and epoch != oldest.epoch)
             or epoch < oldest.epoch
         ):
-            return Validity(Fit.SNAPSHOT, snapshot=newest)
+            return ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=newest)
     if offset == 0 and epoch == 0 and log.start_offset == 0:
-        return Validity(Fit.VALID)
+        return ValidOffsetAndEpoch(ValidationKind.VALID)
     end = log.epochs.end_of(epoch, log.end_offset)
     if end.epoch != epoch or end.end_offset < offset:
-        return Validity(Fit.DIVERGING, diverging=end)
-    return Validity(Fit.VALID)
+        return ValidOffsetAndEpoch(ValidationKind.DIVERGING, diverging=end)
+    return ValidOffsetAndEpoch(ValidationKind.VALID)

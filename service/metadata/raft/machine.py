@@ -15,64 +15,64 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.core import RaftCore
-from service.metadata.raft.election import Election
+from service.metadata.raft.election import ElectionRoles
 from service.metadata.raft.events import (
-    Answer,
     Appended,
     Cancelled,
     Effect,
     Event,
     Flushed,
+    InboundRequest,
+    InboundResponse,
+    Initialize,
     NotAppended,
     Peer,
-    Request,
     SnapshotReady,
-    Start,
     Stop,
     Tick,
 )
-from service.metadata.raft.following import Following
+from service.metadata.raft.following import FollowerRole
 from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.leading import Leading
+from service.metadata.raft.leading import LeaderRole
 from service.metadata.raft.log_view import LogView
 from service.metadata.raft.reconfiguration import Reconfiguration
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    Answered,
-    Asked,
-    BeginAsked,
-    ChangeAnswer,
-    DescribeAsked,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
-    NoAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    BeginQuorumEpochRequest,
+    ConnectionRefused,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    NoResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftRequest,
+    RaftResponse,
     Refusal,
-    Refused,
     RemoveVoter,
-    SnapshotAnswer,
-    SnapshotAsked,
-    Unsupported,
     UpdateVoter,
-    UpgradeAsked,
-    VersionsAnswer,
-    VersionsAsked,
-    VoteAnswer,
-    VoteAsked,
+    UpgradeKRaftVersion,
+    VersionUnsupported,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
 from service.metadata.raft.roles import (
     NEVER,
     Candidate,
-    Chance,
     Follower,
-    Identity,
     Leader,
     Prospective,
+    RaftTiming,
+    RandomSource,
+    ReplicaIdentity,
     Resigned,
     Role,
-    Timing,
     Unattached,
 )
 from service.metadata.raft.state import QuorumState
@@ -82,11 +82,13 @@ from service.metadata.raft.voters import MAX_KRAFT_VERSION, VoterSet
 class RaftMachine:
     """One replica of the quorum. Owned by one thread; holds no clock, file or future."""
 
-    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
+    def __init__(
+        self, identity: ReplicaIdentity, log: LogView, timing: RaftTiming, random: RandomSource
+    ) -> None:
         self.core = RaftCore(identity, log, timing, random)
-        self.election = Election(self.core)
-        self.leading = Leading(self.core)
-        self.following = Following(self.core, self.election)
+        self.election = ElectionRoles(self.core)
+        self.leading = LeaderRole(self.core)
+        self.following = FollowerRole(self.core, self.election)
         self.reconfiguration = Reconfiguration(self.core, self.leading)
 
     # -- state
@@ -140,9 +142,9 @@ class RaftMachine:
         match event:
             case Tick():
                 pass
-            case Answer(peer, call, reply):
+            case InboundResponse(peer, call, reply):
                 self._answered(peer, call, reply)
-            case Request(request, asked):
+            case InboundRequest(request, asked):
                 self._asked(request, asked)
             case Appended():
                 self._appended()
@@ -155,7 +157,7 @@ class RaftMachine:
             case Cancelled(request):
                 if isinstance(core.state, Leader):
                     core.state.parked.pop(request, None)
-            case Start(state):
+            case Initialize(state):
                 self._start(state)
             case Stop():
                 self._stop()
@@ -219,66 +221,68 @@ class RaftMachine:
             if core.leader_endpoint is not None:
                 core.calls.pause(Peer(core.leader_id, core.leader_endpoint), core.now_ms)
 
-    def _asked(self, request: int, asked: Asked) -> None:
+    def _asked(self, request: int, asked: RaftRequest) -> None:
         match asked:
-            case FetchAsked():
+            case RaftFetchRequest():
                 self.leading.fetch(request, asked)
-            case VoteAsked():
+            case VoteRequest():
                 self.election.vote(request, asked)
-            case BeginAsked():
+            case BeginQuorumEpochRequest():
                 self.election.begin(request, asked)
-            case EndAsked():
+            case EndQuorumEpochRequest():
                 self.election.end(request, asked)
-            case SnapshotAsked():
+            case FetchSnapshotRequest():
                 self.leading.snapshot(request, asked)
             case AddVoter() | RemoveVoter():
                 self.reconfiguration.change(request, asked)
             case UpdateVoter():
                 self.reconfiguration.update(request, asked)
-            case UpgradeAsked():
+            case UpgradeKRaftVersion():
                 self.reconfiguration.upgrade(request, asked)
-            case DescribeAsked():
+            case DescribeQuorumRequest():
                 self.leading.describe(request)
-            case VersionsAsked():
-                self.core.reply(request, VersionsAnswer(NONE, 0, MAX_KRAFT_VERSION))
+            case ApiVersionsRequest():
+                self.core.reply(request, ApiVersionsResponse(NONE, 0, MAX_KRAFT_VERSION))
 
-    def _answered(self, peer: Peer, call: int, reply: Answered | NoAnswer) -> None:
+    def _answered(self, peer: Peer, call: int, reply: RaftResponse | NoResponse) -> None:
         core = self.core
         asked = core.calls.answered(peer, call)
         if asked is None:
             return
-        if isinstance(asked, VersionsAsked) and isinstance(reply, VersionsAnswer | NoAnswer | Refusal):
+        if isinstance(asked, ApiVersionsRequest) and isinstance(
+            reply, ApiVersionsResponse | NoResponse | Refusal
+        ):
             self.reconfiguration.versions(peer, reply)
-        if isinstance(reply, NoAnswer | Refusal):
+        if isinstance(reply, NoResponse | Refusal):
             core.calls.pause(peer, core.now_ms)
-            if isinstance(reply, Refused):
+            if isinstance(reply, ConnectionRefused):
                 self.following.refused(peer)
-            if isinstance(asked, VoteAsked):
-                if isinstance(reply, Unsupported) or (
+            if isinstance(asked, VoteRequest):
+                if isinstance(reply, VersionUnsupported) or (
                     isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version
                 ):
                     self.election.unsupported(asked)
-                elif isinstance(reply, NoAnswer):
-                    self.election.not_found(peer, asked, refused=isinstance(reply, Refused))
+                elif isinstance(reply, NoResponse):
+                    self.election.not_found(peer, asked, refused=isinstance(reply, ConnectionRefused))
             return
         self._told(peer, asked, reply)
 
-    def _told(self, peer: Peer, asked: Asked, reply: Answered) -> None:
+    def _told(self, peer: Peer, asked: RaftRequest, reply: RaftResponse) -> None:
         core = self.core
         match asked, reply:
-            case FetchAsked(), FetchAnswer():
+            case RaftFetchRequest(), RaftFetchResponse():
                 self.following.fetched(peer, asked, reply)
                 return
-            case VoteAsked(), VoteAnswer():
+            case VoteRequest(), VoteResponse():
                 self.election.voted(peer, asked, reply)
-            case BeginAsked(), LeaderAnswer():
+            case BeginQuorumEpochRequest(), LeaderResponse():
                 self.election.is_settled(reply)
-            case EndAsked(), LeaderAnswer():
+            case EndQuorumEpochRequest(), LeaderResponse():
                 self.election.acknowledged(peer, reply)
-            case SnapshotAsked(), SnapshotAnswer():
+            case FetchSnapshotRequest(), FetchSnapshotResponse():
                 self.following.snapshot_fetched(peer, asked, reply)
                 return
-            case ((UpdateVoter() | AddVoter() | RemoveVoter()), (LeaderAnswer() | ChangeAnswer())):
+            case ((UpdateVoter() | AddVoter() | RemoveVoter()), (LeaderResponse() | VoterChangeResponse())):
                 self.following.updated(asked, reply)
             case _:
                 pass  # ignore a response of the wrong type

@@ -38,28 +38,28 @@ from service.metadata.raft.requests import (
     NONE,
     NOT_BEHIND,
     AddVoter,
-    Answered,
-    Asked,
-    BeginAsked,
-    ChangeAnswer,
-    DescribeAsked,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftRequest,
+    RaftResponse,
     Refusal,
     RemoveVoter,
-    SnapshotAnswer,
-    SnapshotAsked,
     UpdateVoter,
-    VersionsAnswer,
-    VersionsAsked,
-    VoteAnswer,
-    VoteAsked,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
 from service.metadata.raft.state import MAX_EPOCH
-from service.metadata.raft.voters import Voter
 from service.wire.apis import ApiKey
+from service.metadata.raft.voters import VoterNode
 
 __all__ = [
     "make",
@@ -74,7 +74,7 @@ __all__ = [
 # -- requests in
 
 
-def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
+def of_request(api_key: int, version: int, message: Any) -> RaftRequest | Refusal:
     """Decode a request; a `Refusal` where it names another partition or an invalid address.
 
     The machine compares cluster ids; for a refusal, which the machine does not see, the caller does.
@@ -85,7 +85,7 @@ def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
         return BAD
 
 
-def _asked(api_key: int, message: Any) -> Asked | Refusal:
+def _asked(api_key: int, message: Any) -> RaftRequest | Refusal:
     match api_key:
         case ApiKey.FETCH:
             return _fetch_asked(message)
@@ -107,7 +107,7 @@ def _asked(api_key: int, message: Any) -> Asked | Refusal:
             )
             return UpdateVoter(int(message.current_leader_epoch), voter, message.cluster_id)
         case ApiKey.API_VERSIONS:
-            return VersionsAsked()
+            return ApiVersionsRequest()
         case ApiKey.VOTE | ApiKey.BEGIN_QUORUM_EPOCH | ApiKey.END_QUORUM_EPOCH | ApiKey.DESCRIBE_QUORUM:
             partition = only_partition(message.topics)
             if partition is None:
@@ -117,16 +117,16 @@ def _asked(api_key: int, message: Any) -> Asked | Refusal:
             raise ValueError(f"API {api_key} is none of the quorum's")
 
 
-def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
+def _election_asked(api_key: int, message: Any, partition: Any) -> RaftRequest:
     if api_key == ApiKey.DESCRIBE_QUORUM:
-        return DescribeAsked()
+        return DescribeQuorumRequest()
     voter = ReplicaKey(
         int(getattr(message, "voter_id", NOBODY)),
         uuid_or_zero(getattr(partition, "voter_directory_id", None)),
     )
     cluster_id = message.cluster_id
     if api_key == ApiKey.VOTE:
-        return VoteAsked(
+        return VoteRequest(
             int(partition.replica_epoch),
             ReplicaKey(
                 int(partition.replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))
@@ -140,7 +140,7 @@ def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
     endpoints = endpoints_of(getattr(message, "leader_endpoints", ()))
     epoch, leader_id = int(partition.leader_epoch), int(partition.leader_id)
     if api_key == ApiKey.BEGIN_QUORUM_EPOCH:
-        return BeginAsked(epoch, leader_id, endpoints, voter, cluster_id)
+        return BeginQuorumEpochRequest(epoch, leader_id, endpoints, voter, cluster_id)
     candidates = getattr(partition, "preferred_candidates", None)
     successors = (
         tuple(ReplicaKey(int(one)) for one in partition.preferred_successors)
@@ -149,16 +149,16 @@ def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
             ReplicaKey(int(one.candidate_id), uuid_or_zero(one.candidate_directory_id)) for one in candidates
         )
     )
-    return EndAsked(epoch, leader_id, successors, endpoints, cluster_id)
+    return EndQuorumEpochRequest(epoch, leader_id, successors, endpoints, cluster_id)
 
 
-def _fetch_asked(message: Any) -> FetchAsked | Refusal:
+def _fetch_asked(message: Any) -> RaftFetchRequest | Refusal:
     partition = only_partition(message.topics)
     if partition is None or not hasattr(message.topics[0], "topic_id"):
         return BAD  # below version 13 topics have names; the metadata topic is looked up by its id
     replica_id = message.replica_state.replica_id if hasattr(message, "replica_state") else message.replica_id
     mark = getattr(partition, "high_watermark", NOT_BEHIND)
-    return FetchAsked(
+    return RaftFetchRequest(
         ReplicaKey(int(replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))),
         int(getattr(partition, "current_leader_epoch", -1)),
         int(partition.fetch_offset),
@@ -170,11 +170,11 @@ def _fetch_asked(message: Any) -> FetchAsked | Refusal:
     )
 
 
-def _snapshot_asked(message: Any) -> SnapshotAsked | Refusal:
+def _snapshot_asked(message: Any) -> FetchSnapshotRequest | Refusal:
     partition = only_partition(message.topics)
     if partition is None:
         return UNKNOWN if len(message.topics) == 1 and len(message.topics[0].partitions) == 1 else BAD
-    return SnapshotAsked(
+    return FetchSnapshotRequest(
         ReplicaKey(int(message.replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))),
         int(partition.current_leader_epoch),
         SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch)),
@@ -188,28 +188,28 @@ def _key_named(message: Any) -> ReplicaKey:
     return ReplicaKey(int(message.voter_id), uuid_or_zero(message.voter_directory_id))
 
 
-def _voter_named(message: Any) -> Voter:
-    return Voter(_key_named(message), endpoints_of(message.listeners))
+def _voter_named(message: Any) -> VoterNode:
+    return VoterNode(_key_named(message), endpoints_of(message.listeners))
 
 
 # -- responses in
 
 
-def of_response(api_key: int, version: int, message: Any) -> Answered:
+def of_response(api_key: int, version: int, message: Any) -> RaftResponse:
     """Decode a response. `CorruptionError` where it is of another partition, or invalid."""
     error: ErrorCode = message.error_code
     match api_key:
         case ApiKey.ADD_RAFT_VOTER | ApiKey.REMOVE_RAFT_VOTER:
-            return ChangeAnswer(error, message.error_message or "")
+            return VoterChangeResponse(error, message.error_message or "")
         case ApiKey.UPDATE_RAFT_VOTER:
             one = message.current_leader
             endpoint = endpoint_of(LISTENER, str(one.host), int(one.port)) if one.host else None
-            return LeaderAnswer(error, _epoch(one.leader_epoch), int(one.leader_id), endpoint)
+            return LeaderResponse(error, _epoch(one.leader_epoch), int(one.leader_id), endpoint)
         case ApiKey.API_VERSIONS:
             found = [one for one in message.supported_features if one.name == KRAFT_VERSION]
             if not found:
-                return VersionsAnswer(error)
-            return VersionsAnswer(error, int(found[0].min_version), int(found[0].max_version))
+                return ApiVersionsResponse(error)
+            return ApiVersionsResponse(error, int(found[0].min_version), int(found[0].max_version))
     if error is not NONE:
         return Refusal(error)
     partition = only_partition(message.responses if api_key == ApiKey.FETCH else message.topics)
@@ -220,17 +220,17 @@ def of_response(api_key: int, version: int, message: Any) -> Answered:
     place = _endpoint_of(message, leader_id)
     error = partition.error_code
     if api_key == ApiKey.VOTE:
-        return VoteAnswer(error, epoch, leader_id, place, partition.vote_granted)
+        return VoteResponse(error, epoch, leader_id, place, partition.vote_granted)
     if api_key in (ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH):
-        return LeaderAnswer(error, epoch, leader_id, place)
+        return LeaderResponse(error, epoch, leader_id, place)
     told = SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch))
     snapshot = None if told.end_offset < 0 or told.epoch < 0 else told
     if api_key == ApiKey.FETCH_SNAPSHOT:
         size, position = int(partition.size), int(partition.position)
         data = partition.unaligned_records or b""
-        return SnapshotAnswer(error, epoch, leader_id, place, snapshot, size, position, data)
+        return FetchSnapshotResponse(error, epoch, leader_id, place, snapshot, size, position, data)
     parts = EpochEnd(int(partition.diverging_epoch.epoch), int(partition.diverging_epoch.end_offset))
-    return FetchAnswer(
+    return RaftFetchResponse(
         error,
         epoch,
         leader_id,

@@ -23,47 +23,47 @@ from service.metadata.raft.message_parts import (
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    Answered,
-    Asked,
-    BeginAsked,
-    ChangeAnswer,
-    DescribeAnswer,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    BeginQuorumEpochRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftRequest,
+    RaftResponse,
     Refusal,
     RemoveVoter,
-    ReplicaTold,
-    SnapshotAnswer,
-    SnapshotAsked,
+    ReplicaDescription,
     UpdateVoter,
-    VersionsAnswer,
-    VersionsAsked,
-    VoteAnswer,
-    VoteAsked,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
 from service.wire.apis import APIS, ApiKey
 
 # -- responses out
 
 
-def to_response(api_key: int, version: int, answer: Answered, wall_ms: int = 0) -> Any:
+def to_response(api_key: int, version: int, answer: RaftResponse, wall_ms: int = 0) -> Any:
     """Encode a response. `wall_ms` is added to times of the machine's clock, for DescribeQuorum."""
     module = module_of(api_key, version, "response")
     match answer:
         case Refusal(error):
             return _refused(module, api_key, error)
-        case VoteAnswer() | FetchAnswer() | SnapshotAnswer():
+        case VoteResponse() | RaftFetchResponse() | FetchSnapshotResponse():
             return _with_partition(module, answer)
-        case LeaderAnswer():
+        case LeaderResponse():
             return _leader_response(module, api_key, answer)
-        case ChangeAnswer(error, text):
+        case VoterChangeResponse(error, text):
             name = f"{APIS[api_key].name}Response"
             return make(module, name, throttle_time=timedelta(), error_code=error, error_message=text or None)
-        case DescribeAnswer():
+        case DescribeQuorumResponse():
             return _described(module, answer, wall_ms)
-        case VersionsAnswer():
+        case ApiVersionsResponse():
             raise ValueError("ApiVersions is answered by the listener")
 
 
@@ -79,7 +79,7 @@ def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> An
     if api_key == ApiKey.FETCH_SNAPSHOT:
         topic = message.topics[0]
         partition = _snapshot_partition(
-            module, SnapshotAnswer(refusal.error, -1), int(topic.partitions[0].partition)
+            module, FetchSnapshotResponse(refusal.error, -1), int(topic.partitions[0].partition)
         )
         topics: tuple[Any, ...] = (make(module, "TopicSnapshot", name=topic.name, partitions=(partition,)),)
         values: dict[str, Any] = {"throttle_time": timedelta(), "node_endpoints": ()}
@@ -90,7 +90,9 @@ def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> An
             "TopicData",
             topic_name=topic.topic_name,
             partitions=tuple(
-                _described_partition(module, DescribeAnswer(refusal.error, -1), 0, int(one.partition_index))
+                _described_partition(
+                    module, DescribeQuorumResponse(refusal.error, -1), 0, int(one.partition_index)
+                )
                 for one in topic.partitions
             ),
         )
@@ -104,7 +106,7 @@ def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> An
 def _refused(module: ModuleType, api_key: int, error: ErrorCode) -> Any:
     """Encode an error of the whole request."""
     if api_key == ApiKey.UPDATE_RAFT_VOTER:
-        return _leader_response(module, api_key, LeaderAnswer(error, -1))
+        return _leader_response(module, api_key, LeaderResponse(error, -1))
     values: dict[str, Any] = {"throttle_time": timedelta(), "error_code": error, "error_message": None}
     return make(module, f"{APIS[api_key].name}Response", topics=(), responses=(), nodes=(), **values)
 
@@ -121,14 +123,16 @@ def _part(module: ModuleType, of: str, **values: Any) -> Any:
     return make(module, of, **values) if hasattr(module, of) else None
 
 
-def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | SnapshotAnswer) -> Any:
+def _with_partition(
+    module: ModuleType, answer: VoteResponse | RaftFetchResponse | FetchSnapshotResponse
+) -> Any:
     values: dict[str, Any] = {
         "error_code": NONE,
         "throttle_time": timedelta(),
         "session_id": 0,
         "node_endpoints": _nodes(module, answer),
     }
-    if isinstance(answer, VoteAnswer):
+    if isinstance(answer, VoteResponse):
         partition = make(
             module,
             "PartitionData",
@@ -140,7 +144,7 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
         )
         topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
         return make(module, "VoteResponse", topics=(topic,), **values)
-    if isinstance(answer, SnapshotAnswer):
+    if isinstance(answer, FetchSnapshotResponse):
         partition = _snapshot_partition(module, answer, 0)
         topic = make(module, "TopicSnapshot", name=TOPIC, partitions=(partition,))
         return make(module, "FetchSnapshotResponse", topics=(topic,), **values)
@@ -167,7 +171,9 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
     return make(module, "FetchResponse", responses=(topic,), **values)
 
 
-def _snapshot_and_leader(module: ModuleType, answer: FetchAnswer | SnapshotAnswer) -> tuple[Any, Any]:
+def _snapshot_and_leader(
+    module: ModuleType, answer: RaftFetchResponse | FetchSnapshotResponse
+) -> tuple[Any, Any]:
     snapshot = answer.snapshot or SnapshotId(-1, -1)
     return (
         _part(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch),
@@ -175,7 +181,7 @@ def _snapshot_and_leader(module: ModuleType, answer: FetchAnswer | SnapshotAnswe
     )
 
 
-def _snapshot_partition(module: ModuleType, answer: SnapshotAnswer, index: int) -> Any:
+def _snapshot_partition(module: ModuleType, answer: FetchSnapshotResponse, index: int) -> Any:
     told, leader = _snapshot_and_leader(module, answer)
     return make(
         module,
@@ -190,7 +196,7 @@ def _snapshot_partition(module: ModuleType, answer: SnapshotAnswer, index: int) 
     )
 
 
-def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> Any:
+def _leader_response(module: ModuleType, api_key: int, answer: LeaderResponse) -> Any:
     if api_key == ApiKey.UPDATE_RAFT_VOTER:
         one = answer.endpoint or Endpoint(LISTENER, "", 0)
         leader = make(
@@ -221,7 +227,7 @@ def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> 
     return make(module, name, error_code=NONE, topics=(topic,), node_endpoints=_nodes(module, answer))
 
 
-def _described(module: ModuleType, answer: DescribeAnswer, wall_ms: int) -> Any:
+def _described(module: ModuleType, answer: DescribeQuorumResponse, wall_ms: int) -> Any:
     nodes = tuple(
         make(module, "Node", node_id=one.node_id, listeners=listeners_of(module, "Listener", one.endpoints))
         for one in (answer.nodes if hasattr(module, "Node") else ())
@@ -233,8 +239,8 @@ def _described(module: ModuleType, answer: DescribeAnswer, wall_ms: int) -> Any:
     )
 
 
-def _described_partition(module: ModuleType, answer: DescribeAnswer, wall_ms: int, index: int) -> Any:
-    def told(replicas: tuple[ReplicaTold, ...]) -> tuple[Any, ...]:
+def _described_partition(module: ModuleType, answer: DescribeQuorumResponse, wall_ms: int, index: int) -> Any:
+    def told(replicas: tuple[ReplicaDescription, ...]) -> tuple[Any, ...]:
         return tuple(
             make(
                 module,
@@ -269,16 +275,16 @@ def _wall(time_ms: int, wall_ms: int) -> int:
 # -- requests out
 
 
-def to_request(asked: Asked) -> tuple[int, int, Any]:
+def to_request(asked: RaftRequest) -> tuple[int, int, Any]:
     """Encode a request; return its API key, version and message."""
     match asked:
-        case VoteAsked() | BeginAsked() | EndAsked():
+        case VoteRequest() | BeginQuorumEpochRequest() | EndQuorumEpochRequest():
             return _election_request(asked)
-        case FetchAsked() | SnapshotAsked():
+        case RaftFetchRequest() | FetchSnapshotRequest():
             return _fetch_request(asked)
         case AddVoter() | RemoveVoter() | UpdateVoter():
             return _change_request(asked)
-        case VersionsAsked():
+        case ApiVersionsRequest():
             module = module_of(ApiKey.API_VERSIONS, 4, "request")
             name = {"client_software_name": "firn", "client_software_version": "1"}
             return ApiKey.API_VERSIONS, 4, make(module, "ApiVersionsRequest", **name)
@@ -286,17 +292,19 @@ def to_request(asked: Asked) -> tuple[int, int, Any]:
             raise ValueError(f"{type(asked).__name__} is never sent to another node")
 
 
-def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, int, Any]:
+def _election_request(
+    asked: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest,
+) -> tuple[int, int, Any]:
     api_key = {
-        VoteAsked: ApiKey.VOTE,
-        BeginAsked: ApiKey.BEGIN_QUORUM_EPOCH,
-        EndAsked: ApiKey.END_QUORUM_EPOCH,
+        VoteRequest: ApiKey.VOTE,
+        BeginQuorumEpochRequest: ApiKey.BEGIN_QUORUM_EPOCH,
+        EndQuorumEpochRequest: ApiKey.END_QUORUM_EPOCH,
     }[type(asked)]
     version = 2 if api_key == ApiKey.VOTE else 1
     module = module_of(api_key, version, "request")
     values: dict[str, Any] = {"partition_index": 0}
     top: dict[str, Any] = {"cluster_id": asked.cluster_id}
-    if isinstance(asked, EndAsked):
+    if isinstance(asked, EndQuorumEpochRequest):
         values["preferred_candidates"] = tuple(
             make(
                 module,
@@ -309,7 +317,7 @@ def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, in
     else:
         top["voter_id"] = asked.voter.node_id
         values["voter_directory_id"] = or_none(asked.voter.directory_id)
-    if isinstance(asked, VoteAsked):
+    if isinstance(asked, VoteRequest):
         values |= {
             "replica_epoch": asked.epoch,
             "replica_id": asked.candidate.node_id,
@@ -327,9 +335,9 @@ def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, in
     return api_key, version, make(module, name, topics=(topic,), **top)
 
 
-def _fetch_request(asked: FetchAsked | SnapshotAsked) -> tuple[int, int, Any]:
+def _fetch_request(asked: RaftFetchRequest | FetchSnapshotRequest) -> tuple[int, int, Any]:
     directory = or_none(asked.replica.directory_id)
-    if isinstance(asked, SnapshotAsked):
+    if isinstance(asked, FetchSnapshotRequest):
         module = module_of(ApiKey.FETCH_SNAPSHOT, 1, "request")
         wanted = make(module, "SnapshotId", end_offset=asked.snapshot.end_offset, epoch=asked.snapshot.epoch)
         partition = make(

@@ -12,22 +12,22 @@ from kio.schema.errors import ErrorCode
 from service.metadata.raft.core import RaftCore
 from service.metadata.raft.events import AppendControl, ControlRecord, KRaftVersion, KRaftVoters, Peer
 from service.metadata.raft.keys import NO_DIRECTORY
-from service.metadata.raft.leading import Leading
+from service.metadata.raft.leading import LeaderRole
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    ChangeAnswer,
-    LeaderAnswer,
-    NoAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    LeaderResponse,
+    NoResponse,
     Refusal,
     RemoveVoter,
     UpdateVoter,
-    UpgradeAsked,
-    VersionsAnswer,
-    VersionsAsked,
+    UpgradeKRaftVersion,
+    VoterChangeResponse,
 )
 from service.metadata.raft.roles import Change, Leader
-from service.metadata.raft.voters import MAX_KRAFT_VERSION, RECONFIGURABLE, Voter, VoterSet
+from service.metadata.raft.voters import MAX_KRAFT_VERSION, RECONFIGURABLE, VoterNode, VoterSet
 
 CAUGHT_UP_WITHIN_MS: Final = 3_600_000
 _TIMED_OUT: Final = ErrorCode.request_timed_out
@@ -36,7 +36,7 @@ _TIMED_OUT: Final = ErrorCode.request_timed_out
 class Reconfiguration:
     """The leader's handling of voter changes."""
 
-    def __init__(self, core: RaftCore, leading: Leading) -> None:
+    def __init__(self, core: RaftCore, leading: LeaderRole) -> None:
         self._core = core
         self._leading = leading
 
@@ -46,10 +46,12 @@ class Reconfiguration:
         core, state = self._core, self._core.state
         if not core.knows_cluster(asked.cluster_id):
             answer = f'The given id "{asked.cluster_id}" is not the cluster\'s.'
-            core.reply(request, ChangeAnswer(ErrorCode.inconsistent_cluster_id, answer))
+            core.reply(request, VoterChangeResponse(ErrorCode.inconsistent_cluster_id, answer))
             return
         if not isinstance(state, Leader):
-            core.reply(request, ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead."))
+            core.reply(
+                request, VoterChangeResponse(ErrorCode.not_leader_or_follower, "This node does not lead.")
+            )
             return
         refusal = self._malformed(asked) or self._not_now(state) or self._unfit(asked)
         if refusal is not None:
@@ -61,52 +63,56 @@ class Reconfiguration:
             deadline_ms = core.now_ms + core.timing.request_timeout_ms
             state.change = Change(request, asked, deadline_ms, core.log.end_offset)
 
-    def _malformed(self, asked: AddVoter | RemoveVoter) -> ChangeAnswer | None:
+    def _malformed(self, asked: AddVoter | RemoveVoter) -> VoterChangeResponse | None:
         key = asked.voter.key if isinstance(asked, AddVoter) else asked.key
         if key.node_id < 0 or key.directory_id == NO_DIRECTORY:
-            return ChangeAnswer(ErrorCode.invalid_request, "The request names no voter.")
+            return VoterChangeResponse(ErrorCode.invalid_request, "The request names no voter.")
         if isinstance(asked, AddVoter) and self._core.at_listener(asked.voter.endpoints) is None:
             mine = self._core.identity.endpoints
             where = f" for the listener {mine[0].name}" if mine else ""
-            return ChangeAnswer(ErrorCode.invalid_request, f"The request names no endpoint{where}.")
+            return VoterChangeResponse(ErrorCode.invalid_request, f"The request names no endpoint{where}.")
         return None
 
-    def _not_now(self, state: Leader) -> ChangeAnswer | None:
+    def _not_now(self, state: Leader) -> VoterChangeResponse | None:
         core, history = self._core, self._core.log.voters
         if self._is_pending(state):
-            return ChangeAnswer(_TIMED_OUT, "Another voter change is under way.")
+            return VoterChangeResponse(_TIMED_OUT, "Another voter change is under way.")
         if state.committed < 0:
-            return ChangeAnswer(_TIMED_OUT, "Nothing of the leader's epoch is committed yet.")
+            return VoterChangeResponse(_TIMED_OUT, "Nothing of the leader's epoch is committed yet.")
         if history.version < RECONFIGURABLE:
             reason = f"Voters do not change while kraft.version is {history.version}."
-            return ChangeAnswer(ErrorCode.unsupported_version, reason)
+            return VoterChangeResponse(ErrorCode.unsupported_version, reason)
         offset = history.latest_offset
         if offset is None or offset >= state.committed:
-            return ChangeAnswer(_TIMED_OUT, f"The voters at offset {offset} are not committed yet.")
+            return VoterChangeResponse(_TIMED_OUT, f"The voters at offset {offset} are not committed yet.")
         if core.log_changes:
-            return ChangeAnswer(_TIMED_OUT, "Another change is being written.")
+            return VoterChangeResponse(_TIMED_OUT, "Another change is being written.")
         return None
 
-    def _unfit(self, asked: AddVoter | RemoveVoter) -> ChangeAnswer | None:
+    def _unfit(self, asked: AddVoter | RemoveVoter) -> VoterChangeResponse | None:
         voters = self._core.voters
         if isinstance(asked, AddVoter):
             if voters.get(asked.voter.node_id) is not None:
                 reason = f"Node {asked.voter.node_id} is a voter already."
-                return ChangeAnswer(ErrorCode.duplicate_voter, reason)
+                return VoterChangeResponse(ErrorCode.duplicate_voter, reason)
         elif voters.without(asked.key) == voters:
-            return ChangeAnswer(ErrorCode.voter_not_found, f"{asked.key} is none of the voters {voters.ids}.")
+            return VoterChangeResponse(
+                ErrorCode.voter_not_found, f"{asked.key} is none of the voters {voters.ids}."
+            )
         elif len(voters) == 1:  # Kafka's error for it
-            return ChangeAnswer(ErrorCode.voter_not_found, f"Node {asked.key.node_id} is the only voter.")
+            return VoterChangeResponse(
+                ErrorCode.voter_not_found, f"Node {asked.key.node_id} is the only voter."
+            )
         return None
 
     def _ask_versions(self, state: Leader, request: int, asked: AddVoter) -> None:
         core = self._core
-        if not core.ask(core.peer(asked.voter), VersionsAsked()):
-            core.reply(request, ChangeAnswer(_TIMED_OUT, "The new voter cannot be asked now."))
+        if not core.ask(core.peer(asked.voter), ApiVersionsRequest()):
+            core.reply(request, VoterChangeResponse(_TIMED_OUT, "The new voter cannot be asked now."))
             return
         state.change = Change(request, asked, core.now_ms + core.timing.request_timeout_ms)
 
-    def versions(self, peer: Peer, answer: VersionsAnswer | Refusal | NoAnswer) -> None:
+    def versions(self, peer: Peer, answer: ApiVersionsResponse | Refusal | NoResponse) -> None:
         """Handle the new voter's ApiVersions response, or its failure."""
         state = self._core.state
         change = state.change if isinstance(state, Leader) else None
@@ -116,29 +122,29 @@ class Reconfiguration:
         if not isinstance(asked, AddVoter) or asked.voter.node_id != peer.node_id:
             return
         refusal = self._unready(state, asked, answer)
-        if refusal is not None or not isinstance(answer, VersionsAnswer):
-            self._finish(state, refusal or ChangeAnswer(_TIMED_OUT))
+        if refusal is not None or not isinstance(answer, ApiVersionsResponse):
+            self._finish(state, refusal or VoterChangeResponse(_TIMED_OUT))
             return
         voter = asked.voter._replace(min_version=answer.min_version, max_version=answer.max_version)
         change.offset = self._core.log.end_offset
         self._append(self._core.voters.with_voter(voter))
         if not asked.ack_when_committed and change.request is not None:
-            self._core.reply(change.request, ChangeAnswer(NONE))
+            self._core.reply(change.request, VoterChangeResponse(NONE))
             change.request = None
 
     def _unready(
-        self, state: Leader, asked: AddVoter, answer: VersionsAnswer | Refusal | NoAnswer
-    ) -> ChangeAnswer | None:
+        self, state: Leader, asked: AddVoter, answer: ApiVersionsResponse | Refusal | NoResponse
+    ) -> VoterChangeResponse | None:
         core, node_id = self._core, asked.voter.node_id
-        if not isinstance(answer, VersionsAnswer) or answer.error is not NONE:
-            return ChangeAnswer(_TIMED_OUT, f"Node {node_id} did not say which versions it speaks.")
+        if not isinstance(answer, ApiVersionsResponse) or answer.error is not NONE:
+            return VoterChangeResponse(_TIMED_OUT, f"Node {node_id} did not say which versions it speaks.")
         if not answer.min_version <= core.log.voters.version <= answer.max_version:
             reason = f"Node {node_id} does not speak kraft.version {core.log.voters.version}."
-            return ChangeAnswer(ErrorCode.invalid_request, reason)
+            return VoterChangeResponse(ErrorCode.invalid_request, reason)
         replica = state.replicas.get(asked.voter.key)
         since = core.now_ms - CAUGHT_UP_WITHIN_MS
         if replica is None or replica.last_caught_up_ms < 0 or replica.last_caught_up_ms <= since:
-            return ChangeAnswer(_TIMED_OUT, f"Node {node_id} has not caught up with the log.")
+            return VoterChangeResponse(_TIMED_OUT, f"Node {node_id} has not caught up with the log.")
         return None
 
     # -- UpdateRaftVoter, kraft.version
@@ -151,9 +157,9 @@ class Reconfiguration:
         if error is NONE and isinstance(state, Leader):
             error = self._update(state, asked.voter)
         leader = core.endpoint_of(core.leader_id)
-        core.reply(request, LeaderAnswer(error, core.epoch, core.leader_id, leader))
+        core.reply(request, LeaderResponse(error, core.epoch, core.leader_id, leader))
 
-    def _update(self, state: Leader, voter: Voter) -> ErrorCode:
+    def _update(self, state: Leader, voter: VoterNode) -> ErrorCode:
         core, history = self._core, self._core.log.voters
         if (
             voter.key.node_id < 0
@@ -179,24 +185,24 @@ class Reconfiguration:
             self._leading.heard(state, voter.key)
         return NONE
 
-    def upgrade(self, request: int, asked: UpgradeAsked) -> None:
+    def upgrade(self, request: int, asked: UpgradeKRaftVersion) -> None:
         """Finalize kraft.version 1, once every voter's directory id is known (``UpdateFeatures``;
         ``LeaderState.maybeAppendUpgradedKRaftVersion``)."""
         core, state, level = self._core, self._core.state, self._core.log.voters.version
         if not isinstance(state, Leader) or state.committed < 0:
-            answer = ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
+            answer = VoterChangeResponse(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
         elif asked.version == level:
-            answer = ChangeAnswer(NONE)
+            answer = VoterChangeResponse(NONE)
         elif not level < asked.version <= MAX_KRAFT_VERSION:
             reason = f"kraft.version {level} does not become {asked.version}."
-            answer = ChangeAnswer(ErrorCode.invalid_update_version, reason)
+            answer = VoterChangeResponse(ErrorCode.invalid_update_version, reason)
         else:
             answer = self._upgrade(state, asked)
         core.reply(request, answer)
 
-    def _upgrade(self, state: Leader, asked: UpgradeAsked) -> ChangeAnswer:
+    def _upgrade(self, state: Leader, asked: UpgradeKRaftVersion) -> VoterChangeResponse:
         core, version = self._core, asked.version
-        told = {**state.updates, core.key.node_id: Voter(core.key, core.identity.endpoints)}
+        told = {**state.updates, core.key.node_id: VoterNode(core.key, core.identity.endpoints)}
         known = {
             node_id
             for node_id, one in told.items()
@@ -209,10 +215,10 @@ class Reconfiguration:
             reason = (
                 f"Voters {missing} have not said where they are, or that they speak kraft.version {version}."
             )
-            return ChangeAnswer(ErrorCode.invalid_update_version, reason)
+            return VoterChangeResponse(ErrorCode.invalid_update_version, reason)
         if not asked.validate_only:
             self._append(VoterSet(told[node_id] for node_id in core.voters.ids), KRaftVersion(version))
-        return ChangeAnswer(NONE)
+        return VoterChangeResponse(NONE)
 
     # -- progress of a change
 
@@ -227,9 +233,9 @@ class Reconfiguration:
     def _expire(self, state: Leader) -> None:
         change = state.change
         if change is not None and self._core.is_due(change.deadline_ms):
-            self._finish(state, ChangeAnswer(_TIMED_OUT, "The change was not committed in time."))
+            self._finish(state, VoterChangeResponse(_TIMED_OUT, "The change was not committed in time."))
 
-    def _finish(self, state: Leader, answer: ChangeAnswer) -> None:
+    def _finish(self, state: Leader, answer: VoterChangeResponse) -> None:
         change, state.change = state.change, None
         if change is not None and change.request is not None:
             self._core.reply(change.request, answer)
@@ -239,7 +245,7 @@ class Reconfiguration:
         core, change = self._core, state.change
         if change is not None:
             if change.offset is not None and change.offset < state.committed:
-                self._finish(state, ChangeAnswer(NONE))
+                self._finish(state, VoterChangeResponse(NONE))
             else:
                 self._expire(state)
         offset = core.log.voters.latest_offset
@@ -249,5 +255,5 @@ class Reconfiguration:
     def dismiss(self, state: Leader) -> None:
         """End the change after the loss of leadership: its outcome is unknown here."""
         self._finish(
-            state, ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead any more.")
+            state, VoterChangeResponse(ErrorCode.not_leader_or_follower, "This node does not lead any more.")
         )

@@ -11,21 +11,26 @@ from typing import Final
 
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import Peer, Send
-from service.metadata.raft.requests import Asked, BeginAsked, EndAsked, VoteAsked
+from service.metadata.raft.requests import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    RaftRequest,
+    VoteRequest,
+)
 
-_URGENT: Final = (VoteAsked, BeginAsked, EndAsked)
+_URGENT: Final = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest)
 
 
 @dataclass(slots=True)
 class _Line:
     call: int = 0
     """Id of the call in flight; 0: none."""
-    asked: Asked | None = None
+    asked: RaftRequest | None = None
     until_ms: int = 0
     """The call times out then, or the back-off ends."""
 
 
-class Calls:
+class RequestManager:
     """Requests in flight by endpoint: a peer with a new address gets an entry of its own."""
 
     def __init__(self, request_timeout_ms: int, retry_backoff_ms: int) -> None:
@@ -34,7 +39,7 @@ class Calls:
         self._lines: dict[Endpoint, _Line] = {}
         self._last = 0
 
-    def free_at_ms(self, endpoint: Endpoint, asked: Asked) -> int:
+    def free_at_ms(self, endpoint: Endpoint, asked: RaftRequest) -> int:
         """Return when `asked` may be sent to `endpoint`. Election requests do not wait for other requests."""
         line = self._lines.get(endpoint)
         if line is None:
@@ -43,13 +48,13 @@ class Calls:
             return 0
         return line.until_ms
 
-    def send(self, peer: Peer, asked: Asked, now_ms: int) -> Send:
+    def send(self, peer: Peer, asked: RaftRequest, now_ms: int) -> Send:
         """Register a call to `peer` and return the effect that sends it."""
         self._last += 1
         self._lines[peer.endpoint] = _Line(self._last, asked, now_ms + self._request_timeout_ms)
         return Send(peer, self._last, asked)
 
-    def answered(self, peer: Peer, call: int) -> Asked | None:
+    def answered(self, peer: Peer, call: int) -> RaftRequest | None:
         """Complete the call and return its request, or None where the response is late or duplicate."""
         line = self._lines.get(peer.endpoint)
         if line is None or line.call != call:
@@ -62,8 +67,8 @@ class Calls:
         self._lines[peer.endpoint] = _Line(until_ms=now_ms + self._retry_backoff_ms)
 
 
-def _is_same(one: Asked | None, other: Asked) -> bool:
+def _is_same(one: RaftRequest | None, other: RaftRequest) -> bool:
     """Return whether both requests are of one type and epoch (and both votes or both pre-votes)."""
-    if isinstance(one, VoteAsked) and isinstance(other, VoteAsked):
+    if isinstance(one, VoteRequest) and isinstance(other, VoteRequest):
         return one.epoch == other.epoch and one.pre_vote == other.pre_vote
     return type(one) is type(other) and getattr(one, "epoch", 0) == getattr(other, "epoch", 0)

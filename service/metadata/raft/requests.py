@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.types import Buffer
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import NO_DIRECTORY, NOBODY, EpochEnd, ReplicaKey, SnapshotId
-from service.metadata.raft.voters import Voter, VoterEndpoints
+from service.metadata.raft.voters import VoterEndpoints, VoterNode
 
 NOT_BEHIND: Final = 2**63 - 1
 """High watermark of a follower whose Fetch version has none."""
@@ -22,7 +22,7 @@ ANYBODY: Final = ReplicaKey(NOBODY, NO_DIRECTORY)
 NONE: Final = ErrorCode.none
 
 
-class VoteAsked(NamedTuple):
+class VoteRequest(NamedTuple):
     epoch: int
     candidate: ReplicaKey
     last_epoch: int
@@ -32,7 +32,7 @@ class VoteAsked(NamedTuple):
     cluster_id: str | None = None
 
 
-class BeginAsked(NamedTuple):
+class BeginQuorumEpochRequest(NamedTuple):
     """BeginQuorumEpoch: `leader_id` leads in `epoch`."""
 
     epoch: int
@@ -42,7 +42,7 @@ class BeginAsked(NamedTuple):
     cluster_id: str | None = None
 
 
-class EndAsked(NamedTuple):
+class EndQuorumEpochRequest(NamedTuple):
     """EndQuorumEpoch: `leader_id` resigned; `successors` are ordered by the length of their logs, longest
     first."""
 
@@ -53,7 +53,7 @@ class EndAsked(NamedTuple):
     cluster_id: str | None = None
 
 
-class FetchAsked(NamedTuple):
+class RaftFetchRequest(NamedTuple):
     replica: ReplicaKey
     epoch: int
     offset: int
@@ -64,7 +64,7 @@ class FetchAsked(NamedTuple):
     cluster_id: str | None = None
 
 
-class SnapshotAsked(NamedTuple):
+class FetchSnapshotRequest(NamedTuple):
     replica: ReplicaKey
     epoch: int
     snapshot: SnapshotId
@@ -74,7 +74,7 @@ class SnapshotAsked(NamedTuple):
 
 
 class AddVoter(NamedTuple):
-    voter: Voter
+    voter: VoterNode
     timeout_ms: int = 60_000
     ack_when_committed: bool = True
     cluster_id: str | None = None
@@ -87,14 +87,14 @@ class RemoveVoter(NamedTuple):
 
 class UpdateVoter(NamedTuple):
     epoch: int
-    voter: Voter
+    voter: VoterNode
     cluster_id: str | None = None
 
 
-VoterChangeAsked = AddVoter | RemoveVoter | UpdateVoter
+VoterChangeRequest = AddVoter | RemoveVoter | UpdateVoter
 
 
-class UpgradeAsked(NamedTuple):
+class UpgradeKRaftVersion(NamedTuple):
     """Finalize a kraft.version: not a message of its own, but a part of UpdateFeatures."""
 
     version: int
@@ -102,26 +102,26 @@ class UpgradeAsked(NamedTuple):
     """Only check whether the upgrade is possible."""
 
 
-class DescribeAsked(NamedTuple):
+class DescribeQuorumRequest(NamedTuple):
     """DescribeQuorum."""
 
 
-class VersionsAsked(NamedTuple):
+class ApiVersionsRequest(NamedTuple):
     """ApiVersions, sent to a node that is to become a voter."""
 
 
-Asked = (
-    VoteAsked
-    | BeginAsked
-    | EndAsked
-    | FetchAsked
-    | SnapshotAsked
+RaftRequest = (
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | RaftFetchRequest
+    | FetchSnapshotRequest
     | AddVoter
     | RemoveVoter
     | UpdateVoter
-    | UpgradeAsked
-    | DescribeAsked
-    | VersionsAsked
+    | UpgradeKRaftVersion
+    | DescribeQuorumRequest
+    | ApiVersionsRequest
 )
 
 
@@ -146,7 +146,7 @@ class Refusal(NamedTuple):
     error: ErrorCode
 
 
-class LeaderAnswer(NamedTuple):
+class LeaderResponse(NamedTuple):
     """Response to BeginQuorumEpoch, EndQuorumEpoch and UpdateRaftVoter."""
 
     error: ErrorCode
@@ -155,7 +155,7 @@ class LeaderAnswer(NamedTuple):
     endpoint: Endpoint | None = None
 
 
-class VoteAnswer(NamedTuple):
+class VoteResponse(NamedTuple):
     error: ErrorCode
     epoch: int
     leader_id: int = NOBODY
@@ -163,7 +163,7 @@ class VoteAnswer(NamedTuple):
     granted: bool = False
 
 
-class FetchAnswer(NamedTuple):
+class RaftFetchResponse(NamedTuple):
     error: ErrorCode
     epoch: int
     leader_id: int = NOBODY
@@ -175,7 +175,7 @@ class FetchAnswer(NamedTuple):
     records: ReadLog | Buffer = b""
 
 
-class SnapshotAnswer(NamedTuple):
+class FetchSnapshotResponse(NamedTuple):
     error: ErrorCode
     epoch: int
     leader_id: int = NOBODY
@@ -186,14 +186,14 @@ class SnapshotAnswer(NamedTuple):
     data: ReadSnapshot | Buffer = b""
 
 
-class ChangeAnswer(NamedTuple):
+class VoterChangeResponse(NamedTuple):
     """Response to AddRaftVoter and RemoveRaftVoter."""
 
     error: ErrorCode
     message: str = ""
 
 
-class VersionsAnswer(NamedTuple):
+class ApiVersionsResponse(NamedTuple):
     """Kraft.versions that a node supports."""
 
     error: ErrorCode
@@ -201,7 +201,7 @@ class VersionsAnswer(NamedTuple):
     max_version: int = 0
 
 
-class ReplicaTold(NamedTuple):
+class ReplicaDescription(NamedTuple):
     """Replica in DescribeQuorum; -1 where a value is unknown."""
 
     key: ReplicaKey
@@ -210,31 +210,33 @@ class ReplicaTold(NamedTuple):
     last_caught_up_ms: int
 
 
-class DescribeAnswer(NamedTuple):
+class DescribeQuorumResponse(NamedTuple):
     error: ErrorCode
     epoch: int
     leader_id: int = NOBODY
     high_watermark: int = -1
-    voters: tuple[ReplicaTold, ...] = ()
-    observers: tuple[ReplicaTold, ...] = ()
-    nodes: tuple[Voter, ...] = ()
+    voters: tuple[ReplicaDescription, ...] = ()
+    observers: tuple[ReplicaDescription, ...] = ()
+    nodes: tuple[VoterNode, ...] = ()
 
 
-Told = LeaderAnswer | VoteAnswer | FetchAnswer | SnapshotAnswer
+ResponseWithLeader = LeaderResponse | VoteResponse | RaftFetchResponse | FetchSnapshotResponse
 """Responses that name the leader."""
-Answered = Told | ChangeAnswer | VersionsAnswer | DescribeAnswer | Refusal
+RaftResponse = (
+    ResponseWithLeader | VoterChangeResponse | ApiVersionsResponse | DescribeQuorumResponse | Refusal
+)
 
 
-class Refused(NamedTuple):
+class ConnectionRefused(NamedTuple):
     """No response: the connection was refused."""
 
 
-class Failed(NamedTuple):
+class CallFailed(NamedTuple):
     """No response: the connection broke, or the call timed out. The request may have been handled."""
 
 
-class Unsupported(NamedTuple):
+class VersionUnsupported(NamedTuple):
     """No response: the node does not support this version."""
 
 
-NoAnswer = Refused | Failed | Unsupported
+NoResponse = ConnectionRefused | CallFailed | VersionUnsupported

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
-from service.metadata.raft.requests import FetchAsked, VoterChangeAsked
-from service.metadata.raft.voters import Voter
+from service.metadata.raft.requests import RaftFetchRequest, VoterChangeRequest
+from service.metadata.raft.voters import VoterNode
 
 NEVER: Final = 2**62
 
@@ -29,14 +29,14 @@ class Role(Enum):
     RESIGNED = "resigned"
 
 
-_ANEW: Final = frozenset({Role.UNATTACHED, Role.FOLLOWER})
+_FROM_ANY_ROLE: Final = frozenset({Role.UNATTACHED, Role.FOLLOWER})
 LEGAL_MOVES: Final = {
-    Role.UNATTACHED: _ANEW | {Role.PROSPECTIVE, Role.CANDIDATE},
-    Role.PROSPECTIVE: _ANEW | {Role.CANDIDATE},
-    Role.CANDIDATE: _ANEW | {Role.PROSPECTIVE, Role.LEADER},
-    Role.LEADER: _ANEW | {Role.RESIGNED},
-    Role.FOLLOWER: _ANEW | {Role.PROSPECTIVE},
-    Role.RESIGNED: _ANEW,
+    Role.UNATTACHED: _FROM_ANY_ROLE | {Role.PROSPECTIVE, Role.CANDIDATE},
+    Role.PROSPECTIVE: _FROM_ANY_ROLE | {Role.CANDIDATE},
+    Role.CANDIDATE: _FROM_ANY_ROLE | {Role.PROSPECTIVE, Role.LEADER},
+    Role.LEADER: _FROM_ANY_ROLE | {Role.RESIGNED},
+    Role.FOLLOWER: _FROM_ANY_ROLE | {Role.PROSPECTIVE},
+    Role.RESIGNED: _FROM_ANY_ROLE,
 }
 """A move to Unattached needs a later epoch, unless it is from Prospective. A sole voter skips Prospective."""
 
@@ -75,7 +75,7 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Fetching:
+class SnapshotFetch:
     """Snapshot that is being fetched in chunks; it is written up to `position`."""
 
     snapshot: SnapshotId
@@ -91,7 +91,7 @@ class Follower:
     update_due_ms: int
     has_fetched: bool = False
     refusals: list[int] = field(default_factory=list)
-    fetching: Fetching | None = None
+    fetching: SnapshotFetch | None = None
     leader_mark: int = -1
     """High watermark of the leader in its last response."""
     is_appending: bool = False
@@ -101,7 +101,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Replica:
+class ReplicaState:
     """Leader's view of another replica: `end_offset` is durable there. -1: unknown."""
 
     end_offset: int = -1
@@ -112,10 +112,10 @@ class Replica:
 
 
 @dataclass(slots=True)
-class Parked:
+class ParkedFetch:
     """Fetch that waits for records or for a higher high watermark."""
 
-    asked: FetchAsked
+    asked: RaftFetchRequest
     deadline_ms: int
 
 
@@ -124,7 +124,7 @@ class Change:
     """Voter change in progress. `offset` is that of its record, once appended."""
 
     request: int | None
-    asked: VoterChangeAsked
+    asked: VoterChangeRequest
     deadline_ms: int
     offset: int | None = None
 
@@ -141,13 +141,13 @@ class Leader:
     """End of what may be flushed and fetched; records beyond it still linger."""
     show_ms: int | None = None
     """When the linger ends and they become visible."""
-    replicas: dict[ReplicaKey, Replica] = field(default_factory=dict)
+    replicas: dict[ReplicaKey, ReplicaState] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     begun_ms: dict[int, int] = field(default_factory=dict)
     """When each voter was last sent BeginQuorumEpoch."""
-    parked: dict[int, Parked] = field(default_factory=dict)
+    parked: dict[int, ParkedFetch] = field(default_factory=dict)
     change: Change | None = None
-    updates: dict[int, Voter] = field(default_factory=dict)
+    updates: dict[int, VoterNode] = field(default_factory=dict)
     """Under kraft.version 0: what voters said of themselves in UpdateRaftVoter."""
     role = Role.LEADER
 
@@ -169,7 +169,7 @@ RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RaftTiming:
     """Timeouts and limits: Kafka's keys ``controller.quorum.*``, and Kafka's fixed values."""
 
     election_timeout_ms: int = 1000
@@ -188,7 +188,7 @@ class Timing:
     auto_join: bool = False
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Part of `random.Random` that the machine uses; the caller passes it in."""
 
     def randrange(self, stop: int, /) -> int: ...
@@ -197,7 +197,7 @@ class Chance(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ReplicaIdentity:
     """Identity of this replica. `can_vote`: a controller, which flushes its log before a fetch claims it."""
 
     key: ReplicaKey

@@ -21,28 +21,28 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, InvariantError, RequestError, StorageError
 from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
 from service.metadata.raft import messages
-from service.metadata.raft.control import VotersSaid, encode_records
+from service.metadata.raft.control import VoterRecords, encode_records
 from service.metadata.raft.events import (
-    Answer,
+    AdvanceHighWatermark,
     AppendControl,
     Appended,
     AppendFetched,
     Cancelled,
-    Commit,
     Effect,
     Event,
-    Flush,
     Flushed,
+    FlushLog,
+    InboundRequest,
+    InboundResponse,
+    Initialize,
     Lead,
     NotAppended,
+    OutboundResponse,
     Peer,
     Persist,
-    Reply,
-    Request,
     RestartAt,
     Send,
     SnapshotReady,
-    Start,
     StepDown,
     Stop,
     StoreSnapshot,
@@ -54,33 +54,33 @@ from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.requests import (
-    Answered,
-    Asked,
-    Failed,
-    FetchAnswer,
-    NoAnswer,
+    CallFailed,
+    ConnectionRefused,
+    FetchSnapshotResponse,
+    NoResponse,
+    RaftFetchResponse,
+    RaftRequest,
+    RaftResponse,
     ReadLog,
     ReadSnapshot,
     Refusal,
-    Refused,
-    SnapshotAnswer,
-    Unsupported,
+    VersionUnsupported,
 )
 from service.metadata.raft.roles import Role
 from service.metadata.raft.state import QuorumState
 from service.wire.errors import UnsupportedVersion
 
-_WAITED_FOR: Final = (Persist, TruncateTo, RestartAt, StoreSnapshot)
-_FAREWELL_S: Final = 1.0
+_BLOCKING_EFFECTS: Final = (Persist, TruncateTo, RestartAt, StoreSnapshot)
+_END_EPOCH_TIMEOUT_S: Final = 1.0
 """Timeout for EndQuorumEpoch requests at shutdown."""
 
 _logger = logging.getLogger(__name__)
 
 
-class Proved(NamedTuple):
+class ValidatedSnapshot(NamedTuple):
     """Voters of a validated snapshot, and the publisher's decoded content."""
 
-    voters: VotersSaid
+    voters: VoterRecords
     content: Any
 
 
@@ -96,7 +96,7 @@ class Hooks(NamedTuple):
     on_lead: Callable[[int], None]
     on_step_down: Callable[[], None]
     on_truncate: Callable[[int], None]
-    prove: Callable[[SnapshotId], Proved]
+    prove: Callable[[SnapshotId], ValidatedSnapshot]
     on_restart: Callable[[SnapshotId, Any], None]
     on_leader: Callable[[], None] = lambda: None
     """Called when another leader is known, or this one in another epoch."""
@@ -141,8 +141,8 @@ class Quorum:
         self._standing = machine.role, machine.epoch, machine.leader_id
         """Role, epoch and leader that were logged last."""
         self._last_request = 0
-        self._requests: dict[int, asyncio.Future[Answered]] = {}
-        self._proved: dict[SnapshotId, Proved] = {}
+        self._requests: dict[int, asyncio.Future[RaftResponse]] = {}
+        self._proved: dict[SnapshotId, ValidatedSnapshot] = {}
         self._has_ended = False
 
     @property
@@ -165,7 +165,7 @@ class Quorum:
 
     async def start(self, state: QuorumState | None) -> None:
         """Start the replica with the content of ``quorum-state``. A sole voter leads when this returns."""
-        self._tell(Start(state))
+        self._tell(Initialize(state))
         while self._waiting is not None:
             await self._waiting
 
@@ -185,7 +185,7 @@ class Quorum:
         self._log.append(batch)
         self._tell(Appended(self._log.end_offset))
 
-    async def ask(self, asked: Asked) -> Answered:
+    async def ask(self, asked: RaftRequest) -> RaftResponse:
         """Return the machine's response, with the records or snapshot bytes that it refers to.
 
         Raises `StorageError` where the quorum ends first.
@@ -194,9 +194,9 @@ class Quorum:
             raise StorageError("the metadata quorum has ended")
         self._last_request += 1
         number = self._last_request
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RaftResponse] = asyncio.get_running_loop().create_future()
         self._requests[number] = future
-        self._tell(Request(number, asked))
+        self._tell(InboundRequest(number, asked))
         try:
             answer = await future
         except asyncio.CancelledError:
@@ -204,8 +204,8 @@ class Quorum:
             raise
         finally:
             self._requests.pop(number, None)
-        if isinstance(answer, SnapshotAnswer) and isinstance(answer.data, ReadSnapshot):
-            with_data: Answered = await self._run(self._read_snapshot, answer, answer.data)
+        if isinstance(answer, FetchSnapshotResponse) and isinstance(answer.data, ReadSnapshot):
+            with_data: RaftResponse = await self._run(self._read_snapshot, answer, answer.data)
             return with_data
         return answer
 
@@ -229,7 +229,7 @@ class Quorum:
             await self._waiting
         calls = [task for task in self._tasks if not task.done()]
         if calls and self._machine.role is Role.RESIGNED:
-            await asyncio.wait(calls, timeout=_FAREWELL_S)
+            await asyncio.wait(calls, timeout=_END_EPOCH_TIMEOUT_S)
         self._end()
         rest = [task for task in (*self._tasks, self._waiting) if task is not None]
         await asyncio.gather(*rest, return_exceptions=True)
@@ -265,7 +265,7 @@ class Quorum:
             while not self._has_ended:
                 if self._effects:
                     effect = self._effects.popleft()
-                    if isinstance(effect, _WAITED_FOR):
+                    if isinstance(effect, _BLOCKING_EFFECTS):
                         self._waiting = self._task(self._wait_for(effect), "metadata-effect")
                         return
                     self._do(effect)
@@ -327,13 +327,13 @@ class Quorum:
         match effect:
             case Send(peer, call, asked):
                 self._task(self._call(peer, call, asked), "metadata-call")
-            case Reply(request, answer):
+            case OutboundResponse(request, answer):
                 self._reply(request, answer)
-            case Flush(end_offset):
+            case FlushLog(end_offset):
                 self._flush = asyncio.get_running_loop().create_task(
                     self._run_flush(end_offset, self._flush_turn), name="metadata-flush"
                 )
-            case Commit(high_watermark):
+            case AdvanceHighWatermark(high_watermark):
                 self._hooks.on_commit(high_watermark)
             case AppendControl():
                 self._append_control(effect)
@@ -447,16 +447,16 @@ class Quorum:
             self._flush = None
             self._fail(e)
 
-    def _reply(self, request: int, answer: Answered) -> None:
+    def _reply(self, request: int, answer: RaftResponse) -> None:
         future = self._requests.get(request)
         if future is None or future.done():
             return
-        if isinstance(answer, FetchAnswer) and isinstance(answer.records, ReadLog):
+        if isinstance(answer, RaftFetchResponse) and isinstance(answer.records, ReadLog):
             # Read at once: the log may be truncated before the waiting task runs.
             answer = answer._replace(records=self._log.slice(*answer.records))
         future.set_result(answer)
 
-    def _read_snapshot(self, answer: SnapshotAnswer, read: ReadSnapshot) -> SnapshotAnswer:
+    def _read_snapshot(self, answer: FetchSnapshotResponse, read: ReadSnapshot) -> FetchSnapshotResponse:
         found = self._log.read_snapshot(read.snapshot, read.position, read.max_bytes)
         if found is None:
             return answer._replace(error=ErrorCode.snapshot_not_found, snapshot=None, data=b"")
@@ -467,28 +467,28 @@ class Quorum:
 
     # -- the network
 
-    async def _call(self, peer: Peer, call: int, asked: Asked) -> None:
+    async def _call(self, peer: Peer, call: int, asked: RaftRequest) -> None:
         try:
             reply = await self._answer_of(peer, asked)
         except Exception as e:  # a bug: here, or in `Peers`
             self._fail(e)
             return
-        self._tell(Answer(peer, call, reply))
+        self._tell(InboundResponse(peer, call, reply))
 
-    async def _answer_of(self, peer: Peer, asked: Asked) -> Answered | NoAnswer:
+    async def _answer_of(self, peer: Peer, asked: RaftRequest) -> RaftResponse | NoResponse:
         if self._peers is None:
-            return Failed()
+            return CallFailed()
         api_key, version, message = messages.to_request(asked)
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 response = await self._peers.call(peer.endpoint, api_key, version, message)
             return messages.of_response(api_key, version, response)
         except ConnectionRefusedError:
-            return Refused()
+            return ConnectionRefused()
         except UnsupportedVersion:
-            return Unsupported()
+            return VersionUnsupported()
         except (OSError, TimeoutError):
-            return Failed()
+            return CallFailed()
         except CorruptionError as e:
             _logger.error("malformed response from node %d (%s): %s", peer.node_id, peer.endpoint.host, e)
-            return Failed()
+            return CallFailed()

@@ -21,7 +21,7 @@ RECONFIGURABLE: Final = 1
 """First kraft.version with dynamic voters."""
 
 
-class Voter(NamedTuple):
+class VoterNode(NamedTuple):
     """Voter, its endpoints, and the kraft.versions that it supports."""
 
     key: ReplicaKey
@@ -39,11 +39,11 @@ class VoterSet:
 
     __slots__ = ("_by_id", "voters")
 
-    def __init__(self, voters: Iterable[Voter] = ()) -> None:
+    def __init__(self, voters: Iterable[VoterNode] = ()) -> None:
         self.voters = tuple(sorted(voters, key=lambda voter: voter.node_id))
         self._by_id = {voter.node_id: voter for voter in self.voters}
 
-    def __iter__(self) -> Iterator[Voter]:
+    def __iter__(self) -> Iterator[VoterNode]:
         return iter(self.voters)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class VoterSet:
     def majority(self) -> int:
         return len(self.voters) // 2 + 1
 
-    def get(self, node_id: int) -> Voter | None:
+    def get(self, node_id: int) -> VoterNode | None:
         return self._by_id.get(node_id)
 
     def has(self, key: ReplicaKey) -> bool:
@@ -79,7 +79,7 @@ class VoterSet:
         voter = self._by_id.get(node_id)
         return voter.endpoints[0] if voter is not None and voter.endpoints else None
 
-    def with_voter(self, voter: Voter) -> VoterSet:
+    def with_voter(self, voter: VoterNode) -> VoterSet:
         """Return this set with `voter` added, or replacing the one with its id."""
         return VoterSet((*(one for one in self.voters if one.node_id != voter.node_id), voter))
 

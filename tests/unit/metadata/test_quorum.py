@@ -24,19 +24,25 @@ from service.metadata.endpoint import Endpoint
 from service.metadata.frames import newest
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import messages
-from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.control import VoterRecords
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
-from service.metadata.raft.requests import AddVoter, DescribeAnswer, DescribeAsked, RemoveVoter, UpgradeAsked
-from service.metadata.raft.roles import Identity, Leader, Role, Timing
+from service.metadata.raft.requests import (
+    AddVoter,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RemoveVoter,
+    UpgradeKRaftVersion,
+)
+from service.metadata.raft.roles import Leader, RaftTiming, ReplicaIdentity, Role
 from service.metadata.raft.snapshots import write_snapshot
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.records import TopicRecord
 from service.metadata.snapshot_codec import encode_snapshot
 
-TIMING = Timing(
+TIMING = RaftTiming(
     election_timeout_ms=300, fetch_timeout_ms=800, election_backoff_max_ms=200, request_timeout_ms=800
 )
-VOTERS = VoterSet(Voter(ReplicaKey(i), (Endpoint("CONTROLLER", f"n{i}", 9093),)) for i in (1, 2, 3))
+VOTERS = VoterSet(VoterNode(ReplicaKey(i), (Endpoint("CONTROLLER", f"n{i}", 9093),)) for i in (1, 2, 3))
 
 
 VERSIONS = ApiVersionsResponse(
@@ -89,12 +95,12 @@ class Cluster:
         bootstrap: tuple[Endpoint, ...] = (),
         *,
         port: int = 9093,
-        timing: Timing = TIMING,
+        timing: RaftTiming = TIMING,
         directory: UUID | None = None,
         **options: Any,
     ) -> Publisher:
         endpoint = Endpoint("CONTROLLER", f"n{node_id}", port)
-        identity = Identity(
+        identity = ReplicaIdentity(
             ReplicaKey(node_id, directory or UUID(int=node_id)), "cluster", (endpoint,), bootstrap
         )
         world = replace(system_world(SystemClock()), random=random.Random(node_id))
@@ -206,8 +212,8 @@ def test_one_leads_the_others_follow_and_a_kill_costs_nothing(tmp_path: Path) ->
         await until(lambda: has(cluster.running[gone], "second"))
         epochs = [epoch for epoch, _ in cluster.led if epoch >= 0]
         assert len(epochs) == len(set(epochs))
-        answer = await (await until(cluster.leader)).quorum.ask(DescribeAsked())
-        assert isinstance(answer, DescribeAnswer)
+        answer = await (await until(cluster.leader)).quorum.ask(DescribeQuorumRequest())
+        assert isinstance(answer, DescribeQuorumResponse)
         assert [one.key.node_id for one in answer.voters] == [1, 2, 3]
         await same_logs(cluster)
         await cluster.stop_all()
@@ -294,10 +300,10 @@ def test_a_bug_in_what_proves_a_snapshot_ends_the_node(
 def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> None:
     """kraft.version 1: the voters come with the bootstrap snapshot, then from the log."""
     places = {node_id: Endpoint("CONTROLLER", f"n{node_id}", 9093) for node_id in (1, 2)}
-    first = VoterSet([Voter(ReplicaKey(1, UUID(int=1)), (places[1],))])
+    first = VoterSet([VoterNode(ReplicaKey(1, UUID(int=1)), (places[1],))])
     directory = tmp_path / "1" / "__cluster_metadata-0"
     directory.mkdir(parents=True)
-    batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VotersSaid(first, 1))
+    batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VoterRecords(first, 1))
     write_snapshot(SystemDisk(), directory, SnapshotId(0, 0), batches)
 
     async def scenario() -> None:
@@ -307,7 +313,7 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
         two = await cluster.start(2, VoterSet(), (places[1],))
         await write(cluster, "first")
         await until(lambda: has(two, "first"))
-        new = Voter(ReplicaKey(2, UUID(int=2)), (places[2],))
+        new = VoterNode(ReplicaKey(2, UUID(int=2)), (places[2],))
         state = one.quorum.machine.core.state
         assert isinstance(state, Leader)
         await until(lambda: state.replicas[new.key].last_caught_up_ms >= 0)
@@ -336,11 +342,11 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
 
 def format_voters(directory: Path, *node_ids: int) -> VoterSet:
     """As `firn format --initial-controllers` leaves them; returns the voters."""
-    voters = VoterSet(Voter(ReplicaKey(i, UUID(int=i)), (place(i),)) for i in node_ids)
+    voters = VoterSet(VoterNode(ReplicaKey(i, UUID(int=i)), (place(i),)) for i in node_ids)
     for node_id in node_ids:
         path = directory / str(node_id) / "__cluster_metadata-0"
         path.mkdir(parents=True)
-        batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VotersSaid(voters, 1))
+        batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VoterRecords(voters, 1))
         write_snapshot(SystemDisk(), path, SnapshotId(0, 0), batches)
     return voters
 
@@ -406,7 +412,7 @@ def test_static_voters_are_upgraded_and_move_from_then_on(tmp_path: Path) -> Non
 
         async def upgraded() -> bool:
             leader = await until(cluster.leader)
-            answer = await leader.quorum.ask(UpgradeAsked(1))
+            answer = await leader.quorum.ask(UpgradeKRaftVersion(1))
             return bool(answer.error is ErrorCode.none)
 
         assert not await upgraded(), "nobody has told its directory yet"

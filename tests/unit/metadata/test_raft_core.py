@@ -11,10 +11,10 @@ from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.core import RaftCore
 from service.metadata.raft.events import (
+    AdvanceHighWatermark,
     AppendControl,
-    Commit,
-    Flush,
-    Follow,
+    FlushLog,
+    FollowLeader,
     KRaftVersion,
     KRaftVoters,
     Lead,
@@ -27,19 +27,19 @@ from service.metadata.raft.events import (
     TruncateTo,
 )
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
-from service.metadata.raft.requests import FetchAsked, VoteAsked
+from service.metadata.raft.requests import RaftFetchRequest, VoteRequest
 from service.metadata.raft.roles import (
     Candidate,
     Follower,
-    Identity,
     Leader,
     Prospective,
+    RaftTiming,
+    ReplicaIdentity,
     Resigned,
-    Timing,
     Unattached,
 )
 from service.metadata.raft.state import QuorumState
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch, ModelLog
 
 NOW_MS = 10_000
@@ -69,11 +69,11 @@ def key(node_id: int) -> ReplicaKey:
     return ReplicaKey(node_id, UUID(int=node_id))
 
 
-def voter(node_id: int, *places: Endpoint) -> Voter:
-    return Voter(key(node_id), places or (place(node_id),))
+def voter(node_id: int, *places: Endpoint) -> VoterNode:
+    return VoterNode(key(node_id), places or (place(node_id),))
 
 
-def core(*voters: Voter, version: int = 0, end: int = 0, **identity: Any) -> RaftCore:
+def core(*voters: VoterNode, version: int = 0, end: int = 0, **identity: Any) -> RaftCore:
     """Node 1; with `version` 1 its voters were said in the log at 0, below all that is there."""
     log = ModelLog(VoterSet(voters or (voter(1), voter(2), voter(3))))
     if version:
@@ -82,7 +82,7 @@ def core(*voters: Voter, version: int = 0, end: int = 0, **identity: Any) -> Raf
     if end:
         log.append(Batch(0, 1, tuple(range(end))))
     known: dict[str, Any] = {"key": key(1), "cluster_id": "cluster", "endpoints": (place(1),), **identity}
-    made = RaftCore(Identity(**known), log, Timing(), Chance())
+    made = RaftCore(ReplicaIdentity(**known), log, RaftTiming(), Chance())
     made.now_ms = NOW_MS
     return made
 
@@ -147,7 +147,7 @@ def test_controllers_reach_each_other_by_the_listener_of_the_first_ones_name() -
     bare = core(endpoints=())
     assert bare.at_listener(both) == place(2, "OTHER")
     assert one.peer(voter(4, *both)) == Peer(4, place(3, "Internal"))
-    assert one.peer(Voter(key(4))) is None
+    assert one.peer(VoterNode(key(4))) is None
 
 
 def test_where_a_leader_is_reached() -> None:
@@ -190,14 +190,14 @@ def test_after_each_lost_election_the_wait_may_be_twice_as_long_up_to_a_second()
     assert chance.asked == [20, 40, 80, 640, 1000, 1000, 1000, 1000]
     chance.percent = 0
     assert one.random_backoff_ms() == 1
-    one.timing = Timing(election_backoff_max_ms=0)
+    one.timing = RaftTiming(election_backoff_max_ms=0)
     assert one.random_backoff_ms() == 1
 
 
 def test_a_doubling_has_an_end() -> None:
     one = core()
     chance: Any = one._random
-    one.timing = Timing(election_backoff_max_ms=2**40, retry_backoff_ms=20)
+    one.timing = RaftTiming(election_backoff_max_ms=2**40, retry_backoff_ms=20)
     for one.retries in (15, 16, 17):
         one.random_backoff_ms()
     assert chance.asked == [20 << 15, 20 << 16, 20 << 16]
@@ -215,13 +215,13 @@ def test_what_is_not_due_asks_for_a_tick() -> None:
 
 def test_a_peer_is_asked_one_thing_at_a_time() -> None:
     one, peer = core(), Peer(2, place(2))
-    fetch = FetchAsked(key(1), 4, 0, 0)
+    fetch = RaftFetchRequest(key(1), 4, 0, 0)
     assert not one.ask(None, fetch)
     assert one.ask(peer, fetch)
     assert not one.ask(peer, fetch)
     assert one.deadline_ms == NOW_MS + 2000
-    assert one.ask(peer, VoteAsked(4, key(1), 0, 0))
-    assert one.effects == [Send(peer, 1, fetch), Send(peer, 2, VoteAsked(4, key(1), 0, 0))]
+    assert one.ask(peer, VoteRequest(4, key(1), 0, 0))
+    assert one.effects == [Send(peer, 1, fetch), Send(peer, 2, VoteRequest(4, key(1), 0, 0))]
     assert one.shuffled([1, 2, 3]) == [3, 2, 1]
 
 
@@ -232,11 +232,11 @@ def test_one_flush_at_a_time() -> None:
     one = core(end=5)
     one.flush_if_idle()
     one.flush_if_idle()
-    assert one.effects == [Flush(5)]
+    assert one.effects == [FlushLog(5)]
     one.flush_ended(3)
     assert one.flushed == 3
     one.flush_if_idle()
-    assert one.effects == [Flush(5), Flush(5)]
+    assert one.effects == [FlushLog(5), FlushLog(5)]
     one.flush_ended(5)
     one.flush_ended(4)
     assert one.flushed == 5
@@ -255,7 +255,7 @@ def test_what_is_committed_never_falls_and_is_never_cut() -> None:
     one.commit(3)
     one.commit(2)
     one.commit(3)
-    assert (one.high_watermark, one.effects) == (3, [Commit(3)])
+    assert (one.high_watermark, one.effects) == (3, [AdvanceHighWatermark(3)])
     with pytest.raises(InvariantError):
         one.truncate(2, "x")
     with pytest.raises(InvariantError):
@@ -265,7 +265,7 @@ def test_what_is_committed_never_falls_and_is_never_cut() -> None:
     one.restart(RestartAt(SnapshotId(3, 1)))
     assert one.effects[2:] == [RestartAt(SnapshotId(3, 1))]
     one.restart(RestartAt(SnapshotId(9, 2)))
-    assert one.effects[3:] == [RestartAt(SnapshotId(9, 2)), Commit(9)]
+    assert one.effects[3:] == [RestartAt(SnapshotId(9, 2)), AdvanceHighWatermark(9)]
     assert (one.flushed, one.log_changes) == (9, True)
 
 
@@ -276,11 +276,11 @@ def test_what_was_cut_is_not_flushed() -> None:
     one.truncate(3, "x")
     assert one.flushed == 3
     one.flush_if_idle()
-    assert one.effects[-1] == Flush(5), "the log that this model has is not cut"
+    assert one.effects[-1] == FlushLog(5), "the log that this model has is not cut"
     one.truncate(4, "x")
     assert one.flushed == 3
     one.flush_if_idle()
-    assert one.effects[-1] == Flush(5), "nothing is under way any more"
+    assert one.effects[-1] == FlushLog(5), "nothing is under way any more"
 
 
 # -- what is kept of a vote
@@ -291,16 +291,16 @@ def test_a_state_is_written_once_and_the_newest_stands_for_one_that_nobody_was_t
     one.become_unattached(3)
     one.vote_for(key(2))
     kept = QuorumState(3, -1, 2, (1, 2, 3))
-    assert one.effects == [Persist(kept), Follow(-1, 3)]
+    assert one.effects == [Persist(kept), FollowLeader(-1, 3)]
     one.persist()
-    assert one.effects == [Persist(kept), Follow(-1, 3)]
-    one.emit(Flush(1))
+    assert one.effects == [Persist(kept), FollowLeader(-1, 3)]
+    one.emit(FlushLog(1))
     one.become_follower(3, 2, place(2))
-    assert one.effects[2:] == [Flush(1), Persist(QuorumState(3, 2, 2, (1, 2, 3))), Follow(2, 3)]
+    assert one.effects[2:] == [FlushLog(1), Persist(QuorumState(3, 2, 2, (1, 2, 3))), FollowLeader(2, 3)]
     known = core()
     known.known_state(QuorumState(3, -1, -1, (1, 2, 3)))
     known.become_unattached(3)
-    assert known.effects == [Follow(-1, 3)]
+    assert known.effects == [FollowLeader(-1, 3)]
 
 
 def test_under_kraft_version_1_the_directory_is_kept_and_no_voters() -> None:
@@ -361,7 +361,7 @@ def test_a_leader_is_followed_where_its_address_is_known() -> None:
     one.become_follower(4, 2, place(2))
     assert one.state == Follower(deadline_ms=NOW_MS + 2000, update_due_ms=NOW_MS + 6000)
     assert (one.epoch, one.leader_id, one.leader_endpoint, one.retries) == (4, 2, place(2), 0)
-    assert one.effects == [Persist(QuorumState(4, 2, -1, (1, 2, 3))), Follow(2, 4)]
+    assert one.effects == [Persist(QuorumState(4, 2, -1, (1, 2, 3))), FollowLeader(2, 4)]
     nowhere = core()
     nowhere.retries = 5
     nowhere.become_follower(4, 2, None)
@@ -390,7 +390,7 @@ def test_who_stands_begins_an_epoch_with_a_vote_for_itself() -> None:
     one.become_candidate()
     assert (one.epoch, one.retries, one.voted, one.leader_id) == (4, 1, key(1), -1)
     assert one.state == Candidate(NOW_MS + 1500, {1})
-    assert one.effects == [Persist(QuorumState(4, -1, 1, (1, 2, 3))), Follow(-1, 3)]
+    assert one.effects == [Persist(QuorumState(4, -1, 1, (1, 2, 3))), FollowLeader(-1, 3)]
 
 
 def test_who_is_elected_writes_who_leads_and_has_three_seconds_to_be_heard() -> None:

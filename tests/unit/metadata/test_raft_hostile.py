@@ -22,16 +22,22 @@ from service.metadata.raft.events import (
     AppendControl,
     AppendFetched,
     Cancelled,
+    InboundRequest,
+    OutboundResponse,
     Persist,
-    Reply,
-    Request,
     RestartAt,
     TruncateTo,
 )
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.leading import MAX_REPLICAS
 from service.metadata.raft.message_parts import TOPIC, TOPIC_ID
-from service.metadata.raft.requests import FetchAsked, ReadLog, ReadSnapshot, Refusal, SnapshotAsked
+from service.metadata.raft.requests import (
+    FetchSnapshotRequest,
+    RaftFetchRequest,
+    ReadLog,
+    ReadSnapshot,
+    Refusal,
+)
 from service.metadata.raft.roles import Leader
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
 from service.wire.apis import APIS
@@ -256,8 +262,10 @@ def test_hostile_requests_change_nothing_and_end_nobody(make: Any) -> None:
         if isinstance(asked, Refusal):
             answer = messages.to_refusal(api_key, version, message, asked)
         else:
-            effects = node.tell(Request(number + 1, asked))
-            replies = [one.answer for one in effects if isinstance(one, Reply) and one.id == number + 1]
+            effects = node.tell(InboundRequest(number + 1, asked))
+            replies = [
+                one.answer for one in effects if isinstance(one, OutboundResponse) and one.id == number + 1
+            ]
             if not replies:  # it waits for records, or for the new voter's versions
                 node.tell(Cancelled(number + 1))
                 continue
@@ -296,7 +304,7 @@ def test_strangers_without_number_are_not_all_remembered() -> None:
     node = leader()
     for node_id in range(10, 10 + 3 * MAX_REPLICAS):
         node.now_ms += node_id % 8 == 0
-        node.ask(FetchAsked(ReplicaKey(node_id), node.machine.epoch, 3, 1, max_wait_ms=0))
+        node.ask(RaftFetchRequest(ReplicaKey(node_id), node.machine.epoch, 3, 1, max_wait_ms=0))
     state = node.machine.core.state
     assert isinstance(state, Leader)
     assert len(state.replicas) <= MAX_REPLICAS + 3
@@ -306,7 +314,7 @@ def test_strangers_without_number_are_not_all_remembered() -> None:
 def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
     node = leader()
     state: Any = node.machine.core.state
-    node.ask(SnapshotAsked(ReplicaKey(1, UUID(int=1)), node.machine.epoch, SnapshotId(3, 1), 0))
+    node.ask(FetchSnapshotRequest(ReplicaKey(1, UUID(int=1)), node.machine.epoch, SnapshotId(3, 1), 0))
     assert not state.heard
 
 

@@ -13,53 +13,53 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import InvariantError
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import (
-    Answer,
+    AdvanceHighWatermark,
     AppendControl,
     Appended,
     AppendFetched,
     Cancelled,
-    Commit,
     Effect,
     Event,
-    Flush,
     Flushed,
+    FlushLog,
+    InboundRequest,
+    InboundResponse,
+    Initialize,
     Lead,
     LeaderChange,
     NotAppended,
+    OutboundResponse,
     Persist,
-    Reply,
-    Request,
     Send,
-    Start,
     StepDown,
     Stop,
     Tick,
     TruncateTo,
 )
 from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
-from service.metadata.raft.log_view import EpochIndex, Fit, validate
+from service.metadata.raft.log_view import EpochIndex, ValidationKind, validate_offset_and_epoch
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    BeginAsked,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    BeginQuorumEpochRequest,
+    ConnectionRefused,
+    EndQuorumEpochRequest,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
     ReadLog,
     Refusal,
-    Refused,
     RemoveVoter,
-    Unsupported,
-    VersionsAnswer,
-    VersionsAsked,
-    VoteAnswer,
-    VoteAsked,
+    VersionUnsupported,
+    VoteRequest,
+    VoteResponse,
 )
-from service.metadata.raft.roles import LEGAL_MOVES, Identity, Role, Timing
+from service.metadata.raft.roles import LEGAL_MOVES, RaftTiming, ReplicaIdentity, Role
 from service.metadata.raft.state import QuorumState
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch, ModelLog
 
 
@@ -77,16 +77,16 @@ class Node:
     def __init__(
         self, node_id: int = 1, voters: int = 3, state: QuorumState | None = None, end: int = 0
     ) -> None:
-        static = VoterSet(Voter(ReplicaKey(i + 1), (endpoint(i + 1),)) for i in range(voters))
+        static = VoterSet(VoterNode(ReplicaKey(i + 1), (endpoint(i + 1),)) for i in range(voters))
         self.log = ModelLog(static)
         for offset in range(end):
             self.log.append(Batch(offset, 1, (offset,)))
         self.machine = RaftMachine(
-            Identity(key(node_id), "cluster", (endpoint(node_id),)), self.log, Timing(), Random(1)
+            ReplicaIdentity(key(node_id), "cluster", (endpoint(node_id),)), self.log, RaftTiming(), Random(1)
         )
         self.now_ms = 0
         self.requests = 0
-        self.started = self.tell(Start(state))
+        self.started = self.tell(Initialize(state))
 
     def tell(self, event: Event) -> list[Effect]:
         effects = list(self.machine.handle(event, self.now_ms))
@@ -101,7 +101,11 @@ class Node:
 
     def ask(self, asked: Any) -> Any:
         self.requests += 1
-        found = [e.answer for e in self.tell(Request(self.requests, asked)) if isinstance(e, Reply)]
+        found = [
+            e.answer
+            for e in self.tell(InboundRequest(self.requests, asked))
+            if isinstance(e, OutboundResponse)
+        ]
         return found[0] if found else None
 
     def pass_ms(self, wait_ms: int) -> list[Effect]:
@@ -117,18 +121,18 @@ class Node:
         return [e for e in effects if isinstance(e, Send) and isinstance(e.asked, kind)]
 
     def answer(self, send: Send, reply: Any) -> list[Effect]:
-        return self.tell(Answer(send.peer, send.call, reply))
+        return self.tell(InboundResponse(send.peer, send.call, reply))
 
     def lead(self) -> list[Effect]:
         """Win an election with the vote of node 2."""
         effects = self.pass_ms(2500)
-        pre_votes = self.sends(effects, VoteAsked)
+        pre_votes = self.sends(effects, VoteRequest)
         send = [one for one in pre_votes if one.peer.node_id == 2][-1]
-        effects = self.answer(send, VoteAnswer(NONE, self.machine.epoch, granted=True))
-        (send,) = [one for one in self.sends(effects, VoteAsked) if one.peer.node_id == 2]
-        assert isinstance(send.asked, VoteAsked)
+        effects = self.answer(send, VoteResponse(NONE, self.machine.epoch, granted=True))
+        (send,) = [one for one in self.sends(effects, VoteRequest) if one.peer.node_id == 2]
+        assert isinstance(send.asked, VoteRequest)
         assert not send.asked.pre_vote
-        return self.answer(send, VoteAnswer(NONE, self.machine.epoch, granted=True))
+        return self.answer(send, VoteResponse(NONE, self.machine.epoch, granted=True))
 
 
 def test_a_sole_voter_leads_at_once_and_its_vote_is_on_disk_before() -> None:
@@ -153,18 +157,18 @@ def test_every_start_of_a_sole_voter_begins_an_epoch_later_than_any_before(
 
 def test_nothing_is_committed_before_it_is_flushed_and_one_flush_gathers() -> None:
     node = Node(voters=1)
-    assert Flush(1) in node.started
+    assert FlushLog(1) in node.started
     assert node.machine.high_watermark == 0
     node.log.append(Batch(1, 1, (1, 2)))
     assert node.tell(Appended(3)) == []
-    assert node.tell(Flushed(1)) == [Flush(3), Commit(1)]
-    assert node.tell(Flushed(3)) == [Commit(3)]
+    assert node.tell(Flushed(1)) == [FlushLog(3), AdvanceHighWatermark(1)]
+    assert node.tell(Flushed(3)) == [AdvanceHighWatermark(3)]
 
 
 def test_records_of_earlier_epochs_are_committed_with_the_first_of_this_one() -> None:
     node = Node(voters=1, end=100)
     assert node.machine.high_watermark == 0
-    assert Commit(101) in node.tell(Flushed(101))
+    assert AdvanceHighWatermark(101) in node.tell(Flushed(101))
 
 
 @pytest.mark.parametrize(
@@ -193,19 +197,21 @@ def test_pre_vote_vote_and_leadership_each_on_disk_before_the_next_is_told() -> 
     assert persisted < next(i for i, e in enumerate(effects) if isinstance(e, AppendControl))
     assert persisted < effects.index(Lead(1))
     assert node.machine.role is Role.LEADER
-    assert node.sends(effects, BeginAsked) or node.sends(node.pass_ms(10), BeginAsked)
+    assert node.sends(effects, BeginQuorumEpochRequest) or node.sends(
+        node.pass_ms(10), BeginQuorumEpochRequest
+    )
 
 
 def test_a_peer_without_pre_vote_makes_a_candidate_at_once() -> None:
     node = Node()
-    send = node.sends(node.pass_ms(2500), VoteAsked)[-1]
-    effects = node.answer(send, Unsupported())
+    send = node.sends(node.pass_ms(2500), VoteRequest)[-1]
+    effects = node.answer(send, VersionUnsupported())
     assert node.machine.role is Role.CANDIDATE
     assert Persist(QuorumState(1, voted_id=1, voters=(1, 2, 3))) in effects
 
 
-def vote(epoch: int, **changes: Any) -> VoteAsked:
-    return VoteAsked(epoch, key(2), 0, 0, voter=key(1), cluster_id="cluster")._replace(**changes)
+def vote(epoch: int, **changes: Any) -> VoteRequest:
+    return VoteRequest(epoch, key(2), 0, 0, voter=key(1), cluster_id="cluster")._replace(**changes)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +231,7 @@ def vote(epoch: int, **changes: Any) -> VoteAsked:
         (vote(4, last_epoch=4, pre_vote=True), NONE),
     ],
 )
-def test_the_checks_of_a_vote(asked: VoteAsked, error: ErrorCode) -> None:
+def test_the_checks_of_a_vote(asked: VoteRequest, error: ErrorCode) -> None:
     node = Node(state=QuorumState(3))
     answer = node.ask(asked)
     assert answer.error is error
@@ -236,9 +242,9 @@ def test_the_checks_of_a_vote(asked: VoteAsked, error: ErrorCode) -> None:
 
 def test_a_vote_is_given_once_and_is_on_disk_before_it_is_told() -> None:
     node = Node(state=QuorumState(3))
-    effects = node.tell(Request(1, vote(4)))
-    kinds = [type(effect) for effect in effects if isinstance(effect, Persist | Reply)]
-    assert kinds == [Persist, Reply]
+    effects = node.tell(InboundRequest(1, vote(4)))
+    kinds = [type(effect) for effect in effects if isinstance(effect, Persist | OutboundResponse)]
+    assert kinds == [Persist, OutboundResponse]
     assert node.ask(vote(4, candidate=key(3))).granted is False
     assert node.ask(vote(4)).granted is True
 
@@ -252,10 +258,10 @@ def test_a_shorter_log_gets_no_vote() -> None:
 def test_who_follows_a_leader_that_answers_gives_no_pre_vote() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
-    (send,) = node.sends(node.started, FetchAsked)
-    node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2)))
+    (send,) = node.sends(node.started, RaftFetchRequest)
+    node.answer(send, RaftFetchResponse(NONE, 3, 2, endpoint(2)))
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is False
-    assert node.ask(EndAsked(3, 2, (key(3), key(1)))).error is NONE
+    assert node.ask(EndQuorumEpochRequest(3, 2, (key(3), key(1)))).error is NONE
     assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
 
 
@@ -263,8 +269,8 @@ def test_refused_three_times_is_dead_and_slow_is_not() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     effects = node.started
     for _ in range(3):
-        send = node.sends(effects, FetchAsked)[-1]
-        node.answer(send, Refused())
+        send = node.sends(effects, RaftFetchRequest)[-1]
+        node.answer(send, ConnectionRefused())
         effects = node.pass_ms(30)
     assert node.machine.role is Role.PROSPECTIVE
 
@@ -274,10 +280,10 @@ def test_an_observer_whose_leader_refuses_three_times_asks_others_who_leads_next
     node = Node(9, state=QuorumState(3, leader_id=2))
     effects = node.started
     for _ in range(3):
-        (send,) = node.sends(effects, FetchAsked)[-1:]
+        (send,) = node.sends(effects, RaftFetchRequest)[-1:]
         assert send.peer.node_id == 2
-        effects = node.answer(send, Refused()) + node.pass_ms(30)
-    asked = [one.peer.node_id for one in node.sends(effects + node.pass_ms(400), FetchAsked)]
+        effects = node.answer(send, ConnectionRefused()) + node.pass_ms(30)
+    asked = [one.peer.node_id for one in node.sends(effects + node.pass_ms(400), RaftFetchRequest)]
     assert {1, 3} & {*asked}, asked
     assert node.machine.role is Role.FOLLOWER
 
@@ -286,14 +292,14 @@ def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first
     node = Node()
     node.lead()
     node.tell(Flushed(1))
-    fetch = FetchAsked(key(3), 1, 1, 1, cluster_id="cluster")
+    fetch = RaftFetchRequest(key(3), 1, 1, 1, cluster_id="cluster")
     assert node.ask(fetch) is None, "it waits for records"
     effects = node.pass_ms(3200)
     assert node.machine.role is Role.RESIGNED
     assert any(isinstance(effect, StepDown) for effect in effects)
-    ends = node.sends(effects + node.pass_ms(2500), EndAsked)
+    ends = node.sends(effects + node.pass_ms(2500), EndQuorumEpochRequest)
     assert ends
-    assert isinstance(ends[0].asked, EndAsked)
+    assert isinstance(ends[0].asked, EndQuorumEpochRequest)
     assert [one.node_id for one in ends[0].asked.successors] == [3, 2]
 
 
@@ -301,10 +307,10 @@ def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -
     node = Node()
     node.lead()
     end = node.log.end_offset
-    effects = node.tell(Request(1, FetchAsked(key(2), 1, end, 1, cluster_id="cluster")))
-    assert not [e for e in effects if isinstance(e, Commit)]
-    effects = node.tell(Request(2, FetchAsked(key(3), 1, end, 1, cluster_id="cluster")))
-    assert Commit(end) in effects, "two of three disks have it, ours is not among them"
+    effects = node.tell(InboundRequest(1, RaftFetchRequest(key(2), 1, end, 1, cluster_id="cluster")))
+    assert not [e for e in effects if isinstance(e, AdvanceHighWatermark)]
+    effects = node.tell(InboundRequest(2, RaftFetchRequest(key(3), 1, end, 1, cluster_id="cluster")))
+    assert AdvanceHighWatermark(end) in effects, "two of three disks have it, ours is not among them"
 
 
 @pytest.mark.parametrize(
@@ -323,7 +329,7 @@ def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -
 def test_the_checks_of_a_fetch(changes: dict[str, Any], error: ErrorCode) -> None:
     node = Node()
     node.lead()
-    asked = FetchAsked(key(2), 1, 0, 0, max_wait_ms=0, cluster_id="cluster")._replace(**changes)
+    asked = RaftFetchRequest(key(2), 1, 0, 0, max_wait_ms=0, cluster_id="cluster")._replace(**changes)
     answer = node.ask(asked)
     assert answer.error is error
     if error is NONE:
@@ -336,32 +342,32 @@ def test_a_fetch_waits_but_not_where_its_high_watermark_is_behind() -> None:
     node = Node()
     node.lead()
     node.tell(Flushed(1))
-    asked = FetchAsked(key(2), 1, 1, 1, high_watermark=0, cluster_id="cluster")
+    asked = RaftFetchRequest(key(2), 1, 1, 1, high_watermark=0, cluster_id="cluster")
     assert node.ask(asked).high_watermark == 1
     assert node.ask(asked._replace(high_watermark=1)) is None
-    (reply,) = [e for e in node.pass_ms(510) if isinstance(e, Reply)]
-    assert isinstance(reply.answer, FetchAnswer)
+    (reply,) = [e for e in node.pass_ms(510) if isinstance(e, OutboundResponse)]
+    assert isinstance(reply.answer, RaftFetchResponse)
     assert reply.answer.error is NONE
 
 
 def test_who_waits_is_told_when_the_leader_stops() -> None:
     node = Node()
     node.lead()
-    assert node.ask(FetchAsked(key(2), 1, 1, 1, cluster_id="cluster")) is None
-    (reply,) = [e for e in node.tell(Stop()) if isinstance(e, Reply)]
-    assert isinstance(reply.answer, FetchAnswer)
+    assert node.ask(RaftFetchRequest(key(2), 1, 1, 1, cluster_id="cluster")) is None
+    (reply,) = [e for e in node.tell(Stop()) if isinstance(e, OutboundResponse)]
+    assert isinstance(reply.answer, RaftFetchResponse)
     assert reply.answer.error is ErrorCode.not_leader_or_follower
 
 
 def test_a_follower_truncates_where_the_logs_part_and_never_what_is_committed() -> None:
     node = Node(state=QuorumState(3, leader_id=2), end=10)
-    (send,) = node.sends(node.started, FetchAsked)
-    told = FetchAnswer(NONE, 3, 2, endpoint(2), diverging=EpochEnd(1, 6))
+    (send,) = node.sends(node.started, RaftFetchRequest)
+    told = RaftFetchResponse(NONE, 3, 2, endpoint(2), diverging=EpochEnd(1, 6))
     assert TruncateTo(6) in node.answer(send, told)
-    (send,) = node.sends(node.pass_ms(1), FetchAsked)
-    effects = node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2), high_watermark=6))
+    (send,) = node.sends(node.pass_ms(1), RaftFetchRequest)
+    effects = node.answer(send, RaftFetchResponse(NONE, 3, 2, endpoint(2), high_watermark=6))
     assert node.machine.high_watermark == 6
-    (send,) = node.sends(effects, FetchAsked)
+    (send,) = node.sends(effects, RaftFetchRequest)
     with pytest.raises(InvariantError, match=r"ours ends at 6 .* committed up to 6; .* stop that node"):
         node.answer(send, told._replace(diverging=EpochEnd(1, 3)))
 
@@ -369,7 +375,7 @@ def test_a_follower_truncates_where_the_logs_part_and_never_what_is_committed() 
 def test_two_leaders_in_one_epoch_end_the_node() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
     with pytest.raises(InvariantError, match="two leaders in epoch 3"):
-        node.ask(BeginAsked(3, 3, (endpoint(3),)))
+        node.ask(BeginQuorumEpochRequest(3, 3, (endpoint(3),)))
 
 
 def test_voters_do_not_change_under_version_0() -> None:
@@ -377,10 +383,10 @@ def test_voters_do_not_change_under_version_0() -> None:
     node.lead()
     answer = node.ask(RemoveVoter(key(3), "cluster"))
     assert answer.error is ErrorCode.request_timed_out, "nothing of its epoch is committed yet"
-    node.ask(FetchAsked(key(2), 1, 1, 1, cluster_id="cluster"))
+    node.ask(RaftFetchRequest(key(2), 1, 1, 1, cluster_id="cluster"))
     node.tell(Flushed(1))
     assert node.ask(RemoveVoter(key(3), "cluster")).error is ErrorCode.unsupported_version
-    added = AddVoter(Voter(key(4), (endpoint(4),)), cluster_id="other")
+    added = AddVoter(VoterNode(key(4), (endpoint(4),)), cluster_id="other")
     assert node.ask(added).error is ErrorCode.inconsistent_cluster_id
     assert Node().ask(added._replace(cluster_id=None)).error is ErrorCode.not_leader_or_follower
 
@@ -389,7 +395,7 @@ def test_what_is_appended_is_gathered_for_a_while_before_it_is_flushed_and_shown
     node = Node()
     node.machine.core.timing = replace(node.machine.core.timing, append_linger_ms=25)
     effects = node.lead()
-    assert Flush(1) in effects, "what an epoch begins with does not wait"
+    assert FlushLog(1) in effects, "what an epoch begins with does not wait"
     assert not fetches(node, 2, 1, high_watermark=0)
     node.tell(Flushed(1))
     assert node.machine.high_watermark == 1
@@ -404,32 +410,34 @@ def test_what_is_appended_is_gathered_for_a_while_before_it_is_flushed_and_shown
     assert not append()
     assert not fetches(node, 3, 1), "another one, too"
     effects = node.pass_ms(5)
-    assert Flush(3) in effects
-    answers = [e.answer for e in effects if isinstance(e, Reply)]
+    assert FlushLog(3) in effects
+    answers = [e.answer for e in effects if isinstance(e, OutboundResponse)]
     assert [type(one.records) for one in answers] == [ReadLog, ReadLog]
     assert not append(), "a new time begins"
     node.tell(Flushed(3))
-    assert not [e for e in node.pass_ms(24) if isinstance(e, Flush)]
-    assert Flush(4) in node.pass_ms(1)
+    assert not [e for e in node.pass_ms(24) if isinstance(e, FlushLog)]
+    assert FlushLog(4) in node.pass_ms(1)
 
 
 def fetches(node: Node, node_id: int, offset: int, high_watermark: int = 1) -> list[Any]:
     """What a fetch is answered at once; nothing where it waits."""
-    asked = FetchAsked(key(node_id), 1, offset, 1, high_watermark, cluster_id="cluster")
+    asked = RaftFetchRequest(key(node_id), 1, offset, 1, high_watermark, cluster_id="cluster")
     node.requests += 1
-    effects = node.tell(Request(node.requests, asked))
-    return [e.answer for e in effects if isinstance(e, Reply) and e.id == node.requests]
+    effects = node.tell(InboundRequest(node.requests, asked))
+    return [e.answer for e in effects if isinstance(e, OutboundResponse) and e.id == node.requests]
 
 
 def test_a_leader_of_a_later_epoch_is_followed_and_requests_of_the_old_one_are_fenced() -> None:
     node = Node()
     node.lead()
-    effects = node.tell(Request(1, BeginAsked(5, 3, (endpoint(3),), cluster_id="cluster")))
+    effects = node.tell(
+        InboundRequest(1, BeginQuorumEpochRequest(5, 3, (endpoint(3),), cluster_id="cluster"))
+    )
     assert node.machine.role is Role.FOLLOWER
     assert StepDown() in effects
-    told = [e.answer for e in effects if isinstance(e, Reply)]
-    assert told == [LeaderAnswer(NONE, 5, 3, endpoint(3))]
-    assert node.ask(BeginAsked(4, 2, (endpoint(2),))).error is ErrorCode.fenced_leader_epoch
+    told = [e.answer for e in effects if isinstance(e, OutboundResponse)]
+    assert told == [LeaderResponse(NONE, 5, 3, endpoint(3))]
+    assert node.ask(BeginQuorumEpochRequest(4, 2, (endpoint(2),))).error is ErrorCode.fenced_leader_epoch
 
 
 def test_the_table_of_moves_knows_every_role() -> None:
@@ -442,45 +450,49 @@ def test_where_a_follower_stands_towards_a_log_that_begins_with_a_snapshot() -> 
     log = ModelLog(VoterSet())
     log.append(Batch(0, 1, tuple(range(10))))
     log.append(Batch(10, 3, tuple(range(10))))
-    assert validate(log, 0, 0).fit is Fit.VALID
-    assert validate(log, 10, 1).fit is Fit.VALID
-    assert validate(log, 12, 1).diverging == EpochEnd(1, 10)
-    assert validate(log, 12, 2).diverging == EpochEnd(1, 10)
-    assert validate(log, 21, 3).diverging == EpochEnd(3, 20)
+    assert validate_offset_and_epoch(log, 0, 0).fit is ValidationKind.VALID
+    assert validate_offset_and_epoch(log, 10, 1).fit is ValidationKind.VALID
+    assert validate_offset_and_epoch(log, 12, 1).diverging == EpochEnd(1, 10)
+    assert validate_offset_and_epoch(log, 12, 2).diverging == EpochEnd(1, 10)
+    assert validate_offset_and_epoch(log, 21, 3).diverging == EpochEnd(3, 20)
     log.snapshots = (SnapshotId(10, 1), SnapshotId(15, 3))
     log.start_offset = 10
     log.epochs = EpochIndex([(3, 10)], base=1, start_offset=10)
     newest = SnapshotId(15, 3)
-    assert validate(log, 0, 0).snapshot == newest
-    assert validate(log, 9, 1).snapshot == newest
-    assert validate(log, 10, 2).snapshot == newest
-    assert validate(log, 12, 0).snapshot == newest
-    assert validate(log, 10, 1).fit is Fit.VALID
-    assert validate(log, 20, 3).fit is Fit.VALID
+    assert validate_offset_and_epoch(log, 0, 0).snapshot == newest
+    assert validate_offset_and_epoch(log, 9, 1).snapshot == newest
+    assert validate_offset_and_epoch(log, 10, 2).snapshot == newest
+    assert validate_offset_and_epoch(log, 12, 0).snapshot == newest
+    assert validate_offset_and_epoch(log, 10, 1).fit is ValidationKind.VALID
+    assert validate_offset_and_epoch(log, 20, 3).fit is ValidationKind.VALID
 
 
 def test_an_observer_that_looks_for_its_leader_claims_what_is_on_its_disk() -> None:
     """It may be a voter by a record that only the leader has; seed 20244 of the machines world."""
     node = Node(9, end=3, state=QuorumState(1, leader_id=2))
-    (send,) = node.sends(node.pass_ms(0) + node.tell(Tick()) + node.started, FetchAsked)[:1]
+    (send,) = node.sends(node.pass_ms(0) + node.tell(Tick()) + node.started, RaftFetchRequest)[:1]
     node.log.append(Batch(3, 1, (3,)))
-    node.answer(send, FetchAnswer(NONE, 1, 2, endpoint(2), 3, 0, records=(object(),)))  # type: ignore[arg-type]
+    node.answer(send, RaftFetchResponse(NONE, 1, 2, endpoint(2), 3, 0, records=(object(),)))  # type: ignore[arg-type]
     node.tell(Appended(4))
-    sent = node.sends(node.pass_ms(5000), FetchAsked)
+    sent = node.sends(node.pass_ms(5000), RaftFetchRequest)
     assert {one.asked.offset for one in sent} == {3}, "nobody has told that the rest is flushed"
     node.tell(Flushed(4))
-    sent = node.sends(node.pass_ms(5000), FetchAsked)
+    sent = node.sends(node.pass_ms(5000), RaftFetchRequest)
     assert {one.asked.offset for one in sent} == {4}
 
 
 def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -> None:
     """Seed 349 of the machines world: an empty observer that starts with a leader in its state."""
     log = ModelLog(VoterSet())
-    machine = RaftMachine(Identity(key(9), "cluster", (), (endpoint(1),)), log, Timing(), Random(1))
-    effects = machine.handle(Start(QuorumState(20, leader_id=1)), 0)
+    machine = RaftMachine(
+        ReplicaIdentity(key(9), "cluster", (), (endpoint(1),)), log, RaftTiming(), Random(1)
+    )
+    effects = machine.handle(Initialize(QuorumState(20, leader_id=1)), 0)
     assert machine.role is Role.UNATTACHED
     (send,) = [one for one in effects if isinstance(one, Send)]
-    machine.handle(Answer(send.peer, send.call, FetchAnswer(NONE, 20, 1, endpoint(1), 5, 0)), 10)
+    machine.handle(
+        InboundResponse(send.peer, send.call, RaftFetchResponse(NONE, 20, 1, endpoint(1), 5, 0)), 10
+    )
     assert machine.role is Role.FOLLOWER
     assert machine.leader_endpoint == endpoint(1)
 
@@ -492,7 +504,7 @@ def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits(
         node = Node(1, end=3)
         waiting: Any = node.machine.core.state
         node.now_ms = waiting.deadline_ms
-        sent = node.sends(node.tell(Tick()), VoteAsked)
+        sent = node.sends(node.tell(Tick()), VoteRequest)
         assert node.machine.role is Role.PROSPECTIVE
         return node, sent
 
@@ -505,7 +517,7 @@ def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits(
 
     node, sent = standing()
     for one in sent:
-        node.answer(one, VoteAnswer(NONE, node.machine.epoch))
+        node.answer(one, VoteResponse(NONE, node.machine.epoch))
     after: Any = node.machine.core.state
     assert node.machine.role is Role.UNATTACHED
     assert after.deadline_ms >= node.now_ms + 1000
@@ -514,11 +526,11 @@ def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits(
 def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
     """Kafka 4.3 ``QuorumState.prospectiveAddVotedState``: pre-votes from before do not count with it."""
     node = Node(1, end=3, voters=5, state=QuorumState(4))
-    send = next(one for one in node.sends(node.pass_ms(2500), VoteAsked) if one.peer.node_id == 3)
-    node.answer(send, VoteAnswer(NONE, 4, granted=True))
+    send = next(one for one in node.sends(node.pass_ms(2500), VoteRequest) if one.peer.node_id == 3)
+    node.answer(send, VoteResponse(NONE, 4, granted=True))
     state: Any = node.machine.core.state
     assert state.granted == {1, 3}
-    answer = node.ask(VoteAsked(4, key(2), 1, 3))
+    answer = node.ask(VoteRequest(4, key(2), 1, 3))
     assert (answer.error, answer.granted) == (NONE, True)
     state = node.machine.core.state
     assert (node.machine.role, state.granted) == (Role.PROSPECTIVE, {1})
@@ -527,28 +539,28 @@ def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
 def test_who_refused_a_pre_vote_is_asked_again_and_may_have_lost_its_leader_since() -> None:
     """Its log may be the shorter one: then it cannot win, and we need not wait for our time to be up."""
     node = Node(1, end=3)
-    sent = {one.peer.node_id: one for one in node.sends(node.pass_ms(2500), VoteAsked)}
-    node.answer(sent[3], Refused())
-    node.answer(sent[2], VoteAnswer(NONE, node.machine.epoch))
+    sent = {one.peer.node_id: one for one in node.sends(node.pass_ms(2500), VoteRequest)}
+    node.answer(sent[3], ConnectionRefused())
+    node.answer(sent[2], VoteResponse(NONE, node.machine.epoch))
     assert node.machine.role is Role.PROSPECTIVE
-    assert not [one for one in node.sends(node.pass_ms(90), VoteAsked) if one.peer.node_id == 2]
-    (again,) = [one for one in node.sends(node.pass_ms(20), VoteAsked) if one.peer.node_id == 2]
-    node.answer(again, VoteAnswer(NONE, node.machine.epoch, granted=True))
+    assert not [one for one in node.sends(node.pass_ms(90), VoteRequest) if one.peer.node_id == 2]
+    (again,) = [one for one in node.sends(node.pass_ms(20), VoteRequest) if one.peer.node_id == 2]
+    node.answer(again, VoteResponse(NONE, node.machine.epoch, granted=True))
     assert node.machine.role is Role.CANDIDATE
 
 
 def test_who_has_not_heard_of_its_leader_in_time_speaks_for_it_no_more() -> None:
     """An observer here, which is a voter to the one who asks, does not stand by itself."""
     node = Node(4, state=QuorumState(3, leader_id=2))
-    (send,) = node.sends(node.started, FetchAsked)
-    node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2)))
+    (send,) = node.sends(node.started, RaftFetchRequest)
+    node.answer(send, RaftFetchResponse(NONE, 3, 2, endpoint(2)))
     assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is False
     node.now_ms += 2000
     assert node.ask(vote(3, pre_vote=True, last_epoch=3, voter=key(4))).granted is True
 
 
 def test_a_node_says_which_kraft_versions_it_speaks() -> None:
-    assert Node().ask(VersionsAsked()) == VersionsAnswer(NONE, 0, 1)
+    assert Node().ask(ApiVersionsRequest()) == ApiVersionsResponse(NONE, 0, 1)
 
 
 def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
@@ -566,22 +578,22 @@ def test_a_start_knows_whom_it_voted_for_and_whom_it_followed() -> None:
 
 def test_what_could_not_be_appended_is_fetched_again_after_a_moment() -> None:
     node = Node(state=QuorumState(3, leader_id=2))
-    (send,) = node.sends(node.started, FetchAsked)
-    effects = node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2), 5, 0, records=b"abc"))
+    (send,) = node.sends(node.started, RaftFetchRequest)
+    effects = node.answer(send, RaftFetchResponse(NONE, 3, 2, endpoint(2), 5, 0, records=b"abc"))
     assert AppendFetched(3, b"abc") in effects
-    assert not node.sends(node.pass_ms(10), FetchAsked)
-    assert not node.sends(node.tell(NotAppended()), FetchAsked)
-    assert not node.sends(node.pass_ms(19), FetchAsked)
-    assert node.sends(node.pass_ms(1), FetchAsked)
+    assert not node.sends(node.pass_ms(10), RaftFetchRequest)
+    assert not node.sends(node.tell(NotAppended()), RaftFetchRequest)
+    assert not node.sends(node.pass_ms(19), RaftFetchRequest)
+    assert node.sends(node.pass_ms(1), RaftFetchRequest)
 
 
 def test_who_goes_away_is_answered_no_more() -> None:
     node = Node()
     node.lead()
     epoch = node.machine.epoch
-    assert node.ask(FetchAsked(key(3), epoch, 1, epoch, max_wait_ms=500)) is None
+    assert node.ask(RaftFetchRequest(key(3), epoch, 1, epoch, max_wait_ms=500)) is None
     node.tell(Cancelled(node.requests))
-    assert not [one for one in node.pass_ms(600) if isinstance(one, Reply)]
+    assert not [one for one in node.pass_ms(600) if isinstance(one, OutboundResponse)]
 
 
 def test_a_resigned_leader_that_stops_begins_no_epoch() -> None:

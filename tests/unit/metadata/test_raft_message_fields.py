@@ -16,31 +16,31 @@ from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    Answered,
-    Asked,
-    BeginAsked,
-    ChangeAnswer,
-    DescribeAnswer,
-    DescribeAsked,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    ApiVersionsRequest,
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftRequest,
+    RaftResponse,
     Refusal,
     RemoveVoter,
-    ReplicaTold,
-    SnapshotAnswer,
-    SnapshotAsked,
+    ReplicaDescription,
     UpdateVoter,
-    VersionsAsked,
-    VoteAnswer,
-    VoteAsked,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
-from service.metadata.raft.voters import Voter
+from service.metadata.raft.voters import VoterNode
 
 PLACE = Endpoint("CONTROLLER", "host", 9093)
 KEY = ReplicaKey(2, UUID(int=77))
-VOTER = Voter(KEY, (PLACE,))
+VOTER = VoterNode(KEY, (PLACE,))
 
 
 def plain(message: Any) -> Any:
@@ -60,7 +60,7 @@ def plain(message: Any) -> Any:
     ("asked", "api_key", "version", "said"),
     [
         (
-            VoteAsked(4, KEY, 3, 17, True, ReplicaKey(1, UUID(int=5)), "cluster"),
+            VoteRequest(4, KEY, 3, 17, True, ReplicaKey(1, UUID(int=5)), "cluster"),
             52,
             2,
             {
@@ -86,7 +86,7 @@ def plain(message: Any) -> Any:
             },
         ),
         (
-            BeginAsked(4, 2, (PLACE,), ReplicaKey(1, UUID(int=5)), "cluster"),
+            BeginQuorumEpochRequest(4, 2, (PLACE,), ReplicaKey(1, UUID(int=5)), "cluster"),
             53,
             1,
             {
@@ -104,7 +104,7 @@ def plain(message: Any) -> Any:
             },
         ),
         (
-            EndAsked(4, 2, (KEY, ReplicaKey(3)), (PLACE,), "cluster"),
+            EndQuorumEpochRequest(4, 2, (KEY, ReplicaKey(3)), (PLACE,), "cluster"),
             54,
             1,
             {
@@ -129,7 +129,7 @@ def plain(message: Any) -> Any:
             },
         ),
         (
-            FetchAsked(KEY, 4, 17, 3, 12, 1000, 500, "cluster"),
+            RaftFetchRequest(KEY, 4, 17, 3, 12, 1000, 500, "cluster"),
             1,
             18,
             {
@@ -163,7 +163,7 @@ def plain(message: Any) -> Any:
             },
         ),
         (
-            FetchAsked(ReplicaKey(-1), 4, 0, 0),
+            RaftFetchRequest(ReplicaKey(-1), 4, 0, 0),
             1,
             18,
             {
@@ -197,7 +197,7 @@ def plain(message: Any) -> Any:
             },
         ),
         (
-            SnapshotAsked(KEY, 4, SnapshotId(17, 3), 99, 1000, "cluster"),
+            FetchSnapshotRequest(KEY, 4, SnapshotId(17, 3), 99, 1000, "cluster"),
             59,
             1,
             {
@@ -252,18 +252,18 @@ def plain(message: Any) -> Any:
                 "k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1},
             },
         ),
-        (VersionsAsked(), 18, 4, {"client_software_name": "firn", "client_software_version": "1"}),
+        (ApiVersionsRequest(), 18, 4, {"client_software_name": "firn", "client_software_version": "1"}),
     ],
 )
-def test_a_question_says(asked: Asked, api_key: int, version: int, said: dict[str, Any]) -> None:
+def test_a_question_says(asked: RaftRequest, api_key: int, version: int, said: dict[str, Any]) -> None:
     found = messages.to_request(asked)
     assert found[:2] == (api_key, version)
     assert plain(found[2]) == said
 
 
 def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
-    with pytest.raises(ValueError, match="DescribeAsked is never sent to another node"):
-        messages.to_request(DescribeAsked())
+    with pytest.raises(ValueError, match="DescribeQuorumRequest is never sent to another node"):
+        messages.to_request(DescribeQuorumRequest())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             52,
             2,
-            VoteAnswer(NONE, 4, 2, PLACE, True),
+            VoteResponse(NONE, 4, 2, PLACE, True),
             "VoteResponse",
             {
                 "error_code": "none",
@@ -296,7 +296,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             52,
             0,
-            VoteAnswer(ErrorCode.fenced_leader_epoch, 4),
+            VoteResponse(ErrorCode.fenced_leader_epoch, 4),
             "VoteResponse",
             {
                 "error_code": "none",
@@ -319,7 +319,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             53,
             1,
-            LeaderAnswer(ErrorCode.fenced_leader_epoch, 4, 2, PLACE),
+            LeaderResponse(ErrorCode.fenced_leader_epoch, 4, 2, PLACE),
             "BeginQuorumEpochResponse",
             {
                 "error_code": "none",
@@ -342,7 +342,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             54,
             1,
-            LeaderAnswer(NONE, 4),
+            LeaderResponse(NONE, 4),
             "EndQuorumEpochResponse",
             {
                 "error_code": "none",
@@ -360,7 +360,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             54,
             1,
-            LeaderAnswer(NONE, 4, 0, PLACE),
+            LeaderResponse(NONE, 4, 0, PLACE),
             "EndQuorumEpochResponse",
             {
                 "error_code": "none",
@@ -378,7 +378,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             82,
             0,
-            LeaderAnswer(NONE, 4, 2, PLACE),
+            LeaderResponse(NONE, 4, 2, PLACE),
             "UpdateRaftVoterResponse",
             {
                 "throttle_time": 0,
@@ -389,7 +389,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             82,
             0,
-            LeaderAnswer(NONE, 4),
+            LeaderResponse(NONE, 4),
             "UpdateRaftVoterResponse",
             {
                 "throttle_time": 0,
@@ -400,7 +400,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             1,
             18,
-            FetchAnswer(NONE, 4, 2, PLACE, 17, 3, records=b"x"),
+            RaftFetchResponse(NONE, 4, 2, PLACE, 17, 3, records=b"x"),
             "FetchResponse",
             {
                 "throttle_time": 0,
@@ -432,7 +432,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             1,
             12,
-            FetchAnswer(NONE, 4, 2, PLACE, 17, 3, EpochEnd(3, 9), SnapshotId(9, 2)),
+            RaftFetchResponse(NONE, 4, 2, PLACE, 17, 3, EpochEnd(3, 9), SnapshotId(9, 2)),
             "FetchResponse",
             {
                 "throttle_time": 0,
@@ -463,7 +463,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             59,
             1,
-            SnapshotAnswer(NONE, 4, 2, PLACE, SnapshotId(9, 2), 1000, 10, b"b"),
+            FetchSnapshotResponse(NONE, 4, 2, PLACE, SnapshotId(9, 2), 1000, 10, b"b"),
             "FetchSnapshotResponse",
             {
                 "throttle_time": 0,
@@ -490,7 +490,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             59,
             0,
-            SnapshotAnswer(ErrorCode.snapshot_not_found, 4),
+            FetchSnapshotResponse(ErrorCode.snapshot_not_found, 4),
             "FetchSnapshotResponse",
             {
                 "throttle_time": 0,
@@ -516,13 +516,13 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             55,
             2,
-            DescribeAnswer(
+            DescribeQuorumResponse(
                 NONE,
                 4,
                 2,
                 17,
-                (ReplicaTold(KEY, 5, 0, 700),),
-                (ReplicaTold(ReplicaKey(8), -1, -1, -1),),
+                (ReplicaDescription(KEY, 5, 0, 700),),
+                (ReplicaDescription(ReplicaKey(8), -1, -1, -1),),
                 (VOTER,),
             ),
             "DescribeQuorumResponse",
@@ -570,7 +570,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             55,
             0,
-            DescribeAnswer(ErrorCode.not_leader_or_follower, 4),
+            DescribeQuorumResponse(ErrorCode.not_leader_or_follower, 4),
             "DescribeQuorumResponse",
             {
                 "error_code": "none",
@@ -595,14 +595,14 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
         (
             80,
             1,
-            ChangeAnswer(ErrorCode.duplicate_voter, "it is there"),
+            VoterChangeResponse(ErrorCode.duplicate_voter, "it is there"),
             "AddRaftVoterResponse",
             {"throttle_time": 0, "error_code": "duplicate_voter", "error_message": "it is there"},
         ),
         (
             81,
             0,
-            ChangeAnswer(NONE),
+            VoterChangeResponse(NONE),
             "RemoveRaftVoterResponse",
             {"throttle_time": 0, "error_code": "none", "error_message": None},
         ),
@@ -675,7 +675,7 @@ def test_what_only_admins_ask_is_not_asked_of_peers() -> None:
     ],
 )
 def test_an_answer_says(
-    api_key: int, version: int, answer: Answered, name: str, said: dict[str, Any]
+    api_key: int, version: int, answer: RaftResponse, name: str, said: dict[str, Any]
 ) -> None:
     """Times of the machine's clock, which began at 10,000 ms of the wall's."""
     message = messages.to_response(api_key, version, answer, 10_000)

@@ -16,29 +16,29 @@ from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    Answered,
-    Asked,
-    BeginAsked,
-    ChangeAnswer,
-    DescribeAnswer,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    BeginQuorumEpochRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftRequest,
+    RaftResponse,
     Refusal,
     RemoveVoter,
-    ReplicaTold,
-    SnapshotAnswer,
-    SnapshotAsked,
+    ReplicaDescription,
     UpdateVoter,
-    VoteAnswer,
-    VoteAsked,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
-from service.metadata.raft.voters import Voter
+from service.metadata.raft.voters import VoterNode
 
 PLACE = Endpoint("CONTROLLER", "host", 9093)
 KEY = ReplicaKey(2, UUID(int=77))
-VOTER = Voter(KEY, (PLACE,))
+VOTER = VoterNode(KEY, (PLACE,))
 
 
 def through_bytes(message: Any) -> Any:
@@ -55,18 +55,18 @@ def through_bytes(message: Any) -> Any:
 @pytest.mark.parametrize(
     "asked",
     [
-        VoteAsked(4, KEY, 3, 17, True, ReplicaKey(1, UUID(int=5)), "cluster"),
-        VoteAsked(4, ReplicaKey(2), 3, 17),
-        BeginAsked(4, 2, (PLACE,), ReplicaKey(1, UUID(int=5)), "cluster"),
-        EndAsked(4, 2, (KEY, ReplicaKey(3)), (PLACE,), "cluster"),
-        FetchAsked(KEY, 4, 17, 3, 12, 1000, 500, "cluster"),
-        SnapshotAsked(KEY, 4, SnapshotId(17, 3), 99, 1000, "cluster"),
+        VoteRequest(4, KEY, 3, 17, True, ReplicaKey(1, UUID(int=5)), "cluster"),
+        VoteRequest(4, ReplicaKey(2), 3, 17),
+        BeginQuorumEpochRequest(4, 2, (PLACE,), ReplicaKey(1, UUID(int=5)), "cluster"),
+        EndQuorumEpochRequest(4, 2, (KEY, ReplicaKey(3)), (PLACE,), "cluster"),
+        RaftFetchRequest(KEY, 4, 17, 3, 12, 1000, 500, "cluster"),
+        FetchSnapshotRequest(KEY, 4, SnapshotId(17, 3), 99, 1000, "cluster"),
         AddVoter(VOTER, 1234, False, "cluster"),
         RemoveVoter(KEY, "cluster"),
         UpdateVoter(4, VOTER, "cluster"),
     ],
 )
-def test_a_question_arrives_as_it_was_asked(asked: Asked) -> None:
+def test_a_question_arrives_as_it_was_asked(asked: RaftRequest) -> None:
     api_key, version, message = messages.to_request(asked)
     assert messages.of_request(api_key, version, through_bytes(message)) == asked
 
@@ -74,21 +74,21 @@ def test_a_question_arrives_as_it_was_asked(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("api_key", "version", "answer"),
     [
-        (52, 2, VoteAnswer(NONE, 4, 2, PLACE, True)),
-        (53, 1, LeaderAnswer(ErrorCode.invalid_voter_key, 4, 2, PLACE)),
-        (54, 1, LeaderAnswer(NONE, 4)),
-        (82, 0, LeaderAnswer(ErrorCode.voter_not_found, 4, 2, PLACE)),
-        (1, 18, FetchAnswer(NONE, 4, 2, PLACE, 17, 3, records=b"some bytes")),
-        (1, 17, FetchAnswer(NONE, 4, 2, PLACE, 17, 3, diverging=EpochEnd(3, 9))),
-        (1, 18, FetchAnswer(NONE, 4, 2, PLACE, 17, 3, snapshot=SnapshotId(9, 2))),
-        (59, 1, SnapshotAnswer(NONE, 4, 2, PLACE, SnapshotId(9, 2), 1000, 10, b"bytes")),
-        (80, 1, ChangeAnswer(ErrorCode.duplicate_voter, "it is there")),
-        (81, 0, ChangeAnswer(NONE)),
+        (52, 2, VoteResponse(NONE, 4, 2, PLACE, True)),
+        (53, 1, LeaderResponse(ErrorCode.invalid_voter_key, 4, 2, PLACE)),
+        (54, 1, LeaderResponse(NONE, 4)),
+        (82, 0, LeaderResponse(ErrorCode.voter_not_found, 4, 2, PLACE)),
+        (1, 18, RaftFetchResponse(NONE, 4, 2, PLACE, 17, 3, records=b"some bytes")),
+        (1, 17, RaftFetchResponse(NONE, 4, 2, PLACE, 17, 3, diverging=EpochEnd(3, 9))),
+        (1, 18, RaftFetchResponse(NONE, 4, 2, PLACE, 17, 3, snapshot=SnapshotId(9, 2))),
+        (59, 1, FetchSnapshotResponse(NONE, 4, 2, PLACE, SnapshotId(9, 2), 1000, 10, b"bytes")),
+        (80, 1, VoterChangeResponse(ErrorCode.duplicate_voter, "it is there")),
+        (81, 0, VoterChangeResponse(NONE)),
         (52, 2, Refusal(ErrorCode.inconsistent_cluster_id)),
         (1, 18, Refusal(ErrorCode.invalid_request)),
     ],
 )
-def test_an_answer_arrives_as_it_was_given(api_key: int, version: int, answer: Answered) -> None:
+def test_an_answer_arrives_as_it_was_given(api_key: int, version: int, answer: RaftResponse) -> None:
     message = through_bytes(messages.to_response(api_key, version, answer))
     assert messages.of_response(api_key, version, message) == answer
 
@@ -98,13 +98,13 @@ def test_an_answer_arrives_as_it_was_given(api_key: int, version: int, answer: A
     [(1, range(12, 19)), (52, range(3)), (53, range(2)), (54, range(2)), (55, range(3)), (59, range(2))],
 )
 def test_every_version_can_be_written(api_key: int, versions: range) -> None:
-    answers: dict[int, Answered] = {
-        1: FetchAnswer(NONE, 4, 2, PLACE, 17, 3, records=b"x"),
-        52: VoteAnswer(NONE, 4, 2, PLACE, True),
-        53: LeaderAnswer(NONE, 4, 2, PLACE),
-        54: LeaderAnswer(NONE, 4, 2, PLACE),
-        55: DescribeAnswer(NONE, 4, 2, 17, (ReplicaTold(KEY, 5, 6, 7),), (), (VOTER,)),
-        59: SnapshotAnswer(NONE, 4, 2, PLACE, SnapshotId(9, 2), 1000, 10, b"bytes"),
+    answers: dict[int, RaftResponse] = {
+        1: RaftFetchResponse(NONE, 4, 2, PLACE, 17, 3, records=b"x"),
+        52: VoteResponse(NONE, 4, 2, PLACE, True),
+        53: LeaderResponse(NONE, 4, 2, PLACE),
+        54: LeaderResponse(NONE, 4, 2, PLACE),
+        55: DescribeQuorumResponse(NONE, 4, 2, 17, (ReplicaDescription(KEY, 5, 6, 7),), (), (VOTER,)),
+        59: FetchSnapshotResponse(NONE, 4, 2, PLACE, SnapshotId(9, 2), 1000, 10, b"bytes"),
     }
     for version in versions:
         through_bytes(messages.to_response(api_key, version, answers[api_key]))
@@ -112,7 +112,7 @@ def test_every_version_can_be_written(api_key: int, versions: range) -> None:
 
 
 def test_another_topic_is_an_invalid_request() -> None:
-    _, _, message = messages.to_request(VoteAsked(4, KEY, 3, 17))
+    _, _, message = messages.to_request(VoteRequest(4, KEY, 3, 17))
     (topic,) = message.topics
     other = type(message)(
         cluster_id=None,

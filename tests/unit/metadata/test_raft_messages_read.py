@@ -19,25 +19,25 @@ from service.metadata.raft.messages_out import to_refusal
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    Answered,
-    ChangeAnswer,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    EndQuorumEpochRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
+    RaftResponse,
     Refusal,
-    SnapshotAnswer,
-    VersionsAnswer,
-    VersionsAsked,
-    VoteAnswer,
-    VoteAsked,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
-from service.metadata.raft.voters import Voter
+from service.metadata.raft.voters import VoterNode
 from tests.unit.metadata.test_raft_message_fields import plain
 
 PLACE = Endpoint("CONTROLLER", "host", 9093)
 KEY = ReplicaKey(2, UUID(int=77))
-VOTER = Voter(KEY, (PLACE,))
+VOTER = VoterNode(KEY, (PLACE,))
 
 
 def named(values: dict[str, Any]) -> Any:
@@ -111,31 +111,33 @@ def test_of_a_listener_that_is_named_twice_the_last_counts() -> None:
     assert found == (Endpoint("ONE", "c", 3), Endpoint("TWO", "b", 2))
 
 
-def again(api_key: int, version: int, answer: Answered) -> Answered:
+def again(api_key: int, version: int, answer: RaftResponse) -> RaftResponse:
     return messages.of_response(api_key, version, messages.to_response(api_key, version, answer))
 
 
 def test_what_an_answer_does_not_say_is_nothing() -> None:
-    assert again(59, 1, SnapshotAnswer(NONE, 4, 2, PLACE)) == SnapshotAnswer(NONE, 4, 2, PLACE)
-    assert again(1, 18, FetchAnswer(NONE, 4)) == FetchAnswer(NONE, 4)
-    first = FetchAnswer(NONE, 0, 0, PLACE, 0, 0, EpochEnd(0, 0), SnapshotId(0, 0))
+    assert again(59, 1, FetchSnapshotResponse(NONE, 4, 2, PLACE)) == FetchSnapshotResponse(NONE, 4, 2, PLACE)
+    assert again(1, 18, RaftFetchResponse(NONE, 4)) == RaftFetchResponse(NONE, 4)
+    first = RaftFetchResponse(NONE, 0, 0, PLACE, 0, 0, EpochEnd(0, 0), SnapshotId(0, 0))
     assert again(1, 18, first) == first
-    assert again(82, 0, LeaderAnswer(NONE, 4)) == LeaderAnswer(NONE, 4)
-    assert again(81, 0, ChangeAnswer(NONE)) == ChangeAnswer(NONE, "")
+    assert again(82, 0, LeaderResponse(NONE, 4)) == LeaderResponse(NONE, 4)
+    assert again(81, 0, VoterChangeResponse(NONE)) == VoterChangeResponse(NONE, "")
 
 
 @pytest.mark.parametrize("snapshot", [SnapshotId(-1, 0), SnapshotId(0, -1)])
 def test_a_snapshot_without_an_end_or_an_epoch_is_none(snapshot: SnapshotId) -> None:
-    assert again(59, 1, SnapshotAnswer(NONE, 4, 2, PLACE, snapshot)) == SnapshotAnswer(NONE, 4, 2, PLACE)
+    assert again(59, 1, FetchSnapshotResponse(NONE, 4, 2, PLACE, snapshot)) == FetchSnapshotResponse(
+        NONE, 4, 2, PLACE
+    )
 
 
 @pytest.mark.parametrize(("epoch", "is_one"), [(2**31 - 2, True), (2**31 - 1, False)])
 def test_an_epoch_after_which_there_is_none_is_no_epoch(epoch: int, is_one: bool) -> None:
-    answers: list[tuple[int, int, Answered]] = [
-        (52, 2, VoteAnswer(NONE, epoch)),
-        (53, 1, LeaderAnswer(NONE, epoch)),
-        (82, 0, LeaderAnswer(NONE, epoch)),
-        (1, 18, FetchAnswer(NONE, epoch)),
+    answers: list[tuple[int, int, RaftResponse]] = [
+        (52, 2, VoteResponse(NONE, epoch)),
+        (53, 1, LeaderResponse(NONE, epoch)),
+        (82, 0, LeaderResponse(NONE, epoch)),
+        (1, 18, RaftFetchResponse(NONE, epoch)),
     ]
     for api_key, version, answer in answers:
         if is_one:
@@ -146,12 +148,12 @@ def test_an_epoch_after_which_there_is_none_is_no_epoch(epoch: int, is_one: bool
 
 
 def test_the_address_of_the_leader_is_the_one_that_is_named_for_it() -> None:
-    message = messages.to_response(52, 2, VoteAnswer(NONE, 4, 2, PLACE))
+    message = messages.to_response(52, 2, VoteResponse(NONE, 4, 2, PLACE))
     other = type(message.node_endpoints[0])(node_id=1, host="other", port=1)
     object.__setattr__(message, "node_endpoints", (other, *message.node_endpoints))
-    assert messages.of_response(52, 2, message) == VoteAnswer(NONE, 4, 2, PLACE)
+    assert messages.of_response(52, 2, message) == VoteResponse(NONE, 4, 2, PLACE)
     object.__setattr__(message, "node_endpoints", (other,))
-    assert messages.of_response(52, 2, message) == VoteAnswer(NONE, 4, 2, None)
+    assert messages.of_response(52, 2, message) == VoteResponse(NONE, 4, 2, None)
 
 
 def features(*rows: tuple[str, int, int]) -> Any:
@@ -161,15 +163,15 @@ def features(*rows: tuple[str, int, int]) -> Any:
 
 def test_which_kraft_versions_a_node_speaks() -> None:
     both = features(("metadata.version", 1, 29), ("kraft.version", 0, 1))
-    assert messages.of_response(18, 4, both) == VersionsAnswer(NONE, 0, 1)
-    assert messages.of_response(18, 4, features(("kraft.version", 1, 3))) == VersionsAnswer(NONE, 1, 3)
-    assert messages.of_response(18, 4, features()) == VersionsAnswer(NONE, 0, 0)
+    assert messages.of_response(18, 4, both) == ApiVersionsResponse(NONE, 0, 1)
+    assert messages.of_response(18, 4, features(("kraft.version", 1, 3))) == ApiVersionsResponse(NONE, 1, 3)
+    assert messages.of_response(18, 4, features()) == ApiVersionsResponse(NONE, 0, 0)
     with pytest.raises(ValueError, match="answered by the listener"):
-        messages.to_response(18, 4, VersionsAnswer(NONE))
+        messages.to_response(18, 4, ApiVersionsResponse(NONE))
 
 
 def test_an_answer_of_another_partition_is_damage() -> None:
-    message = messages.to_response(1, 18, FetchAnswer(NONE, 4))
+    message = messages.to_response(1, 18, RaftFetchResponse(NONE, 4))
     object.__setattr__(message, "responses", ())
     with pytest.raises(CorruptionError):
         messages.of_response(1, 18, message)
@@ -225,12 +227,16 @@ def test_of_what_older_versions_do_not_say_nothing_is_known() -> None:
             {"partition_index": 0, "replica_epoch": 4, "replica_id": 2, "last_offset_epoch": 3,
              "last_offset": 17}]}]}
     )  # fmt: skip
-    assert messages.of_request(52, 0, vote) == VoteAsked(4, ReplicaKey(2), 3, 17, False, ReplicaKey(-1), None)
+    assert messages.of_request(52, 0, vote) == VoteRequest(
+        4, ReplicaKey(2), 3, 17, False, ReplicaKey(-1), None
+    )
     fetch = named(
         {"replica_id": 2, "max_bytes": 9, "max_wait": timedelta(milliseconds=7), "topics": [
             {"topic_id": UUID(int=1), "partitions": [{"partition": 0, "fetch_offset": 5}]}]}
     )  # fmt: skip
-    assert messages.of_request(1, 13, fetch) == FetchAsked(ReplicaKey(2), -1, 5, -1, 2**63 - 1, 9, 7, None)
+    assert messages.of_request(1, 13, fetch) == RaftFetchRequest(
+        ReplicaKey(2), -1, 5, -1, 2**63 - 1, 9, 7, None
+    )
     by_name = named(
         {"replica_id": 2, "max_bytes": 9, "max_wait": timedelta(), "topics": [
             {"topic": "__cluster_metadata", "partitions": [{"partition": 0, "fetch_offset": 5}]}]}
@@ -240,7 +246,9 @@ def test_of_what_older_versions_do_not_say_nothing_is_known() -> None:
         {"cluster_id": "c", "topics": [{"topic_name": "__cluster_metadata", "partitions": [
             {"partition_index": 0, "leader_id": 2, "leader_epoch": 4, "preferred_successors": [3, 1]}]}]}
     )  # fmt: skip
-    assert messages.of_request(54, 0, end) == EndAsked(4, 2, (ReplicaKey(3), ReplicaKey(1)), (), "c")
+    assert messages.of_request(54, 0, end) == EndQuorumEpochRequest(
+        4, 2, (ReplicaKey(3), ReplicaKey(1)), (), "c"
+    )
     added = named(
         {"cluster_id": None, "timeout": timedelta(seconds=2), "voter_id": 2,
          "voter_directory_id": UUID(int=77),
@@ -252,4 +260,4 @@ def test_of_what_older_versions_do_not_say_nothing_is_known() -> None:
 def test_an_api_that_is_none_of_the_quorums_is_refused() -> None:
     with pytest.raises(ValueError, match="API 3 is none"):
         messages.of_request(3, 0, named({}))
-    assert messages.of_request(18, 4, named({})) == VersionsAsked()
+    assert messages.of_request(18, 4, named({})) == ApiVersionsRequest()

@@ -10,54 +10,54 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
 from service.metadata.raft.core import RaftCore
-from service.metadata.raft.election import Election
+from service.metadata.raft.election import ElectionRoles
 from service.metadata.raft.events import (
+    AdvanceHighWatermark,
     AppendFetched,
-    Commit,
+    OutboundResponse,
     Peer,
-    Reply,
     RestartAt,
     Send,
     SnapshotReady,
     StoreSnapshot,
     TruncateTo,
 )
-from service.metadata.raft.following import Following
+from service.metadata.raft.following import FollowerRole
 from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
-from service.metadata.raft.leading import Leading
+from service.metadata.raft.leading import LeaderRole
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    BeginAsked,
-    ChangeAnswer,
-    DescribeAnswer,
-    EndAsked,
-    FetchAnswer,
-    FetchAsked,
-    LeaderAnswer,
+    BeginQuorumEpochRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderResponse,
+    RaftFetchRequest,
+    RaftFetchResponse,
     ReadLog,
     ReadSnapshot,
     Refusal,
     RemoveVoter,
-    ReplicaTold,
-    SnapshotAnswer,
-    SnapshotAsked,
+    ReplicaDescription,
     UpdateVoter,
-    VoteAnswer,
-    VoteAsked,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
 )
 from service.metadata.raft.roles import (
     Candidate,
-    Fetching,
     Follower,
     Leader,
     Prospective,
-    Replica,
+    RaftTiming,
+    ReplicaState,
     Resigned,
-    Timing,
+    SnapshotFetch,
     Unattached,
 )
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch
 from tests.unit.metadata.test_raft_core import NOW_MS, core, key, place, voter
 
@@ -66,7 +66,7 @@ BAD, FENCED = ErrorCode.invalid_request, ErrorCode.fenced_leader_epoch
 
 def told(made: RaftCore) -> Any:
     """The answer that was given last."""
-    return [one.answer for one in made.effects if isinstance(one, Reply)][-1]
+    return [one.answer for one in made.effects if isinstance(one, OutboundResponse)][-1]
 
 
 def asked(made: RaftCore) -> list[Send]:
@@ -76,34 +76,34 @@ def asked(made: RaftCore) -> list[Send]:
 # -- elections
 
 
-def electing(epoch: int = 4, **options: Any) -> tuple[RaftCore, Election]:
+def electing(epoch: int = 4, **options: Any) -> tuple[RaftCore, ElectionRoles]:
     made = core(**options)
     made.become_unattached(epoch, waits_anew=True)
-    return made, Election(made)
+    return made, ElectionRoles(made)
 
 
 @pytest.mark.parametrize(
     ("question", "error", "granted"),
     [
-        (VoteAsked(5, key(2), 4, 0), NONE, True),
-        (VoteAsked(5, key(2), 4, -1), BAD, False),
-        (VoteAsked(5, key(2), -1, 0), BAD, False),
-        (VoteAsked(5, key(2), 0, 0), NONE, True),
-        (VoteAsked(5, key(2), 5, 0), BAD, False),
-        (VoteAsked(5, key(2), 5, 0, pre_vote=True), NONE, True),
-        (VoteAsked(5, key(2), 6, 0, pre_vote=True), BAD, False),
-        (VoteAsked(3, key(2), 2, 0), FENCED, False),
-        (VoteAsked(5, key(1), 4, 0), BAD, False),
-        (VoteAsked(5, ReplicaKey(-1), 4, 0), BAD, False),
-        (VoteAsked(2**31 - 3, key(2), 4, 0), NONE, True),
-        (VoteAsked(2**31 - 2, key(2), 4, 0), BAD, False),
-        (VoteAsked(5, key(2), 4, 0, voter=key(1)), NONE, True),
-        (VoteAsked(5, key(2), 4, 0, voter=key(3)), ErrorCode.invalid_voter_key, False),
-        (VoteAsked(5, key(2), 4, 0, cluster_id="cluster"), NONE, True),
+        (VoteRequest(5, key(2), 4, 0), NONE, True),
+        (VoteRequest(5, key(2), 4, -1), BAD, False),
+        (VoteRequest(5, key(2), -1, 0), BAD, False),
+        (VoteRequest(5, key(2), 0, 0), NONE, True),
+        (VoteRequest(5, key(2), 5, 0), BAD, False),
+        (VoteRequest(5, key(2), 5, 0, pre_vote=True), NONE, True),
+        (VoteRequest(5, key(2), 6, 0, pre_vote=True), BAD, False),
+        (VoteRequest(3, key(2), 2, 0), FENCED, False),
+        (VoteRequest(5, key(1), 4, 0), BAD, False),
+        (VoteRequest(5, ReplicaKey(-1), 4, 0), BAD, False),
+        (VoteRequest(2**31 - 3, key(2), 4, 0), NONE, True),
+        (VoteRequest(2**31 - 2, key(2), 4, 0), BAD, False),
+        (VoteRequest(5, key(2), 4, 0, voter=key(1)), NONE, True),
+        (VoteRequest(5, key(2), 4, 0, voter=key(3)), ErrorCode.invalid_voter_key, False),
+        (VoteRequest(5, key(2), 4, 0, cluster_id="cluster"), NONE, True),
     ],
 )
 def test_a_vote_is_given_to_who_asks_for_it_in_good_faith(
-    question: VoteAsked, error: ErrorCode, granted: bool
+    question: VoteRequest, error: ErrorCode, granted: bool
 ) -> None:
     made, election = electing()
     election.vote(7, question)
@@ -112,29 +112,29 @@ def test_a_vote_is_given_to_who_asks_for_it_in_good_faith(
 
 def test_a_vote_that_is_refused_leaves_the_epoch_alone_unless_it_was_for_another_replica() -> None:
     made, election = electing()
-    election.vote(7, VoteAsked(9, key(2), 9, 0))
+    election.vote(7, VoteRequest(9, key(2), 9, 0))
     assert made.epoch == 4
-    election.vote(7, VoteAsked(9, key(2), 4, 0, voter=key(3)))
+    election.vote(7, VoteRequest(9, key(2), 4, 0, voter=key(3)))
     assert (made.epoch, made.voted) == (9, None)
-    election.vote(7, VoteAsked(9, key(2), 4, 0, cluster_id="other"))
+    election.vote(7, VoteRequest(9, key(2), 4, 0, cluster_id="other"))
     assert told(made) == Refusal(ErrorCode.inconsistent_cluster_id)
 
 
 def test_one_vote_in_an_epoch_and_none_beside_a_leader() -> None:
     made, election = electing()
-    election.vote(1, VoteAsked(4, key(2), 1, 0))
-    assert told(made) == VoteAnswer(NONE, 4, -1, None, True)
-    election.vote(2, VoteAsked(4, key(3), 1, 0))
-    assert told(made) == VoteAnswer(NONE, 4, -1, None, False)
-    election.vote(3, VoteAsked(4, key(2), 1, 0))
+    election.vote(1, VoteRequest(4, key(2), 1, 0))
+    assert told(made) == VoteResponse(NONE, 4, -1, None, True)
+    election.vote(2, VoteRequest(4, key(3), 1, 0))
+    assert told(made) == VoteResponse(NONE, 4, -1, None, False)
+    election.vote(3, VoteRequest(4, key(2), 1, 0))
     assert told(made).granted
     led, election = electing()
     led.become_follower(4, 2, None)
     assert isinstance(led.state, Unattached)
-    election.vote(4, VoteAsked(4, key(3), 1, 0))
-    assert told(led) == VoteAnswer(NONE, 4, 2, place(2), False)
+    election.vote(4, VoteRequest(4, key(3), 1, 0))
+    assert told(led) == VoteResponse(NONE, 4, 2, place(2), False)
     led.become_follower(4, 2, place(2))
-    election.vote(5, VoteAsked(4, key(2), 1, 0))
+    election.vote(5, VoteRequest(4, key(2), 1, 0))
     assert not told(led).granted, "who follows votes for nobody"
 
 
@@ -145,7 +145,7 @@ def test_one_vote_in_an_epoch_and_none_beside_a_leader() -> None:
 def test_a_vote_is_given_to_a_log_that_goes_as_far(last_epoch: int, last_offset: int, granted: bool) -> None:
     for pre_vote in (False, True):
         made, election = electing(end=5)
-        election.vote(1, VoteAsked(4, key(2), last_epoch, last_offset, pre_vote))
+        election.vote(1, VoteRequest(4, key(2), last_epoch, last_offset, pre_vote))
         assert told(made).granted is granted
 
 
@@ -153,7 +153,7 @@ def test_who_hears_its_leader_gives_no_pre_vote_until_its_time_is_up() -> None:
     made, election = electing()
     made.become_follower(4, 2, place(2))
     assert isinstance(made.state, Follower)
-    question = VoteAsked(4, key(3), 1, 0, pre_vote=True)
+    question = VoteRequest(4, key(3), 1, 0, pre_vote=True)
     election.vote(1, question)
     assert told(made).granted, "it has not heard it yet"
     made.state.has_fetched = True
@@ -190,9 +190,9 @@ def test_who_says_that_it_leads_is_believed_where_that_can_be(
         made, election = electing()
         made.become_follower(4, 2, place(2))
         if kind == "begin":
-            election.begin(7, BeginAsked(epoch, leader_id, (place(leader_id),)))
+            election.begin(7, BeginQuorumEpochRequest(epoch, leader_id, (place(leader_id),)))
         else:
-            election.end(7, EndAsked(epoch, leader_id, (), (place(leader_id),)))
+            election.end(7, EndQuorumEpochRequest(epoch, leader_id, (), (place(leader_id),)))
         assert told(made).error is error
         assert (made.epoch, made.leader_id) == ((4, 2) if error is not NONE else (epoch, leader_id))
 
@@ -201,26 +201,26 @@ def test_a_voter_beside_a_leader_ends_this_node() -> None:
     made, election = electing()
     made.become_follower(4, 2, place(2))
     with pytest.raises(InvariantError):
-        election.begin(7, BeginAsked(4, 3, (place(3),)))
+        election.begin(7, BeginQuorumEpochRequest(4, 3, (place(3),)))
     unknown, election = electing()
-    election.begin(7, BeginAsked(4, 9, (place(9),)))
-    assert told(unknown) == LeaderAnswer(NONE, 4, 9, place(9))
+    election.begin(7, BeginQuorumEpochRequest(4, 9, (place(9),)))
+    assert told(unknown) == LeaderResponse(NONE, 4, 9, place(9))
 
 
 def test_a_leader_is_reached_where_it_says_or_else_where_the_voters_are() -> None:
     for places, expected in (((place(7),), place(7)), ((), place(2))):
         made, election = electing()
-        election.begin(7, BeginAsked(4, 2, places))
-        assert (made.leader_endpoint, told(made)) == (expected, LeaderAnswer(NONE, 4, 2, expected))
+        election.begin(7, BeginQuorumEpochRequest(4, 2, places))
+        assert (made.leader_endpoint, told(made)) == (expected, LeaderResponse(NONE, 4, 2, expected))
         made, election = electing()
-        election.end(7, EndAsked(4, 2, (), places))
+        election.end(7, EndQuorumEpochRequest(4, 2, (), places))
         assert made.leader_endpoint == expected
     made, election = electing()
-    election.begin(7, BeginAsked(4, 2, (), key(3)))
+    election.begin(7, BeginQuorumEpochRequest(4, 2, (), key(3)))
     assert told(made).error is ErrorCode.invalid_voter_key
-    election.begin(7, BeginAsked(5, 2, (), cluster_id="other"))
+    election.begin(7, BeginQuorumEpochRequest(5, 2, (), cluster_id="other"))
     assert (told(made), made.epoch) == (Refusal(ErrorCode.inconsistent_cluster_id), 4)
-    election.end(7, EndAsked(5, 2, (), cluster_id="other"))
+    election.end(7, EndQuorumEpochRequest(5, 2, (), cluster_id="other"))
     assert (told(made), made.epoch) == (Refusal(ErrorCode.inconsistent_cluster_id), 4)
 
 
@@ -245,7 +245,7 @@ def test_when_a_leader_goes_the_best_stands_at_once_and_the_others_later(
     made.become_follower(4, 2, place(2))
     assert isinstance(made.state, Follower)
     made.state.has_fetched = True
-    election.end(7, EndAsked(4, 2, tuple(map(key, successors))))
+    election.end(7, EndQuorumEpochRequest(4, 2, tuple(map(key, successors))))
     assert made.state.deadline_ms == NOW_MS + wait_ms
     assert not made.state.has_fetched
 
@@ -253,20 +253,20 @@ def test_when_a_leader_goes_the_best_stands_at_once_and_the_others_later(
 @pytest.mark.parametrize(
     ("answer", "is_settled", "leads"),
     [
-        (VoteAnswer(NONE, 3, 2, place(2)), True, -1),
-        (VoteAnswer(ErrorCode.unknown_leader_epoch, 5, 2, place(2)), True, -1),
-        (VoteAnswer(NONE, 4), False, -1),
-        (VoteAnswer(NONE, 4, 2, place(2)), True, 2),
-        (VoteAnswer(NONE, 4, 0, None), True, 0),
-        (VoteAnswer(NONE, 5), True, -1),
-        (VoteAnswer(NONE, 5, 3, place(3)), True, 3),
-        (VoteAnswer(FENCED, 5, 3, place(3)), True, 3),
-        (VoteAnswer(ErrorCode.not_leader_or_follower, 4), True, -1),
-        (VoteAnswer(BAD, 4), True, -1),
-        (VoteAnswer(ErrorCode.snapshot_not_found, 4), False, -1),
+        (VoteResponse(NONE, 3, 2, place(2)), True, -1),
+        (VoteResponse(ErrorCode.unknown_leader_epoch, 5, 2, place(2)), True, -1),
+        (VoteResponse(NONE, 4), False, -1),
+        (VoteResponse(NONE, 4, 2, place(2)), True, 2),
+        (VoteResponse(NONE, 4, 0, None), True, 0),
+        (VoteResponse(NONE, 5), True, -1),
+        (VoteResponse(NONE, 5, 3, place(3)), True, 3),
+        (VoteResponse(FENCED, 5, 3, place(3)), True, 3),
+        (VoteResponse(ErrorCode.not_leader_or_follower, 4), True, -1),
+        (VoteResponse(BAD, 4), True, -1),
+        (VoteResponse(ErrorCode.snapshot_not_found, 4), False, -1),
     ],
 )
-def test_what_an_answer_says_of_who_leads(answer: VoteAnswer, is_settled: bool, leads: int) -> None:
+def test_what_an_answer_says_of_who_leads(answer: VoteResponse, is_settled: bool, leads: int) -> None:
     made, election = electing()
     assert election.is_settled(answer) is is_settled
     assert made.leader_id == leads
@@ -275,7 +275,7 @@ def test_what_an_answer_says_of_who_leads(answer: VoteAnswer, is_settled: bool, 
     )
 
 
-def following_at(deadline_ms: int, *, has_fetched: bool) -> tuple[RaftCore, Election, Follower]:
+def following_at(deadline_ms: int, *, has_fetched: bool) -> tuple[RaftCore, ElectionRoles, Follower]:
     made, election = electing()
     made.become_follower(4, 2, place(2))
     state = made.state
@@ -286,7 +286,7 @@ def following_at(deadline_ms: int, *, has_fetched: bool) -> tuple[RaftCore, Elec
 
 
 def test_a_leader_that_is_elsewhere_is_looked_for_there_while_it_is_not_heard() -> None:
-    news = VoteAnswer(NONE, 4, 2, place(8))
+    news = VoteResponse(NONE, 4, 2, place(8))
     for deadline_ms, has_fetched, believed in (
         (5, True, True),
         (1, False, True),
@@ -318,7 +318,7 @@ def test_it_is_not_told_where_it_is_itself() -> None:
     made, election = electing()
     made.resume(Leader(0, (1,), NOW_MS + 9000))
     made.leader_id, made.leader_endpoint = 1, place(1)
-    election.is_settled(VoteAnswer(NONE, 4, 1, place(8)))
+    election.is_settled(VoteResponse(NONE, 4, 1, place(8)))
     assert made.leader_endpoint == place(1)
 
 
@@ -327,21 +327,21 @@ def test_votes_count_for_the_question_that_was_asked() -> None:
     made.become_prospective()
     state: Any = made.state
     peer = Peer(2, place(2))
-    yes, no = VoteAnswer(NONE, 4, granted=True), VoteAnswer(NONE, 4)
-    election.voted(peer, VoteAsked(4, key(1), 0, 0), yes)
-    election.voted(peer, VoteAsked(3, key(1), 0, 0, pre_vote=True), yes)
+    yes, no = VoteResponse(NONE, 4, granted=True), VoteResponse(NONE, 4)
+    election.voted(peer, VoteRequest(4, key(1), 0, 0), yes)
+    election.voted(peer, VoteRequest(3, key(1), 0, 0, pre_vote=True), yes)
     assert state.granted == {1}
-    election.voted(peer, VoteAsked(4, key(1), 0, 0, pre_vote=True), no)
+    election.voted(peer, VoteRequest(4, key(1), 0, 0, pre_vote=True), no)
     assert (state.granted, state.rejected, state.again_ms) == ({1}, {2}, {2: NOW_MS + 100})
-    election.voted(peer, VoteAsked(4, key(1), 0, 0, pre_vote=True), yes)
+    election.voted(peer, VoteRequest(4, key(1), 0, 0, pre_vote=True), yes)
     assert (state.granted, state.rejected) == ({1, 2}, set())
     made.become_candidate()
     standing: Any = made.state
-    election.voted(peer, VoteAsked(5, key(1), 0, 0, pre_vote=True), VoteAnswer(NONE, 5, granted=True))
+    election.voted(peer, VoteRequest(5, key(1), 0, 0, pre_vote=True), VoteResponse(NONE, 5, granted=True))
     assert standing.granted == {1}
-    election.voted(peer, VoteAsked(5, key(1), 0, 0), VoteAnswer(NONE, 5))
+    election.voted(peer, VoteRequest(5, key(1), 0, 0), VoteResponse(NONE, 5))
     assert standing.rejected == {2}
-    election.voted(peer, VoteAsked(5, key(1), 0, 0), VoteAnswer(NONE, 5, granted=True))
+    election.voted(peer, VoteRequest(5, key(1), 0, 0), VoteResponse(NONE, 5, granted=True))
     assert (standing.granted, standing.rejected) == ({1, 2}, set())
 
 
@@ -353,7 +353,7 @@ def test_a_lost_election_ends_early_and_a_won_one_at_once() -> None:
     assert isinstance(state, Candidate)
     election.poll_standing(state)
     assert [(one.peer.node_id, one.asked) for one in asked(made)] == [
-        (n, VoteAsked(5, key(1), 0, 0, False, key(n), "cluster")) for n in (2, 3)
+        (n, VoteRequest(5, key(1), 0, 0, False, key(n), "cluster")) for n in (2, 3)
     ]
     state.rejected.add(2)
     election.poll_standing(state)
@@ -380,14 +380,14 @@ def test_who_resigned_tells_the_others_until_its_time_is_up() -> None:
     made.resume(Resigned(NOW_MS + 10, (key(3), key(2)), {2, 3}))
     state: Any = made.state
     election.poll_resigned(state)
-    end = EndAsked(4, 1, (key(3), key(2)), (place(1),), "cluster")
+    end = EndQuorumEpochRequest(4, 1, (key(3), key(2)), (place(1),), "cluster")
     assert [(one.peer, one.asked) for one in asked(made)] == [
         (Peer(2, place(2)), end),
         (Peer(3, place(3)), end),
     ]
-    election.acknowledged(Peer(2, place(2)), LeaderAnswer(NONE, 4))
+    election.acknowledged(Peer(2, place(2)), LeaderResponse(NONE, 4))
     assert state.unacknowledged == {3}
-    election.acknowledged(Peer(3, place(3)), LeaderAnswer(BAD, 4))
+    election.acknowledged(Peer(3, place(3)), LeaderResponse(BAD, 4))
     assert state.unacknowledged == {3}
     made.now_ms += 10
     election.poll_resigned(state)
@@ -398,13 +398,13 @@ def test_who_resigned_tells_the_others_until_its_time_is_up() -> None:
 # -- following
 
 
-def follower(end: int = 0, **options: Any) -> tuple[RaftCore, Following, Follower]:
+def follower(end: int = 0, **options: Any) -> tuple[RaftCore, FollowerRole, Follower]:
     made = core(end=end, **options)
     made.become_follower(4, 2, place(2))
     made.flushed = end
     del made.effects[:]
     assert isinstance(made.state, Follower)
-    return made, Following(made, Election(made)), made.state
+    return made, FollowerRole(made, ElectionRoles(made)), made.state
 
 
 LEADER = Peer(2, place(2))
@@ -414,22 +414,22 @@ def test_a_fetch_claims_what_is_on_disk() -> None:
     made, following, state = follower(5)
     made.high_watermark = 3
     following.poll(state)
-    fetch = FetchAsked(key(1), 4, 5, 1, 3, 1 << 20, 500, "cluster")
+    fetch = RaftFetchRequest(key(1), 4, 5, 1, 3, 1 << 20, 500, "cluster")
     assert [(one.peer, one.asked) for one in asked(made)] == [(LEADER, fetch)]
     for change in ("appending", "whole", "unflushed"):
         made, following, state = follower(5)
         if change == "appending":
             state.is_appending = True
         elif change == "whole":
-            state.fetching = Fetching(SnapshotId(9, 3), 10, True)
+            state.fetching = SnapshotFetch(SnapshotId(9, 3), 10, True)
         else:
             made.flushed = 4
         following.poll(state)
         assert not asked(made)
     made, following, state = follower(5)
-    state.fetching = Fetching(SnapshotId(9, 3), 10)
+    state.fetching = SnapshotFetch(SnapshotId(9, 3), 10)
     following.poll(state)
-    assert asked(made)[0].asked == SnapshotAsked(key(1), 4, SnapshotId(9, 3), 10, 1 << 20, "cluster")
+    assert asked(made)[0].asked == FetchSnapshotRequest(key(1), 4, SnapshotId(9, 3), 10, 1 << 20, "cluster")
 
 
 def test_who_hears_nothing_stands_or_looks_for_the_leader() -> None:
@@ -441,7 +441,7 @@ def test_who_hears_nothing_stands_or_looks_for_the_leader() -> None:
     made.now_ms = state.deadline_ms
     following.poll(state)
     assert [one.peer.node_id for one in asked(made)] == [2]
-    assert asked(made)[0].asked == FetchAsked(key(9), 4, 0, 0, 0, 1 << 20, 0, "cluster")
+    assert asked(made)[0].asked == RaftFetchRequest(key(9), 4, 0, 0, 0, 1 << 20, 0, "cluster")
     following.poll(state)
     assert len(asked(made)) == 1
     made.now_ms += 100
@@ -450,40 +450,40 @@ def test_who_hears_nothing_stands_or_looks_for_the_leader() -> None:
 
 
 def fetched(
-    made: RaftCore, following: Following, answer: FetchAnswer, *, epoch: int = 4, offset: int = 5
+    made: RaftCore, following: FollowerRole, answer: RaftFetchResponse, *, epoch: int = 4, offset: int = 5
 ) -> None:
-    following.fetched(LEADER, FetchAsked(key(1), epoch, offset, 1), answer)
+    following.fetched(LEADER, RaftFetchRequest(key(1), epoch, offset, 1), answer)
 
 
 def test_records_are_appended_once_and_what_is_committed_is_known_with_the_last_of_them() -> None:
     made, following, state = follower(5)
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 9, 0, records=b"abc"))
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 9, 0, records=b"abc"))
     assert made.effects == [AppendFetched(4, b"abc")]
     assert (state.is_appending, state.has_fetched, state.leader_mark) == (True, True, 9)
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 9, 0, records=b"abc"))
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 9, 0, records=b"abc"))
     assert len(made.effects) == 1, "it is being appended"
     state.is_appending = False
     following.learn_mark(state)
-    assert made.effects[1:] == [Commit(5)]
+    assert made.effects[1:] == [AdvanceHighWatermark(5)]
     made, following, state = follower(5)
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 3))
-    assert made.effects == [Commit(3)]
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 2))
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 3))
+    assert made.effects == [AdvanceHighWatermark(3)]
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 2))
     assert state.leader_mark == 3
 
 
 @pytest.mark.parametrize(("epoch", "offset", "leader_id"), [(3, 5, 2), (4, 4, 2), (4, 6, 2), (4, 5, 3)])
 def test_an_answer_to_another_question_says_nothing(epoch: int, offset: int, leader_id: int) -> None:
     made, following, state = follower(5)
-    answer = FetchAnswer(NONE, 4, leader_id, place(leader_id), 9, 0, records=b"abc")
+    answer = RaftFetchResponse(NONE, 4, leader_id, place(leader_id), 9, 0, records=b"abc")
     fetched(made, following, answer, epoch=epoch, offset=offset)
     assert (made.effects, state.has_fetched) == ([], False)
 
 
 def test_after_a_refusal_the_leader_is_left_alone_for_a_moment() -> None:
     made, following, state = follower(5)
-    fetched(made, following, FetchAnswer(BAD, 4, 2, place(2)))
-    assert made.calls.free_at_ms(place(2), FetchAsked(key(1), 4, 5, 1)) == NOW_MS + 20
+    fetched(made, following, RaftFetchResponse(BAD, 4, 2, place(2)))
+    assert made.calls.free_at_ms(place(2), RaftFetchRequest(key(1), 4, 5, 1)) == NOW_MS + 20
     assert not state.has_fetched
 
 
@@ -499,7 +499,7 @@ def test_after_a_refusal_the_leader_is_left_alone_for_a_moment() -> None:
 )
 def test_where_logs_part_ours_is_cut(parts: EpochEnd, end: int | None) -> None:
     made, following, state = follower(5)
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 0, 0, diverging=parts))
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 0, 0, diverging=parts))
     assert made.effects == ([] if end is None else [TruncateTo(end)])
     assert state.has_fetched
 
@@ -508,7 +508,7 @@ def test_nothing_is_cut_below_the_start_of_the_log() -> None:
     made, following, _ = follower(5)
     log: Any = made.log
     log.start_offset = 2
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 0, 0, diverging=EpochEnd(0, 0)))
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 0, 0, diverging=EpochEnd(0, 0)))
     assert made.effects == [TruncateTo(2)]
 
 
@@ -523,36 +523,36 @@ def test_nothing_is_cut_below_the_start_of_the_log() -> None:
 )
 def test_a_snapshot_is_fetched_where_it_holds_anything(snapshot: SnapshotId, is_one: bool) -> None:
     made, following, state = follower(5)
-    fetched(made, following, FetchAnswer(NONE, 4, 2, place(2), 0, 0, snapshot=snapshot))
-    assert state.fetching == (Fetching(snapshot) if is_one else None)
+    fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 0, 0, snapshot=snapshot))
+    assert state.fetching == (SnapshotFetch(snapshot) if is_one else None)
 
 
 WANTED = SnapshotId(9, 3)
 
 
-def pieces(position: int = 10) -> tuple[RaftCore, Following, Follower]:
+def pieces(position: int = 10) -> tuple[RaftCore, FollowerRole, Follower]:
     made, following, state = follower(5)
-    state.fetching = Fetching(WANTED, position)
+    state.fetching = SnapshotFetch(WANTED, position)
     return made, following, state
 
 
 def piece(
-    following: Following, answer: SnapshotAnswer, *, epoch: int = 4, snapshot: SnapshotId = WANTED
+    following: FollowerRole, answer: FetchSnapshotResponse, *, epoch: int = 4, snapshot: SnapshotId = WANTED
 ) -> None:
-    following.snapshot_fetched(LEADER, SnapshotAsked(key(1), epoch, snapshot, 10), answer)
+    following.snapshot_fetched(LEADER, FetchSnapshotRequest(key(1), epoch, snapshot, 10), answer)
 
 
-GOOD = SnapshotAnswer(NONE, 4, 2, place(2), WANTED, 100, 10, b"x" * 20)
+GOOD = FetchSnapshotResponse(NONE, 4, 2, place(2), WANTED, 100, 10, b"x" * 20)
 
 
 def test_a_snapshot_comes_in_pieces() -> None:
     made, following, state = pieces()
     piece(following, GOOD)
     assert made.effects == [StoreSnapshot(WANTED, 10, b"x" * 20, False)]
-    assert (state.fetching, state.has_fetched) == (Fetching(WANTED, 30), True)
+    assert (state.fetching, state.has_fetched) == (SnapshotFetch(WANTED, 30), True)
     piece(following, GOOD._replace(position=30, data=b"y" * 70))
     assert made.effects[1:] == [StoreSnapshot(WANTED, 30, b"y" * 70, True)]
-    assert state.fetching == Fetching(WANTED, 100, True)
+    assert state.fetching == SnapshotFetch(WANTED, 100, True)
     first, following, state = pieces(0)
     piece(following, GOOD._replace(size=1, position=0, data=b"z"))
     assert first.effects == [StoreSnapshot(WANTED, 0, b"z", True)]
@@ -572,11 +572,11 @@ def test_a_snapshot_comes_in_pieces() -> None:
         GOOD._replace(error=BAD),
     ],
 )
-def test_a_piece_that_cannot_be_begins_it_again(answer: SnapshotAnswer) -> None:
+def test_a_piece_that_cannot_be_begins_it_again(answer: FetchSnapshotResponse) -> None:
     made, following, state = pieces()
     piece(following, answer)
     assert (made.effects, state.fetching) == ([], None)
-    assert made.calls.free_at_ms(place(2), FetchAsked(key(1), 4, 5, 1)) == NOW_MS + 20
+    assert made.calls.free_at_ms(place(2), RaftFetchRequest(key(1), 4, 5, 1)) == NOW_MS + 20
 
 
 def test_the_largest_snapshot_that_is_believed_has_16_gib() -> None:
@@ -593,25 +593,25 @@ def test_a_snapshot_that_is_gone_is_asked_for_no_more() -> None:
     for options in ({"epoch": 3}, {"snapshot": SnapshotId(8, 3)}):
         made, following, state = pieces()
         piece(following, GOOD, **options)
-        assert (made.effects, state.fetching) == ([], Fetching(WANTED, 10))
+        assert (made.effects, state.fetching) == ([], SnapshotFetch(WANTED, 10))
 
 
 def test_a_snapshot_that_is_whole_and_good_begins_the_log_anew() -> None:
     for fetching, event, restarts, left in (
-        (Fetching(WANTED, 100, True), SnapshotReady(WANTED, True), True, None),
-        (Fetching(WANTED, 100, True), SnapshotReady(WANTED, False), False, None),
-        (Fetching(WANTED, 100, False), SnapshotReady(WANTED, True), False, Fetching(WANTED, 100)),
+        (SnapshotFetch(WANTED, 100, True), SnapshotReady(WANTED, True), True, None),
+        (SnapshotFetch(WANTED, 100, True), SnapshotReady(WANTED, False), False, None),
+        (SnapshotFetch(WANTED, 100, False), SnapshotReady(WANTED, True), False, SnapshotFetch(WANTED, 100)),
         (
-            Fetching(WANTED, 100, True),
+            SnapshotFetch(WANTED, 100, True),
             SnapshotReady(SnapshotId(8, 3), True),
             False,
-            Fetching(WANTED, 100, True),
+            SnapshotFetch(WANTED, 100, True),
         ),
     ):
         made, following, state = follower(5)
         state.fetching = fetching
         following.snapshot_ready(event)
-        assert (made.effects == [RestartAt(WANTED), Commit(9)]) is restarts
+        assert (made.effects == [RestartAt(WANTED), AdvanceHighWatermark(9)]) is restarts
         assert state.fetching == left
     made, following, state = follower(5)
     following.snapshot_ready(SnapshotReady(WANTED, True))
@@ -631,7 +631,7 @@ def test_three_refusals_within_300_ms_are_a_death() -> None:
     following.refused(LEADER)
     assert isinstance(made.state, Prospective)
     off, following, state = follower()
-    off.timing = Timing(refused_election=False)
+    off.timing = RaftTiming(refused_election=False)
     for _ in range(3):
         following.refused(LEADER)
     assert off.state is state
@@ -644,19 +644,19 @@ def test_three_refusals_within_300_ms_are_a_death() -> None:
 def test_what_a_voter_says_of_itself_under_version_0_is_said_once_to_each_leader() -> None:
     made, following, state = follower()
     following.poll(state)
-    assert isinstance(asked(made)[0].asked, FetchAsked)
+    assert isinstance(asked(made)[0].asked, RaftFetchRequest)
     made, following, state = follower()
     made.now_ms = state.update_due_ms = NOW_MS + 1000
     following.poll(state)
-    mine = Voter(key(1), (place(1),))
+    mine = VoterNode(key(1), (place(1),))
     update = UpdateVoter(4, mine, "cluster")
     assert asked(made)[0].asked == update
     assert state.update_due_ms == NOW_MS + 7000
-    following.updated(update, LeaderAnswer(NONE, 4, 2, place(2)))
+    following.updated(update, LeaderResponse(NONE, 4, 2, place(2)))
     assert state.has_updated
-    following.updated(update._replace(epoch=3), LeaderAnswer(NONE, 4, 2, place(2)))
+    following.updated(update._replace(epoch=3), LeaderResponse(NONE, 4, 2, place(2)))
     assert not state.has_updated
-    following.updated(update, LeaderAnswer(BAD, 4, 2, place(2)))
+    following.updated(update, LeaderResponse(BAD, 4, 2, place(2)))
     assert not state.has_updated
 
 
@@ -664,45 +664,45 @@ def test_who_moved_or_joins_by_itself_says_so_under_version_1() -> None:
     moved, following, state = follower(1, version=1)
     moved.now_ms = state.update_due_ms = NOW_MS + 1000
     following.poll(state)
-    assert isinstance(asked(moved)[0].asked, FetchAsked), "it is where the record says"
+    assert isinstance(asked(moved)[0].asked, RaftFetchRequest), "it is where the record says"
     joins, following, state = follower(1, version=1, key=key(9))
-    joins.timing = Timing(auto_join=True)
+    joins.timing = RaftTiming(auto_join=True)
     joins.now_ms = state.update_due_ms = NOW_MS + 1000
     joins.high_watermark = 1
     following.poll(state)
-    mine = Voter(key(9), (place(1),))
+    mine = VoterNode(key(9), (place(1),))
     assert asked(joins)[0].asked == AddVoter(mine, 2000, ack_when_committed=False, cluster_id="cluster")
     for change in ("nothing committed", "not asked to", "an observer"):
         other, following, state = follower(1, version=1, key=key(9), can_vote=change != "an observer")
-        other.timing = Timing(auto_join=change != "not asked to")
+        other.timing = RaftTiming(auto_join=change != "not asked to")
         other.now_ms = state.update_due_ms = NOW_MS + 1000
         other.high_watermark = int(change != "nothing committed")
         following.poll(state)
-        assert isinstance(asked(other)[0].asked, FetchAsked), change
+        assert isinstance(asked(other)[0].asked, RaftFetchRequest), change
     wiped, following, state = follower(1, version=1, key=ReplicaKey(1, UUID(int=99)))
-    wiped.timing = Timing(auto_join=True)
+    wiped.timing = RaftTiming(auto_join=True)
     wiped.now_ms = state.update_due_ms = NOW_MS + 1000
     wiped.high_watermark = 1
     following.poll(state)
     remove = RemoveVoter(key(1), "cluster")
     assert asked(wiped)[0].asked == remove
-    following.updated(remove, ChangeAnswer(BAD))
+    following.updated(remove, VoterChangeResponse(BAD))
     assert state.update_due_ms == NOW_MS + 7000
-    following.updated(remove, ChangeAnswer(NONE))
+    following.updated(remove, VoterChangeResponse(NONE))
     assert state.update_due_ms == NOW_MS + 1000
 
 
 # -- leading
 
 
-def leader(end: int = 5, **options: Any) -> tuple[RaftCore, Leading, Leader]:
+def leader(end: int = 5, **options: Any) -> tuple[RaftCore, LeaderRole, Leader]:
     """Node 1 leads in epoch 4 from offset 5 on, where its log ends."""
     made = core(end=end, **options)
     made.epoch, made.leader_id, made.leader_endpoint = 4, 1, place(1)
     state = Leader(end, (1, 2), NOW_MS + 3000, shown_end=end)
     made.resume(state)
     made.flushed = end
-    return made, Leading(made), state
+    return made, LeaderRole(made), state
 
 
 def append(made: RaftCore, count: int = 1) -> None:
@@ -725,12 +725,12 @@ def append(made: RaftCore, count: int = 1) -> None:
 )
 def test_a_fetch_that_can_be_is_answered_by_who_leads(changes: dict[str, Any], error: ErrorCode) -> None:
     made, leading, state = leader()
-    leading.fetch(7, FetchAsked(key(2), 4, 3, 1)._replace(**changes))
+    leading.fetch(7, RaftFetchRequest(key(2), 4, 3, 1)._replace(**changes))
     assert told(made).error is error
     assert (told(made).epoch, told(made).leader_id, told(made).endpoint) == (4, 1, place(1))
     if error is NONE:
-        assert told(made) == FetchAnswer(NONE, 4, 1, place(1), -1, 0, records=ReadLog(3, 1 << 20))
-        assert state.replicas == {ReplicaKey(2, UUID(int=2)): Replica(3, NOW_MS, -1, 5)}
+        assert told(made) == RaftFetchResponse(NONE, 4, 1, place(1), -1, 0, records=ReadLog(3, 1 << 20))
+        assert state.replicas == {ReplicaKey(2, UUID(int=2)): ReplicaState(3, NOW_MS, -1, 5)}
 
 
 @pytest.mark.parametrize(
@@ -738,69 +738,69 @@ def test_a_fetch_that_can_be_is_answered_by_who_leads(changes: dict[str, Any], e
 )
 def test_an_answer_has_8_mib_at_most(wanted: int, given: int) -> None:
     made, leading, _ = leader()
-    leading.fetch(7, FetchAsked(key(2), 4, 3, 1, max_bytes=wanted))
+    leading.fetch(7, RaftFetchRequest(key(2), 4, 3, 1, max_bytes=wanted))
     assert told(made).records == ReadLog(3, given)
 
 
 def test_who_has_all_waits_for_more_or_for_a_mark() -> None:
     made, leading, state = leader()
-    leading.fetch(7, FetchAsked(key(2), 4, 5, 1, max_wait_ms=500))
+    leading.fetch(7, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=500))
     assert not made.effects
     assert state.parked[7].deadline_ms == NOW_MS + 500
-    leading.fetch(8, FetchAsked(key(2), 4, 5, 1, max_wait_ms=0))
+    leading.fetch(8, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=0))
     assert told(made).records == b""
     state.committed = 4
-    leading.fetch(9, FetchAsked(key(2), 4, 5, 1, high_watermark=3))
+    leading.fetch(9, RaftFetchRequest(key(2), 4, 5, 1, high_watermark=3))
     assert told(made).high_watermark == 4
-    leading.fetch(10, FetchAsked(key(2), 4, 5, 1, high_watermark=4))
+    leading.fetch(10, RaftFetchRequest(key(2), 4, 5, 1, high_watermark=4))
     assert set(state.parked) == {7, 10}
     leading.answer_parked(state)
     assert set(state.parked) == {7, 10}
     made.now_ms += 500
     leading.answer_parked(state)
     assert not state.parked
-    leading.fetch(11, FetchAsked(key(2), 4, 5, 1, high_watermark=4))
+    leading.fetch(11, RaftFetchRequest(key(2), 4, 5, 1, high_watermark=4))
     append(made)
     state.shown_end = 6
     leading.answer_parked(state)
     assert told(made).records == ReadLog(5, 1 << 20)
-    leading.fetch(12, FetchAsked(key(2), 4, 6, 4, high_watermark=4))
+    leading.fetch(12, RaftFetchRequest(key(2), 4, 6, 4, high_watermark=4))
     leading.dismiss(state)
     assert not state.parked
 
 
 def test_when_a_follower_was_caught_up() -> None:
     made, leading, state = leader()
-    leading.fetch(1, FetchAsked(key(2), 4, 4, 1, max_wait_ms=0))
+    leading.fetch(1, RaftFetchRequest(key(2), 4, 4, 1, max_wait_ms=0))
     (one,) = state.replicas.values()
-    assert one == Replica(4, NOW_MS, -1, 5)
+    assert one == ReplicaState(4, NOW_MS, -1, 5)
     append(made)
     state.shown_end = 6
     made.now_ms += 10
-    leading.fetch(2, FetchAsked(key(2), 4, 5, 1, max_wait_ms=0))
-    assert one == Replica(5, NOW_MS + 10, NOW_MS, 6), "it has what there was when it asked last"
+    leading.fetch(2, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=0))
+    assert one == ReplicaState(5, NOW_MS + 10, NOW_MS, 6), "it has what there was when it asked last"
     made.now_ms += 10
-    leading.fetch(3, FetchAsked(key(2), 4, 5, 1, max_wait_ms=0))
-    assert one == Replica(5, NOW_MS + 20, NOW_MS, 6)
+    leading.fetch(3, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=0))
+    assert one == ReplicaState(5, NOW_MS + 20, NOW_MS, 6)
     made.now_ms += 10
-    leading.fetch(4, FetchAsked(key(2), 4, 6, 4, max_wait_ms=0))
-    assert one == Replica(6, NOW_MS + 30, NOW_MS + 30, 6)
+    leading.fetch(4, RaftFetchRequest(key(2), 4, 6, 4, max_wait_ms=0))
+    assert one == ReplicaState(6, NOW_MS + 30, NOW_MS + 30, 6)
 
 
 def test_a_majority_that_is_heard_keeps_the_leader() -> None:
     made, leading, state = leader()
     made.now_ms += 1000
-    leading.fetch(1, FetchAsked(key(9), 4, 4, 1))
-    leading.fetch(1, FetchAsked(ReplicaKey(-1), 4, 4, 1))
+    leading.fetch(1, RaftFetchRequest(key(9), 4, 4, 1))
+    leading.fetch(1, RaftFetchRequest(ReplicaKey(-1), 4, 4, 1))
     assert state.quorum_deadline_ms == NOW_MS + 3000
     assert list(state.replicas) == [key(9)]
-    leading.fetch(1, FetchAsked(key(2), 4, 4, 1))
+    leading.fetch(1, RaftFetchRequest(key(2), 4, 4, 1))
     assert (state.quorum_deadline_ms, state.heard) == (NOW_MS + 4000, set())
     five = core(*[voter(n) for n in range(1, 6)], end=5)
     five.epoch, five.leader_id = 4, 1
     wide = Leader(5, (1, 2, 3), NOW_MS + 3000)
     five.resume(wide)
-    leading = Leading(five)
+    leading = LeaderRole(five)
     for node_id in (2, 2):
         leading.heard(wide, key(node_id))
     assert (wide.quorum_deadline_ms, wide.heard) == (NOW_MS + 3000, {2})
@@ -810,9 +810,9 @@ def test_a_majority_that_is_heard_keeps_the_leader() -> None:
     removed = core(*[voter(n) for n in range(2, 5)], end=5)
     gone = Leader(5, (2, 3), 7)
     removed.resume(gone)
-    Leading(removed).heard(gone, key(2))
+    LeaderRole(removed).heard(gone, key(2))
     assert gone.quorum_deadline_ms == 7, "it does not count itself"
-    Leading(removed).heard(gone, key(3))
+    LeaderRole(removed).heard(gone, key(3))
     assert gone.quorum_deadline_ms == NOW_MS + 3000
 
 
@@ -820,11 +820,11 @@ def test_what_a_majority_has_on_disk_is_committed_with_the_first_of_the_epoch() 
     made, leading, state = leader()
     append(made, 3)
     made.flushed, state.shown_end = 6, 8
-    leading.fetch(1, FetchAsked(key(2), 4, 5, 1, max_wait_ms=0))
+    leading.fetch(1, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=0))
     assert (state.committed, made.high_watermark) == (-1, 0), "the epoch begins at 5, so 6 has to be there"
-    leading.fetch(1, FetchAsked(key(2), 4, 8, 4, max_wait_ms=0))
+    leading.fetch(1, RaftFetchRequest(key(2), 4, 8, 4, max_wait_ms=0))
     assert (state.committed, made.high_watermark) == (6, 6)
-    leading.fetch(1, FetchAsked(key(3), 4, 7, 4, max_wait_ms=0))
+    leading.fetch(1, RaftFetchRequest(key(3), 4, 7, 4, max_wait_ms=0))
     assert state.committed == 7, "without our own disk"
     made.flushed = 99
     leading.advance(state)
@@ -833,7 +833,7 @@ def test_what_a_majority_has_on_disk_is_committed_with_the_first_of_the_epoch() 
 
 def test_strangers_are_remembered_up_to_a_thousand_and_the_silent_one_goes_first() -> None:
     made, leading, state = leader()
-    state.replicas[key(2)] = Replica(last_fetch_ms=1)
+    state.replicas[key(2)] = ReplicaState(last_fetch_ms=1)
     for node_id in range(100, 1102):
         made.now_ms += 1
         leading.replica(state, key(node_id)).last_fetch_ms = made.now_ms
@@ -849,12 +849,12 @@ def test_strangers_are_remembered_up_to_a_thousand_and_the_silent_one_goes_first
 def test_observers_that_are_silent_for_five_minutes_are_forgotten() -> None:
     made, leading, state = leader()
     for node_id in range(100, 122):
-        state.replicas[key(node_id)] = Replica(last_fetch_ms=NOW_MS)
+        state.replicas[key(node_id)] = ReplicaState(last_fetch_ms=NOW_MS)
     made.now_ms += 300_000
     leading._forget_silent(state)
     assert len(state.replicas) == 22, "so few are no burden"
-    state.replicas[key(2)] = Replica(last_fetch_ms=NOW_MS)
-    state.replicas[key(122)] = Replica(last_fetch_ms=NOW_MS + 1)
+    state.replicas[key(2)] = ReplicaState(last_fetch_ms=NOW_MS)
+    state.replicas[key(122)] = ReplicaState(last_fetch_ms=NOW_MS + 1)
     leading._forget_silent(state)
     assert set(state.replicas) == {key(2), key(122)}
 
@@ -863,13 +863,13 @@ def test_a_snapshot_is_given_to_who_names_one_that_is_there() -> None:
     made, leading, state = leader()
     log: Any = made.log
     log.snapshots = (SnapshotId(0, 0), SnapshotId(3, 1))
-    question = SnapshotAsked(key(2), 4, SnapshotId(3, 1), 7, 100)
+    question = FetchSnapshotRequest(key(2), 4, SnapshotId(3, 1), 7, 100)
     made.now_ms += 5
     leading.snapshot(1, question)
-    assert told(made) == SnapshotAnswer(
+    assert told(made) == FetchSnapshotResponse(
         NONE, 4, 1, place(1), SnapshotId(3, 1), 0, 7, ReadSnapshot(SnapshotId(3, 1), 7, 100)
     )
-    assert state.replicas == {key(2): Replica(last_fetch_ms=NOW_MS + 5)}
+    assert state.replicas == {key(2): ReplicaState(last_fetch_ms=NOW_MS + 5)}
     assert state.quorum_deadline_ms == NOW_MS + 3005
     for change, error in (
         ({"snapshot": SnapshotId(0, 0)}, ErrorCode.snapshot_not_found),
@@ -879,7 +879,7 @@ def test_a_snapshot_is_given_to_who_names_one_that_is_there() -> None:
         ({"epoch": 5}, ErrorCode.unknown_leader_epoch),
     ):
         leading.snapshot(2, question._replace(**change))
-        assert told(made) == SnapshotAnswer(error, 4, 1, place(1))
+        assert told(made) == FetchSnapshotResponse(error, 4, 1, place(1))
     leading.snapshot(3, question._replace(cluster_id="other"))
     assert told(made) == Refusal(ErrorCode.inconsistent_cluster_id)
     leading.snapshot(4, question._replace(position=0, replica=ReplicaKey(-1)))
@@ -893,21 +893,22 @@ def test_a_quorum_is_described_with_observers_that_were_heard_within_five_minute
     made, leading, state = leader()
     state.committed = 4
     state.replicas = {
-        key(2): Replica(5, 10, 9, 5), key(9): Replica(3, NOW_MS, 7, 5), key(8): Replica(1, NOW_MS - 1, 1, 5),
+        key(2): ReplicaState(5, 10, 9, 5), key(9): ReplicaState(3, NOW_MS, 7, 5),
+        key(8): ReplicaState(1, NOW_MS - 1, 1, 5),
     }  # fmt: skip
     made.now_ms += 299_999
     leading.describe(1)
-    assert told(made) == DescribeAnswer(
+    assert told(made) == DescribeQuorumResponse(
         NONE,
         4,
         1,
         4,
         (
-            ReplicaTold(key(1), 5, made.now_ms, made.now_ms),
-            ReplicaTold(key(2), 5, 10, 9),
-            ReplicaTold(key(3), -1, -1, -1),
+            ReplicaDescription(key(1), 5, made.now_ms, made.now_ms),
+            ReplicaDescription(key(2), 5, 10, 9),
+            ReplicaDescription(key(3), -1, -1, -1),
         ),
-        (ReplicaTold(key(9), 3, NOW_MS, 7),),
+        (ReplicaDescription(key(9), 3, NOW_MS, 7),),
         (voter(1), voter(2), voter(3)),
     )
     made.now_ms += 1
@@ -915,13 +916,13 @@ def test_a_quorum_is_described_with_observers_that_were_heard_within_five_minute
     assert told(made).observers == ()
     made.resume(Unattached(NOW_MS))
     leading.describe(3)
-    assert told(made) == DescribeAnswer(ErrorCode.not_leader_or_follower, 4, 1)
+    assert told(made) == DescribeQuorumResponse(ErrorCode.not_leader_or_follower, 4, 1)
 
 
 def test_a_voter_that_is_silent_for_half_its_time_is_told_who_leads() -> None:
     made, leading, state = leader()
     leading.poll(state)
-    begin = BeginAsked(4, 1, (place(1),), key(2), "cluster")
+    begin = BeginQuorumEpochRequest(4, 1, (place(1),), key(2), "cluster")
     assert [(one.peer.node_id, one.asked) for one in asked(made)] == [
         (2, begin),
         (3, begin._replace(voter=key(3))),
@@ -929,7 +930,7 @@ def test_a_voter_that_is_silent_for_half_its_time_is_told_who_leads() -> None:
     assert state.begun_ms == {2: NOW_MS, 3: NOW_MS}
     for send in asked(made):
         made.calls.answered(send.peer, send.call)
-    state.replicas[key(3)] = Replica(last_fetch_ms=NOW_MS + 1)
+    state.replicas[key(3)] = ReplicaState(last_fetch_ms=NOW_MS + 1)
     made.now_ms += 999
     leading.poll(state)
     assert len(asked(made)) == 2
@@ -940,7 +941,7 @@ def test_a_voter_that_is_silent_for_half_its_time_is_told_who_leads() -> None:
 
 def test_a_leader_that_nobody_hears_resigns_in_favour_of_the_longest_log() -> None:
     made, leading, state = leader()
-    state.replicas = {key(2): Replica(end_offset=3), key(3): Replica(end_offset=4)}
+    state.replicas = {key(2): ReplicaState(end_offset=3), key(3): ReplicaState(end_offset=4)}
     made.now_ms = state.quorum_deadline_ms - 1
     leading.poll(state)
     assert made.state is state
@@ -951,20 +952,20 @@ def test_a_leader_that_nobody_hears_resigns_in_favour_of_the_longest_log() -> No
     alone = core(voter(1), end=5)
     sole = Leader(5, (1,), NOW_MS)
     alone.resume(sole)
-    Leading(alone).poll(sole)
+    LeaderRole(alone).poll(sole)
     assert (alone.state, sole.quorum_deadline_ms) == (sole, 2**62)
     log: Any = alone.log
     log.voters.add(5, VoterSet([voter(1), voter(2)]))
-    Leading(alone).poll(sole)
+    LeaderRole(alone).poll(sole)
     assert sole.quorum_deadline_ms == NOW_MS + 3000
 
 
 def test_of_whoever_knows_nothing_nothing_is_said() -> None:
-    nothing = FetchAnswer(NONE, 4)
+    nothing = RaftFetchResponse(NONE, 4)
     assert (nothing.high_watermark, nothing.log_start, nothing.leader_id) == (-1, -1, -1)
-    piece_of_nothing = SnapshotAnswer(NONE, 4)
+    piece_of_nothing = FetchSnapshotResponse(NONE, 4)
     assert (piece_of_nothing.size, piece_of_nothing.position, piece_of_nothing.data) == (0, 0, b"")
-    unheard = Replica()
+    unheard = ReplicaState()
     assert (unheard.end_offset, unheard.last_fetch_ms, unheard.last_caught_up_ms, unheard.leader_end) == (
         -1,
     ) * 4
@@ -978,7 +979,7 @@ def test_of_whoever_knows_nothing_nothing_is_said() -> None:
 
 def test_controllers_wait_as_apache_kafkas_do() -> None:
     """``controller.quorum.*``, and what `KafkaRaftClient` has as constants: a MiB a fetch, half a second."""
-    timing = Timing()
+    timing = RaftTiming()
     assert (timing.election_timeout_ms, timing.fetch_timeout_ms, timing.election_backoff_max_ms) == (
         1000,
         2000,

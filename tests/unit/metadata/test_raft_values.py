@@ -11,14 +11,33 @@ from service.base.errors import CorruptionError
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft import events
-from service.metadata.raft.control import VotersSaid, control_messages, encode_records, learn, voters_said
+from service.metadata.raft.control import (
+    VoterRecords,
+    apply_voter_record,
+    control_messages,
+    encode_records,
+    learn,
+)
 from service.metadata.raft.events import Peer, Send
 from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
-from service.metadata.raft.log_view import EpochIndex, Fit, LogView, Validity, real_snapshots, validate
-from service.metadata.raft.request_manager import Calls
-from service.metadata.raft.requests import Asked, BeginAsked, EndAsked, FetchAsked, VoteAsked
+from service.metadata.raft.log_view import (
+    EpochIndex,
+    LogView,
+    ValidationKind,
+    ValidOffsetAndEpoch,
+    real_snapshots,
+    validate_offset_and_epoch,
+)
+from service.metadata.raft.request_manager import RequestManager
+from service.metadata.raft.requests import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    RaftFetchRequest,
+    RaftRequest,
+    VoteRequest,
+)
 from service.metadata.raft.state import QuorumState, decode_state, encode_state
-from service.metadata.raft.voters import Voter, VoterHistory, VoterSet
+from service.metadata.raft.voters import VoterHistory, VoterNode, VoterSet
 
 PLACE, OTHER = Endpoint("CONTROLLER", "host", 9093), Endpoint("CONTROLLER", "other", 9093)
 PEER = Peer(2, PLACE)
@@ -30,12 +49,12 @@ def key(node_id: int, directory: int = 0) -> ReplicaKey:
 
 # -- calls
 
-FETCH = FetchAsked(key(1), 4, 17, 3)
-VOTE = VoteAsked(4, key(1), 3, 17)
+FETCH = RaftFetchRequest(key(1), 4, 17, 3)
+VOTE = VoteRequest(4, key(1), 3, 17)
 
 
 def test_one_call_at_a_time_goes_to_an_address() -> None:
-    calls = Calls(2_000, 20)
+    calls = RequestManager(2_000, 20)
     assert calls.free_at_ms(PLACE, FETCH) == 0
     assert calls.send(PEER, FETCH, 1_000) == Send(PEER, 1, FETCH)
     assert calls.free_at_ms(PLACE, FETCH) == 3_000
@@ -47,7 +66,7 @@ def test_one_call_at_a_time_goes_to_an_address() -> None:
 
 
 def test_an_answer_to_a_call_that_was_given_up_counts_no_more() -> None:
-    calls = Calls(2_000, 20)
+    calls = RequestManager(2_000, 20)
     calls.send(PEER, FETCH, 0)
     calls.send(PEER, VOTE, 0)
     assert calls.answered(PEER, 1) is None
@@ -57,10 +76,10 @@ def test_an_answer_to_a_call_that_was_given_up_counts_no_more() -> None:
 
 
 def test_a_peer_that_failed_is_left_alone_for_a_moment_by_elections_too() -> None:
-    calls = Calls(2_000, 20)
+    calls = RequestManager(2_000, 20)
     calls.send(PEER, FETCH, 0)
     calls.pause(PEER, 500)
-    for asked in (FETCH, VOTE, BeginAsked(4, 2), EndAsked(4, 2)):
+    for asked in (FETCH, VOTE, BeginQuorumEpochRequest(4, 2), EndQuorumEpochRequest(4, 2)):
         assert calls.free_at_ms(PLACE, asked) == 520
     assert calls.answered(PEER, 0) is None
 
@@ -70,37 +89,37 @@ def test_a_peer_that_failed_is_left_alone_for_a_moment_by_elections_too() -> Non
     [
         (FETCH, FETCH, True),
         (FETCH, VOTE, False),
-        (FETCH, BeginAsked(4, 2), False),
-        (FETCH, EndAsked(4, 2), False),
+        (FETCH, BeginQuorumEpochRequest(4, 2), False),
+        (FETCH, EndQuorumEpochRequest(4, 2), False),
         (VOTE, FETCH, True),
         (VOTE, VOTE, True),
         (VOTE, VOTE._replace(last_offset=99), True),
         (VOTE, VOTE._replace(epoch=5), False),
         (VOTE, VOTE._replace(pre_vote=True), False),
-        (VOTE, BeginAsked(4, 2), False),
-        (BeginAsked(4, 2), BeginAsked(4, 2), True),
-        (BeginAsked(4, 2), BeginAsked(5, 2), False),
-        (BeginAsked(4, 2), EndAsked(4, 2), False),
-        (EndAsked(4, 2), EndAsked(4, 2, (key(3),)), True),
+        (VOTE, BeginQuorumEpochRequest(4, 2), False),
+        (BeginQuorumEpochRequest(4, 2), BeginQuorumEpochRequest(4, 2), True),
+        (BeginQuorumEpochRequest(4, 2), BeginQuorumEpochRequest(5, 2), False),
+        (BeginQuorumEpochRequest(4, 2), EndQuorumEpochRequest(4, 2), False),
+        (EndQuorumEpochRequest(4, 2), EndQuorumEpochRequest(4, 2, (key(3),)), True),
     ],
 )
 def test_what_elections_need_waits_for_nothing_but_itself(
-    under_way: Asked, asked: Asked, waits: bool
+    under_way: RaftRequest, asked: RaftRequest, waits: bool
 ) -> None:
-    calls = Calls(2_000, 20)
+    calls = RequestManager(2_000, 20)
     calls.send(PEER, under_way, 1_000)
     assert calls.free_at_ms(PLACE, asked) == (3_000 if waits else 0)
 
 
 # -- control records
 
-VOTERS = VoterSet([Voter(key(1, 7), (PLACE,), 0, 1), Voter(key(2), (OTHER, PLACE), 1, 1)])
+VOTERS = VoterSet([VoterNode(key(1, 7), (PLACE,), 0, 1), VoterNode(key(2), (OTHER, PLACE), 1, 1)])
 
 
 def test_a_snapshot_tells_voters_under_kraft_version_1_alone() -> None:
-    assert control_messages(VotersSaid(VOTERS, 0)) == ()
-    assert control_messages(VotersSaid(None, 1)) == ()
-    version, voters = control_messages(VotersSaid(VOTERS, 1))
+    assert control_messages(VoterRecords(VOTERS, 0)) == ()
+    assert control_messages(VoterRecords(None, 1)) == ()
+    version, voters = control_messages(VoterRecords(VOTERS, 1))
     assert (version.version, version.k_raft_version) == (0, 1)
     assert voters.version == 0
     first, second = voters.voters
@@ -120,25 +139,27 @@ def test_what_the_machine_wants_written_is_written_in_version_0() -> None:
     assert (change.version, change.leader_id) == (0, 2)
     assert [one.voter_id for one in change.voters] == [1, 2, 3]
     assert [one.voter_id for one in change.granting_voters] == [2, 3]
-    assert (version, voters) == control_messages(VotersSaid(VOTERS, 1))
+    assert (version, voters) == control_messages(VoterRecords(VOTERS, 1))
 
 
 def test_what_is_said_of_voters_is_read_as_it_was_written() -> None:
-    version, voters = control_messages(VotersSaid(VOTERS, 1))
-    said = voters_said(ControlRecord(ControlType.KRAFT_VERSION, version, b""), VotersSaid())
-    assert said == VotersSaid(None, 1)
-    assert voters_said(ControlRecord(ControlType.KRAFT_VOTERS, voters, b""), said) == VotersSaid(VOTERS, 1)
+    version, voters = control_messages(VoterRecords(VOTERS, 1))
+    said = apply_voter_record(ControlRecord(ControlType.KRAFT_VERSION, version, b""), VoterRecords())
+    assert said == VoterRecords(None, 1)
+    assert apply_voter_record(ControlRecord(ControlType.KRAFT_VOTERS, voters, b""), said) == VoterRecords(
+        VOTERS, 1
+    )
     (change,) = encode_records([events.LeaderChange(2, (1,), (1,))])
-    assert voters_said(ControlRecord(ControlType.LEADER_CHANGE, change, b""), said) == said
+    assert apply_voter_record(ControlRecord(ControlType.LEADER_CHANGE, change, b""), said) == said
     for kind in (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS):
         with pytest.raises(CorruptionError):
-            voters_said(ControlRecord(kind, None, b""), said)
-    assert voters_said(ControlRecord(ControlType.SNAPSHOT_HEADER, None, b""), said) == said
+            apply_voter_record(ControlRecord(kind, None, b""), said)
+    assert apply_voter_record(ControlRecord(ControlType.SNAPSHOT_HEADER, None, b""), said) == said
 
 
 def test_a_record_counts_at_its_own_offset() -> None:
     history = VoterHistory(VoterSet())
-    version, voters = control_messages(VotersSaid(VOTERS, 1))
+    version, voters = control_messages(VoterRecords(VOTERS, 1))
     (change,) = encode_records([events.LeaderChange(2, (1,), (1,))])
     rows = [
         ControlRecord(ControlType.LEADER_CHANGE, change, b""),
@@ -210,46 +231,48 @@ OLD, NEW = SnapshotId(10, 2), SnapshotId(30, 4)
 @pytest.mark.parametrize(
     ("offset", "epoch", "expected"),
     [
-        (40, 5, Validity(Fit.VALID)),
-        (35, 5, Validity(Fit.VALID)),
-        (30, 4, Validity(Fit.VALID)),
-        (20, 2, Validity(Fit.VALID)),
-        (10, 2, Validity(Fit.VALID)),
-        (41, 5, Validity(Fit.DIVERGING, diverging=EpochEnd(5, 40))),
-        (40, 6, Validity(Fit.DIVERGING, diverging=EpochEnd(5, 40))),
-        (31, 4, Validity(Fit.DIVERGING, diverging=EpochEnd(4, 30))),
-        (25, 3, Validity(Fit.DIVERGING, diverging=EpochEnd(2, 20))),
-        (21, 2, Validity(Fit.DIVERGING, diverging=EpochEnd(2, 20))),
-        (9, 2, Validity(Fit.SNAPSHOT, snapshot=NEW)),
-        (0, 0, Validity(Fit.SNAPSHOT, snapshot=NEW)),
-        (0, 4, Validity(Fit.SNAPSHOT, snapshot=NEW)),
-        (10, 3, Validity(Fit.SNAPSHOT, snapshot=NEW)),
-        (10, 1, Validity(Fit.SNAPSHOT, snapshot=NEW)),
-        (25, 1, Validity(Fit.SNAPSHOT, snapshot=NEW)),
+        (40, 5, ValidOffsetAndEpoch(ValidationKind.VALID)),
+        (35, 5, ValidOffsetAndEpoch(ValidationKind.VALID)),
+        (30, 4, ValidOffsetAndEpoch(ValidationKind.VALID)),
+        (20, 2, ValidOffsetAndEpoch(ValidationKind.VALID)),
+        (10, 2, ValidOffsetAndEpoch(ValidationKind.VALID)),
+        (41, 5, ValidOffsetAndEpoch(ValidationKind.DIVERGING, diverging=EpochEnd(5, 40))),
+        (40, 6, ValidOffsetAndEpoch(ValidationKind.DIVERGING, diverging=EpochEnd(5, 40))),
+        (31, 4, ValidOffsetAndEpoch(ValidationKind.DIVERGING, diverging=EpochEnd(4, 30))),
+        (25, 3, ValidOffsetAndEpoch(ValidationKind.DIVERGING, diverging=EpochEnd(2, 20))),
+        (21, 2, ValidOffsetAndEpoch(ValidationKind.DIVERGING, diverging=EpochEnd(2, 20))),
+        (9, 2, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
+        (0, 0, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
+        (0, 4, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
+        (10, 3, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
+        (10, 1, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
+        (25, 1, ValidOffsetAndEpoch(ValidationKind.SNAPSHOT, snapshot=NEW)),
     ],
 )
 def test_where_a_followers_log_stands_towards_the_leaders(
-    offset: int, epoch: int, expected: Validity
+    offset: int, epoch: int, expected: ValidOffsetAndEpoch
 ) -> None:
     log: LogView = Log(OLD, NEW)
-    assert validate(log, offset, epoch) == expected
+    assert validate_offset_and_epoch(log, offset, epoch) == expected
 
 
 def test_a_log_that_begins_at_nothing_goes_on_in_any() -> None:
     log = Log(start=0)
-    assert validate(log, 0, 0) == Validity(Fit.VALID)
-    assert validate(log, 1, 0).fit is Fit.DIVERGING
-    assert validate(log, 0, 1).fit is Fit.DIVERGING
+    assert validate_offset_and_epoch(log, 0, 0) == ValidOffsetAndEpoch(ValidationKind.VALID)
+    assert validate_offset_and_epoch(log, 1, 0).fit is ValidationKind.DIVERGING
+    assert validate_offset_and_epoch(log, 0, 1).fit is ValidationKind.DIVERGING
     bootstrap = SnapshotId(0, 0)
     assert real_snapshots(Log(bootstrap, SnapshotId(1, 1))) == (SnapshotId(1, 1),)
-    assert validate(Log(bootstrap, start=0), 0, 0) == Validity(Fit.VALID)
+    assert validate_offset_and_epoch(Log(bootstrap, start=0), 0, 0) == ValidOffsetAndEpoch(
+        ValidationKind.VALID
+    )
 
 
 # -- voters
 
 
-def voter(node_id: int, directory: int = 0, *places: Endpoint) -> Voter:
-    return Voter(key(node_id, directory), places)
+def voter(node_id: int, directory: int = 0, *places: Endpoint) -> VoterNode:
+    return VoterNode(key(node_id, directory), places)
 
 
 def test_a_set_of_voters() -> None:

@@ -15,38 +15,38 @@ from service.metadata.raft.events import (
     AppendControl,
     Effect,
     Flushed,
+    InboundRequest,
     KRaftVersion,
     KRaftVoters,
     Lead,
-    Reply,
-    Request,
+    OutboundResponse,
     Tick,
 )
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
-    ChangeAnswer,
-    Failed,
-    FetchAsked,
-    LeaderAnswer,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CallFailed,
+    LeaderResponse,
+    RaftFetchRequest,
     Refusal,
     RemoveVoter,
     UpdateVoter,
-    UpgradeAsked,
-    VersionsAnswer,
-    VersionsAsked,
+    UpgradeKRaftVersion,
+    VoterChangeResponse,
 )
 from service.metadata.raft.roles import Leader, Role
-from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.raft.voters import VoterNode, VoterSet
 from simulator.machines.model import Batch
 from tests.unit.metadata.test_raft_machine import Node, endpoint, key
 
 TIMED_OUT = ErrorCode.request_timed_out
 
 
-def voter(node_id: int, **more: Any) -> Voter:
-    return Voter(key(node_id), (endpoint(node_id),), **more)
+def voter(node_id: int, **more: Any) -> VoterNode:
+    return VoterNode(key(node_id), (endpoint(node_id),), **more)
 
 
 def leading(*voters: int, commits: bool = True) -> Node:
@@ -79,8 +79,8 @@ def fetch(node: Node, node_id: int, offset: int | None = None) -> list[Effect]:
     end, epoch = node.log.end_offset, node.machine.epoch
     node.requests += 1
     at = end if offset is None else offset
-    asked = FetchAsked(key(node_id), epoch, at, epoch if at else 0, max_wait_ms=0, cluster_id="cluster")
-    return node.tell(Request(node.requests, asked))
+    asked = RaftFetchRequest(key(node_id), epoch, at, epoch if at else 0, max_wait_ms=0, cluster_id="cluster")
+    return node.tell(InboundRequest(node.requests, asked))
 
 
 def state_of(node: Node) -> Leader:
@@ -91,19 +91,19 @@ def state_of(node: Node) -> Leader:
 
 def begin(node: Node, asked: Any) -> tuple[int, list[Effect]]:
     node.requests += 1
-    return node.requests, node.tell(Request(node.requests, asked))
+    return node.requests, node.tell(InboundRequest(node.requests, asked))
 
 
 def answers(effects: list[Effect], request: int) -> list[Any]:
-    return [one.answer for one in effects if isinstance(one, Reply) and one.id == request]
+    return [one.answer for one in effects if isinstance(one, OutboundResponse) and one.id == request]
 
 
 def versions_of(node: Node, effects: list[Effect], answer: Any) -> list[Effect]:
-    (send,) = node.sends(effects, VersionsAsked)
+    (send,) = node.sends(effects, ApiVersionsRequest)
     return node.answer(send, answer)
 
 
-SPEAKS = VersionsAnswer(NONE, 0, 1)
+SPEAKS = ApiVersionsResponse(NONE, 0, 1)
 
 
 def test_a_voter_is_added_once_that_is_committed_by_the_new_majority() -> None:
@@ -116,7 +116,7 @@ def test_a_voter_is_added_once_that_is_committed_by_the_new_majority() -> None:
     effects += node.tell(Flushed(node.log.end_offset))
     assert not answers(effects, request), "one of two"
     effects = fetch(node, 2)
-    assert answers(effects, request) == [ChangeAnswer(NONE)]
+    assert answers(effects, request) == [VoterChangeResponse(NONE)]
     assert state_of(node).change is None
 
 
@@ -126,7 +126,7 @@ def test_who_does_not_want_to_wait_is_answered_before_it_is_committed() -> None:
     asked = AddVoter(voter(2), ack_when_committed=False)
     request, effects = begin(node, asked)
     effects = versions_of(node, effects, SPEAKS)
-    assert answers(effects, request) == [ChangeAnswer(NONE)]
+    assert answers(effects, request) == [VoterChangeResponse(NONE)]
     assert node.ask(RemoveVoter(key(2))).error is TIMED_OUT, "it is pending all the same"
     commit(node)
     assert node.ask(AddVoter(voter(2))).error is ErrorCode.duplicate_voter
@@ -185,7 +185,7 @@ def test_a_voter_is_reached_by_the_listener_of_our_first_ones_name() -> None:
     fetch(node, 2)
     assert node.ask(asked(("elsewhere", "n2", 1), ("else", "n2", 2))).error is ErrorCode.invalid_request
     _, effects = begin(node, asked(("elsewhere", "n2", 1), ("Controller", "n2", 7), ("controller", "n2", 9)))
-    (send,) = node.sends(effects, VersionsAsked)
+    (send,) = node.sends(effects, ApiVersionsRequest)
     assert send.peer.endpoint == Endpoint("CONTROLLER", "n2", 9)
     node.answer(send, SPEAKS)
     (_, added) = node.machine.voters
@@ -205,7 +205,7 @@ def test_of_several_reasons_the_first_is_told() -> None:
     node.lead()
     assert node.ask(bad._replace(cluster_id=None)).error is ErrorCode.invalid_request
     assert node.ask(AddVoter(voter(1))).error is TIMED_OUT, "nothing of its epoch is committed"
-    node.ask(FetchAsked(key(2), 1, 1, 1, cluster_id="cluster"))
+    node.ask(RaftFetchRequest(key(2), 1, 1, 1, cluster_id="cluster"))
     node.tell(Flushed(1))
     assert node.ask(AddVoter(voter(1))).error is ErrorCode.unsupported_version
     assert node.ask(RemoveVoter(key(9))).error is ErrorCode.unsupported_version
@@ -226,11 +226,11 @@ def test_of_several_reasons_the_first_is_told() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Failed(), TIMED_OUT),
+        (CallFailed(), TIMED_OUT),
         (Refusal(ErrorCode.unsupported_version), TIMED_OUT),
-        (VersionsAnswer(ErrorCode.unsupported_version), TIMED_OUT),
-        (VersionsAnswer(NONE), ErrorCode.invalid_request),
-        (VersionsAnswer(NONE, 2, 3), ErrorCode.invalid_request),
+        (ApiVersionsResponse(ErrorCode.unsupported_version), TIMED_OUT),
+        (ApiVersionsResponse(NONE), ErrorCode.invalid_request),
+        (ApiVersionsResponse(NONE, 2, 3), ErrorCode.invalid_request),
     ],
 )
 def test_what_a_new_voter_says_of_itself(answer: Any, error: ErrorCode) -> None:
@@ -278,14 +278,14 @@ def test_a_leader_that_removed_itself_leads_until_that_is_committed() -> None:
     effects = node.tell(Flushed(node.log.end_offset)) + fetch(node, 2)
     assert node.machine.role is Role.LEADER, "one of two"
     effects += fetch(node, 3)
-    assert answers(effects, request) == [ChangeAnswer(NONE)]
+    assert answers(effects, request) == [VoterChangeResponse(NONE)]
     assert node.machine.role is Role.RESIGNED
 
 
-def update(node: Node, one: Voter, **more: Any) -> ErrorCode:
+def update(node: Node, one: VoterNode, **more: Any) -> ErrorCode:
     request, effects = begin(node, UpdateVoter(more.pop("epoch", node.machine.epoch), one, **more))
     (answer,) = answers(effects, request)
-    assert isinstance(answer, LeaderAnswer)
+    assert isinstance(answer, LeaderResponse)
     assert (answer.epoch, answer.leader_id) == (node.machine.epoch, node.machine.leader_id)
     error: ErrorCode = answer.error
     return error
@@ -334,31 +334,31 @@ def test_a_voter_that_tells_something_new_is_written_and_has_been_heard() -> Non
 
 def test_nothing_is_finalized_before_all_voters_have_told_where_they_are() -> None:
     node = Node()
-    assert node.ask(UpgradeAsked(1)).error is ErrorCode.not_leader_or_follower
+    assert node.ask(UpgradeKRaftVersion(1)).error is ErrorCode.not_leader_or_follower
     node.lead()
     node.tell(Flushed(1))
     for other in (2, 3):
         fetch(node, other)
     for version in (2, -1):
-        assert node.ask(UpgradeAsked(version)).error is ErrorCode.invalid_update_version
-    assert node.ask(UpgradeAsked(0)).error is NONE, "as it is"
-    assert node.ask(UpgradeAsked(1)).error is ErrorCode.invalid_update_version
+        assert node.ask(UpgradeKRaftVersion(version)).error is ErrorCode.invalid_update_version
+    assert node.ask(UpgradeKRaftVersion(0)).error is NONE, "as it is"
+    assert node.ask(UpgradeKRaftVersion(1)).error is ErrorCode.invalid_update_version
     assert update(node, voter(2)) is NONE
     assert update(node, voter(3, max_version=0)) is NONE
-    answer = node.ask(UpgradeAsked(1))
+    answer = node.ask(UpgradeKRaftVersion(1))
     assert (answer.error, answer.message) == (
         ErrorCode.invalid_update_version,
         "Voters [3] have not said where they are, or that they speak kraft.version 1.",
     )
     assert update(node, voter(3)) is NONE
     assert update(node, voter(1)._replace(endpoints=(endpoint(9),))) is NONE, "who says so is not this node"
-    assert node.ask(UpgradeAsked(1, validate_only=True)).error is NONE
+    assert node.ask(UpgradeKRaftVersion(1, validate_only=True)).error is NONE
     assert node.log.voters.version == 0
-    request, effects = begin(node, UpgradeAsked(1))
-    assert answers(effects, request) == [ChangeAnswer(NONE)]
+    request, effects = begin(node, UpgradeKRaftVersion(1))
+    assert answers(effects, request) == [VoterChangeResponse(NONE)]
     (written,) = [one for one in effects if isinstance(one, AppendControl)]
     assert written.records == (KRaftVersion(1), KRaftVoters(VoterSet(map(voter, (1, 2, 3)))))
     assert node.log.voters.version == 1
-    assert node.ask(UpgradeAsked(1)).error is NONE
-    assert node.ask(UpgradeAsked(0)).error is ErrorCode.invalid_update_version
+    assert node.ask(UpgradeKRaftVersion(1)).error is NONE
+    assert node.ask(UpgradeKRaftVersion(0)).error is ErrorCode.invalid_update_version
     assert not [one for one in effects if isinstance(one, Lead)]

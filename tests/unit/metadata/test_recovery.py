@@ -25,7 +25,7 @@ from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import read_state
 from service.metadata.records import TopicRecord
 from service.metadata.snapshot_codec import last_contained_ms
-from service.metadata.snapshotter import Held, expendable
+from service.metadata.snapshotter import StoredSnapshot, expendable
 from tests.unit.metadata.controllers import AnyConfig, LoneController, catalog_commit, create, join, running
 
 LOG = "00000000000000000000.log"
@@ -293,7 +293,7 @@ def test_what_the_retention_lets_go_never_is_the_only_copy(
     sizes: list[int], log_bytes: int, limits: tuple[int, int], gone: int
 ) -> None:
     """Snapshots of times 30, 40, 50, 60; it is 100."""
-    held = [Held(SnapshotId(i + 1, 1), size, 30 + 10 * i) for i, size in enumerate(sizes)]
+    held = [StoredSnapshot(SnapshotId(i + 1, 1), size, 30 + 10 * i) for i, size in enumerate(sizes)]
     assert expendable(held, log_bytes, *limits, now_ms=100) == gone
 
 

@@ -17,7 +17,7 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
-from service.metadata.raft.control import NO_VOTERS_SAID
+from service.metadata.raft.control import NO_VOTER_RECORDS
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.snapshots import list_snapshots, write_snapshot
@@ -81,9 +81,9 @@ def test_a_log_that_begins_anew_while_a_snapshot_is_written_keeps_the_one_it_beg
             snapshotter.start()
             snapshotter.committed(1)
             await loop.run_in_executor(None, listed.wait, 60)
-            write_snapshot(DISK, tmp_path, fetched, encode_image(image_at(8), 0, NO_VOTERS_SAID))
+            write_snapshot(DISK, tmp_path, fetched, encode_image(image_at(8), 0, NO_VOTER_RECORDS))
             async with log.changing:
-                await loop.run_in_executor(log_io, log.restart_at, fetched, NO_VOTERS_SAID)
+                await loop.run_in_executor(log_io, log.restart_at, fetched, NO_VOTER_RECORDS)
             goes_on.set()
             await snapshotter.stop()
         assert log.snapshots == (fetched,)

@@ -11,7 +11,7 @@ import pytest
 from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.messages_out import to_request
-from service.metadata.raft.requests import FetchAsked
+from service.metadata.raft.requests import RaftFetchRequest
 from service.network.exchange import RequestContext
 from service.serving import handlers
 from service.serving.api_table import BROKER_APIS
@@ -26,7 +26,7 @@ FOLDER = Path(handlers.__file__).parent
 def test_a_slow_fetch_is_described_on_either_listener(apis: dict[int, Served]) -> None:
     """It was once the end of a follower's connection, as the loop had been held by something else."""
     host: Any = None
-    _, _, message = to_request(FetchAsked(ReplicaKey(2), 1, 0, 0, 0, 0, 0, None))
+    _, _, message = to_request(RaftFetchRequest(ReplicaKey(2), 1, 0, 0, 0, 0, 0, None))
     frame = memoryview(encode_request(ApiKey.FETCH, 18, 7, "client", message))[4:]
     context = RequestContext(1, "192.0.2.9", 5, "CONTROLLER")
     context.api_key, context.api_version = ApiKey.FETCH, 18
