@@ -250,5 +250,5 @@ def encode_first_voters(
         )
         for one in controllers
     )
-    said = VoterRecords(voters, MAX_KRAFT_VERSION)
-    return encode_snapshot((), epoch=0, last_timestamp_ms=now_ms, now_ms=now_ms, voters=said)
+    voter_records = VoterRecords(voters, MAX_KRAFT_VERSION)
+    return encode_snapshot((), epoch=0, last_timestamp_ms=now_ms, now_ms=now_ms, voters=voter_records)

@@ -296,8 +296,8 @@ def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataIma
     Raises `CorruptionError` where a record contradicts the image.
     """
     delta = MetadataDelta(image).replay_all(frame.record for frame in batch.frames)
-    said = NO_VOTER_RECORDS._replace(version=image.kraft_version)
+    voter_records = NO_VOTER_RECORDS._replace(version=image.kraft_version)
     for record in batch.control:
-        said = apply_voter_record(record, said)
-    delta.set_kraft_version(said.version)
+        voter_records = apply_voter_record(record, voter_records)
+    delta.set_kraft_version(voter_records.version)
     return delta.build(batch.last_offset, batch.epoch, batch.timestamp_ms), delta

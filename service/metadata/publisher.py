@@ -273,7 +273,7 @@ class Publisher:
             on_lead=self._lead,
             on_step_down=self._step_down,
             on_truncate=publication.truncated,
-            prove=self._prove,
+            validate=self._validate_snapshot,
             on_restart=self._restarted,
             on_leader=self._leader_known,
         )
@@ -300,7 +300,7 @@ class Publisher:
         for watcher in self._leader_watchers:
             watcher()
 
-    def _prove(self, snapshot: SnapshotId) -> ValidatedSnapshot:
+    def _validate_snapshot(self, snapshot: SnapshotId) -> ValidatedSnapshot:
         """Validate a fetched snapshot, and give it its own name. On a `log-io` thread."""
         disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR
         runs = read_part(disk, directory, snapshot)
@@ -327,8 +327,8 @@ class Publisher:
                 snapshot=snapshot,
                 state=state,
                 static_voters=self._quorum_options.static_voters,
-                said=content.voters,
-                is_promised=self._quorum_options.identity.can_vote,
+                voter_records=content.voters,
+                is_acknowledged=self._quorum_options.identity.can_vote,
             )
         except CorruptionError as e:
             raise CorruptionError("; ".join([str(e), *damaged.values()])) from e
@@ -340,7 +340,7 @@ class Publisher:
         except StorageError:
             log.close(clean=False)
             raise
-        log.has_snapshots([one for one in log.snapshots if one not in damaged])
+        log.set_snapshots([one for one in log.snapshots if one not in damaged])
         return _Opened(log, content.image, state)
 
     async def stop(self) -> None:

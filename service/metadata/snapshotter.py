@@ -81,7 +81,7 @@ class Snapshotter:
     def start(self) -> None:
         """Start the interval, and write a snapshot where the log that was read is large enough."""
         self._stopped = False
-        self._wind()
+        self._arm_timer()
         self.committed(0)
 
     def committed(self, size: int) -> None:
@@ -98,18 +98,18 @@ class Snapshotter:
         if self._writing is not None:
             await self._writing
 
-    def _wind(self) -> None:
+    def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._interval_ms > 0 and not self._stopped:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._interval_ms / 1000, self._time_is_up)
+            self._timer = loop.call_later(self._interval_ms / 1000, self._interval_over)
 
-    def _time_is_up(self) -> None:
+    def _interval_over(self) -> None:
         if self._bytes > 0:
             self._write()
         else:
-            self._wind()
+            self._arm_timer()
 
     def _write(self) -> None:
         if self._writing is None and not self._stopped:
@@ -125,7 +125,7 @@ class Snapshotter:
             self._on_fatal(e)
         finally:
             self._writing = None
-            self._wind()
+            self._arm_timer()
 
     async def _write_one(self) -> None:
         log, loop = self._log, asyncio.get_running_loop()
@@ -137,19 +137,19 @@ class Snapshotter:
                 return  # the log has restarted at a later one, which is not published yet
             self._bytes = 0
             log.seal()
-            said = log.voters_at(snapshot.end_offset)
+            voter_records = log.voters_at(snapshot.end_offset)
             # Else an observer's log, which is never flushed, could end before this snapshot after a crash.
             await loop.run_in_executor(self._log_io, log.flush_up_to, snapshot.end_offset)
-        held = await loop.run_in_executor(self._log_io, self._write_image, image, snapshot, said)
+        held = await loop.run_in_executor(self._log_io, self._write_image, image, snapshot, voter_records)
         self._metrics.snapshot_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
         leftovers = [log.directory / snapshot.file_name]
         async with log.changing:
             # Else the log has restarted meanwhile, and its snapshot may not be in `held`.
             if snapshot.end_offset >= log.start_offset:
-                leftovers = self._let_go(held)
+                leftovers = self._trim(held)
         await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
 
-    def _let_go(self, held: list[StoredSnapshot]) -> list[Path]:
+    def _trim(self, held: list[StoredSnapshot]) -> list[Path]:
         """Advance the log's start past snapshots that are not retained; returns the files to delete."""
         log = self._log
         # Snapshots below the log's start belong to a log that was replaced.
@@ -159,7 +159,7 @@ class Snapshotter:
             held, log.size, self._retention_bytes, self._retention_ms, now_ms=self._clock.now_ms()
         )
         stays = [one.id for one in held][gone:]
-        log.has_snapshots(stays)
+        log.set_snapshots(stays)
         leftovers: list[Path] = []
         if len(stays) >= SNAPSHOTS_KEPT:
             leftovers = log.forget_before(stays[0].end_offset, self._clock.now_ms())
@@ -167,16 +167,16 @@ class Snapshotter:
         return leftovers + [log.directory / one.file_name for one in files]
 
     def _write_image(
-        self, image: MetadataImage, snapshot: SnapshotId, said: VoterRecords
+        self, image: MetadataImage, snapshot: SnapshotId, voter_records: VoterRecords
     ) -> list[StoredSnapshot]:
         """Write the snapshot; returns all snapshots, oldest first."""
         directory = self._log.directory
-        batches = encode_image(image, self._clock.now_ms(), said)
+        batches = encode_image(image, self._clock.now_ms(), voter_records)
         # Note the log's end first: a shorter log would be replaced by the snapshot, as if that was fetched.
         self._log.note_durable()
         write_snapshot(self._disk, directory, snapshot, batches)
         self._known = {one: self._size_and_time(one) for one in list_snapshots(self._disk, directory)}
-        return [StoredSnapshot(one, *told) for one, told in self._known.items()]
+        return [StoredSnapshot(one, *size_and_time) for one, size_and_time in self._known.items()]
 
     def _size_and_time(self, snapshot: SnapshotId) -> tuple[int, int]:
         found = self._known.get(snapshot)

@@ -191,8 +191,8 @@ class Oracle:
     def _committed(self, machine: Machine, run: Run, seen: _Seen, high_watermark: int) -> None:
         if high_watermark < seen.high_watermark:
             raise Violation(f"R5: {run.name}: {seen.high_watermark} becomes {high_watermark}")
-        if any(one.end_offset == high_watermark for one in seen.quorum._proved):
-            return  # a snapshot was fetched, at which the log is about to begin anew
+        if any(one.end_offset == high_watermark for one in seen.quorum._validated):
+            return  # a snapshot was fetched, at which the log is about to restart
         seen.high_watermark = high_watermark
         self._compare(machine, run, seen, high_watermark)
 

@@ -121,7 +121,7 @@ def claims_what_is_not_flushed(machine: RaftMachine) -> None:
 
         return question
 
-    _swap(machine.election, "_question", make)
+    _swap(machine.election, "_vote_request", make)
 
 
 def fetches_before_it_has_flushed(machine: RaftMachine) -> None:
@@ -133,7 +133,7 @@ def fetches_before_it_has_flushed(machine: RaftMachine) -> None:
         return lambda: before()._replace(offset=log.end_offset, last_epoch=log.epochs.latest)
 
     machine.following._is_ready = ready  # type: ignore[method-assign]
-    _swap(machine.following, "_fetch_asked", claims)
+    _swap(machine.following, "_fetch_request", claims)
 
 
 def half_is_a_majority(machine: RaftMachine) -> None:
@@ -147,7 +147,7 @@ def half_is_a_majority(machine: RaftMachine) -> None:
 
         return poll
 
-    _swap(machine.election, "poll_standing", make)
+    _swap(machine.election, "poll_candidacy", make)
 
 
 def two_voter_changes_at_once(machine: RaftMachine) -> None:
@@ -158,14 +158,14 @@ def two_voter_changes_at_once(machine: RaftMachine) -> None:
 
 
 def marks_beyond_its_end(machine: RaftMachine) -> None:
-    machine.following.learn_mark = lambda state: machine.core.commit(state.leader_mark)  # type: ignore[method-assign]
+    machine.following.advance_high_watermark = lambda state: machine.core.commit(state.leader_high_watermark)  # type: ignore[method-assign]
 
 
 def truncates_too_little(machine: RaftMachine) -> None:
     def make(before: Any) -> Any:
         return lambda leaders: before(EpochEnd(leaders.epoch, leaders.end_offset + 1))
 
-    _swap(machine.following, "_part", make)
+    _swap(machine.following, "_truncate_diverged", make)
 
 
 def leads_again_after_a_start(machine: RaftMachine) -> None:

@@ -36,11 +36,11 @@ class VoterRecords(NamedTuple):
 NO_VOTER_RECORDS: Final = VoterRecords()
 
 
-def control_messages(said: VoterRecords) -> tuple[ControlMessage, ...]:
+def control_messages(voter_records: VoterRecords) -> tuple[ControlMessage, ...]:
     """Return the control records of a snapshot; none under kraft.version 0."""
-    if said.version == 0 or said.voters is None:
+    if voter_records.version == 0 or voter_records.voters is None:
         return ()
-    return _version(said.version), _voters(said.voters)
+    return _version(voter_records.version), _voters(voter_records.voters)
 
 
 def encode_records(records: Iterable[events.ControlRecord]) -> tuple[ControlMessage, ...]:
@@ -113,8 +113,8 @@ def _voter_set(record: VotersRecord) -> VoterSet:
 def learn(history: VoterHistory, batch: MetadataBatch) -> None:
     """Add the voters and the kraft.version in the control records of `batch` to `history`."""
     for i, record in enumerate(batch.control):
-        said = apply_voter_record(record, NO_VOTER_RECORDS)
-        if said.voters is not None:
-            history.add(batch.base_offset + i, said.voters)
-        elif said.version:
-            history.add_version(batch.base_offset + i, said.version)
+        voter_records = apply_voter_record(record, NO_VOTER_RECORDS)
+        if voter_records.voters is not None:
+            history.add(batch.base_offset + i, voter_records.voters)
+        elif voter_records.version:
+            history.add_version(batch.base_offset + i, voter_records.version)

@@ -108,8 +108,10 @@ class RaftCore:
     def has_moved(self) -> bool:
         """True where this voter's endpoints differ from those in the voters' record."""
         mine = self.voters.get(self.key.node_id)
-        is_told = self.log.voters.version >= RECONFIGURABLE and bool(self.identity.endpoints)
-        return is_told and self.is_voter and mine is not None and mine.endpoints != self.identity.endpoints
+        is_recordable = self.log.voters.version >= RECONFIGURABLE and bool(self.identity.endpoints)
+        return (
+            is_recordable and self.is_voter and mine is not None and mine.endpoints != self.identity.endpoints
+        )
 
     @property
     def is_recorded(self) -> bool:
@@ -119,7 +121,7 @@ class RaftCore:
         return not self.has_moved and (offset is None or offset < self.high_watermark)
 
     @property
-    def may_stand(self) -> bool:
+    def may_start_election(self) -> bool:
         """True where this replica may start an election.
 
         A voter may; a removed voter may, too, until its removal is known to be committed: of two voters it
@@ -179,8 +181,8 @@ class RaftCore:
         if isinstance(effect, _CHANGES_LOG):
             self.log_changes = True
 
-    def reply(self, request: int, answer: RaftResponse) -> None:
-        self.emit(OutboundResponse(request, answer))
+    def reply(self, request_id: int, answer: RaftResponse) -> None:
+        self.emit(OutboundResponse(request_id, answer))
 
     def wake_at(self, time_ms: int) -> None:
         self.deadline_ms = min(self.deadline_ms, time_ms)
@@ -192,12 +194,12 @@ class RaftCore:
         self.wake_at(time_ms)
         return False
 
-    def ask(self, peer: Peer | None, asked: RaftRequest) -> bool:
-        """Send `asked`, and return True; where the peer is busy or backed off, request a tick and return
+    def ask(self, peer: Peer | None, request: RaftRequest) -> bool:
+        """Send `request`, and return True; where the peer is busy or backed off, request a tick and return
         False."""
-        if peer is None or not self.is_due(self.calls.free_at_ms(peer.endpoint, asked)):
+        if peer is None or not self.is_due(self.calls.free_at_ms(peer.endpoint, request)):
             return False
-        self.emit(self.calls.send(peer, asked, self.now_ms))
+        self.emit(self.calls.send(peer, request, self.now_ms))
         return True
 
     def random_election_timeout_ms(self) -> int:
@@ -234,11 +236,11 @@ class RaftCore:
         self._flushing = None
         self.flushed = max(self.flushed, end_offset)
 
-    def truncate(self, end_offset: int, told: str) -> None:
+    def truncate(self, end_offset: int, reason: str) -> None:
         if end_offset < self.high_watermark:
             raise InvariantError(
                 f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) requires the metadata log "
-                f"to end at {end_offset} ({told}); ours ends at {self.log.end_offset} in epoch "
+                f"to end at {end_offset} ({reason}); ours ends at {self.log.end_offset} in epoch "
                 f"{self.log.epochs.latest} and is committed up to {self.high_watermark}{_TWO_PASTS}"
             )
         self.flushed, self._flushing = min(self.flushed, end_offset), None
@@ -257,7 +259,7 @@ class RaftCore:
 
     # -- persisting
 
-    def known_state(self, state: QuorumState | None) -> None:
+    def set_persisted(self, state: QuorumState | None) -> None:
         """Set the state that is on disk."""
         self._persisted = state
 
@@ -304,16 +306,16 @@ class RaftCore:
         """Set the role at start-up."""
         self.state = state
 
-    def become_unattached(self, epoch: int, *, waits_anew: bool = False) -> None:
+    def become_unattached(self, epoch: int, *, restart_timeout: bool = False) -> None:
         """Enter a later epoch, or give up the leader of this one.
 
-        A role that was waiting for an election keeps its deadline, unless it `waits_anew`.
+        A role that was waiting for an election keeps its deadline, unless it `restart_timeout`.
         """
         before = self.state
         if epoch > self.epoch:
             self.epoch, self.voted = epoch, None
             self.leader_id, self.leader_endpoint = NOBODY, None
-        if not waits_anew and isinstance(before, Unattached | Prospective | Candidate | Resigned):
+        if not restart_timeout and isinstance(before, Unattached | Prospective | Candidate | Resigned):
             deadline_ms = before.deadline_ms
         else:
             deadline_ms = self.now_ms + self.random_election_timeout_ms()
@@ -383,13 +385,13 @@ class RaftCore:
         wait_ms = self.timing.fetch_timeout_ms * 3 // 2
         self._move(Leader(self.log.end_offset, granted, self.now_ms + wait_ms))
         self.persist()
-        self.emit(AppendControl(self.epoch, (self._leader_change(granted), *self._voters_to_tell())))
+        self.emit(AppendControl(self.epoch, (self._leader_change(granted), *self._voters_to_append())))
         self.emit(Lead(self.epoch))
 
     def _leader_change(self, granted: tuple[int, ...]) -> LeaderChange:
         return LeaderChange(self.key.node_id, self.voters.ids, granted)
 
-    def _voters_to_tell(self) -> tuple[ControlRecord, ...]:
+    def _voters_to_append(self) -> tuple[ControlRecord, ...]:
         """Return the voters' records to append: where the log lacks the bootstrap snapshot's voters, or we
         moved."""
         history = self.log.voters

@@ -55,33 +55,33 @@ class ElectionRoles:
 
     # -- requests
 
-    def vote(self, request: int, asked: VoteRequest) -> None:
+    def vote(self, request_id: int, request: VoteRequest) -> None:
         core = self._core
-        if not core.knows_cluster(asked.cluster_id):
-            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+        if not core.knows_cluster(request.cluster_id):
+            core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
-        error = self._judge_vote(asked)
-        granted = error is NONE and self._can_grant(asked)
-        if granted and not asked.pre_vote:
-            core.vote_for(asked.candidate)
+        error = self._judge_vote(request)
+        granted = error is NONE and self._can_grant(request)
+        if granted and not request.pre_vote:
+            core.vote_for(request.candidate)
         core.reply(
-            request,
+            request_id,
             VoteResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id), granted),
         )
 
-    def _judge_vote(self, asked: VoteRequest) -> ErrorCode:
+    def _judge_vote(self, request: VoteRequest) -> ErrorCode:
         core = self._core
-        last, epoch = asked.last_epoch, asked.epoch
-        if asked.last_offset < 0 or last < 0 or last > epoch or (last == epoch and not asked.pre_vote):
+        last, epoch = request.last_epoch, request.epoch
+        if request.last_offset < 0 or last < 0 or last > epoch or (last == epoch and not request.pre_vote):
             return ErrorCode.invalid_request
-        error = self._check_epoch(asked.candidate.node_id, epoch)
-        if error is NONE and asked.candidate.node_id == core.key.node_id:
+        error = self._check_epoch(request.candidate.node_id, epoch)
+        if error is NONE and request.candidate.node_id == core.key.node_id:
             error = ErrorCode.invalid_request  # we never send ourselves a request
         if error is not NONE:
             return error
         if epoch > core.epoch:
             core.become_unattached(epoch)
-        return NONE if core.is_me(asked.voter) else ErrorCode.invalid_voter_key
+        return NONE if core.is_me(request.voter) else ErrorCode.invalid_voter_key
 
     def _check_epoch(self, node_id: int, epoch: int) -> ErrorCode:
         if epoch < self._core.epoch:
@@ -105,10 +105,13 @@ class ElectionRoles:
             return ErrorCode.invalid_request
         return NONE
 
-    def _can_grant(self, asked: VoteRequest) -> bool:
+    def _can_grant(self, request: VoteRequest) -> bool:
         core, state = self._core, self._core.state
-        is_up_to_date = (asked.last_epoch, asked.last_offset) >= (core.log.epochs.latest, core.log.end_offset)
-        if asked.pre_vote:
+        is_up_to_date = (request.last_epoch, request.last_offset) >= (
+            core.log.epochs.latest,
+            core.log.end_offset,
+        )
+        if request.pre_vote:
             if isinstance(state, Follower) and state.has_fetched:
                 # Grant once the deadline has passed: an observer, which the candidate may count as a voter,
                 # never starts an election, and would defend a dead leader for ever. (Kafka's does.)
@@ -117,37 +120,37 @@ class ElectionRoles:
         if not isinstance(state, Unattached | Prospective):
             return False
         if core.voted is not None:
-            return core.voted.matches(asked.candidate)
+            return core.voted.matches(request.candidate)
         return core.leader_id == NOBODY and is_up_to_date
 
-    def begin(self, request: int, asked: BeginQuorumEpochRequest) -> None:
+    def begin(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         core = self._core
-        if not core.knows_cluster(asked.cluster_id):
-            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+        if not core.knows_cluster(request.cluster_id):
+            core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
-        error = self._check_leader(asked.leader_id, asked.epoch)
+        error = self._check_leader(request.leader_id, request.epoch)
         if error is NONE:
-            endpoint = core.reached(asked.endpoints) or core.endpoint_of(asked.leader_id)
-            self.learn(asked.leader_id, asked.epoch, endpoint)
-            error = NONE if core.is_me(asked.voter) else ErrorCode.invalid_voter_key
-        core.reply(request, self._leader_answer(error))
+            endpoint = core.reached(request.endpoints) or core.endpoint_of(request.leader_id)
+            self.learn(request.leader_id, request.epoch, endpoint)
+            error = NONE if core.is_me(request.voter) else ErrorCode.invalid_voter_key
+        core.reply(request_id, self._leader_answer(error))
 
-    def end(self, request: int, asked: EndQuorumEpochRequest) -> None:
+    def end(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         core = self._core
-        if not core.knows_cluster(asked.cluster_id):
-            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+        if not core.knows_cluster(request.cluster_id):
+            core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
-        error = self._check_leader(asked.leader_id, asked.epoch)
+        error = self._check_leader(request.leader_id, request.epoch)
         if error is NONE:
-            endpoint = core.reached(asked.endpoints) or core.endpoint_of(asked.leader_id)
-            self.learn(asked.leader_id, asked.epoch, endpoint)
+            endpoint = core.reached(request.endpoints) or core.endpoint_of(request.leader_id)
+            self.learn(request.leader_id, request.epoch, endpoint)
             state = core.state
-            if isinstance(state, Follower) and core.leader_id == asked.leader_id:
+            if isinstance(state, Follower) and core.leader_id == request.leader_id:
                 # The leader is gone: grant pre-votes at once. (Kafka refuses them until the deadline that is
                 # set below.)
                 state.has_fetched = False
-                state.deadline_ms = core.now_ms + self._succession_ms(asked.successors)
-        core.reply(request, self._leader_answer(error))
+                state.deadline_ms = core.now_ms + self._succession_ms(request.successors)
+        core.reply(request_id, self._leader_answer(error))
 
     def _leader_answer(self, error: ErrorCode) -> LeaderResponse:
         core = self._core
@@ -229,19 +232,19 @@ class ElectionRoles:
         if isinstance(state, Follower | Prospective):
             core.leader_endpoint = answer.endpoint
 
-    def voted(self, peer: Peer, asked: VoteRequest, answer: VoteResponse) -> None:
+    def voted(self, peer: Peer, request: VoteRequest, answer: VoteResponse) -> None:
         core = self._core
         if answer.error is ErrorCode.invalid_voter_key:
-            self.not_found(peer, asked, refused=True)
+            self.not_found(peer, request, refused=True)
         else:
             self._failed.pop(peer.node_id, None)
             self._found[peer.node_id] = peer.endpoint
         if self.is_settled(answer):
             return
         state = core.state
-        if asked.epoch != core.epoch or not isinstance(state, Prospective | Candidate):
+        if request.epoch != core.epoch or not isinstance(state, Prospective | Candidate):
             return
-        if asked.pre_vote != isinstance(state, Prospective):
+        if request.pre_vote != isinstance(state, Prospective):
             return
         if answer.granted:
             state.granted.add(peer.node_id)
@@ -251,7 +254,7 @@ class ElectionRoles:
         if isinstance(state, Prospective):
             state.again_ms[peer.node_id] = core.now_ms + PRE_VOTE_AGAIN_MS
 
-    def not_found(self, peer: Peer, asked: VoteRequest, *, refused: bool) -> None:
+    def not_found(self, peer: Peer, request: VoteRequest, *, refused: bool) -> None:
         """Record that a voter is not at the address asked: no process listens there, or another node does.
 
         The voter may have moved: the next address of the configuration is tried (`_place`). Where every
@@ -269,8 +272,8 @@ class ElectionRoles:
         if (
             refused
             and isinstance(state, Candidate)
-            and asked.epoch == self._core.epoch
-            and not asked.pre_vote
+            and request.epoch == self._core.epoch
+            and not request.pre_vote
         ):
             state.absent.add(peer.node_id)
 
@@ -299,10 +302,10 @@ class ElectionRoles:
                 return Peer(voter.node_id, one)
         return None
 
-    def unsupported(self, asked: VoteRequest) -> None:
+    def unsupported(self, request: VoteRequest) -> None:
         """Become a candidate without pre-votes: a voter does not support them."""
         core = self._core
-        if asked.pre_vote and asked.epoch == core.epoch and isinstance(core.state, Prospective):
+        if request.pre_vote and request.epoch == core.epoch and isinstance(core.state, Prospective):
             core.become_candidate()
 
     def acknowledged(self, peer: Peer, answer: LeaderResponse) -> None:
@@ -316,17 +319,17 @@ class ElectionRoles:
 
     def poll_unattached(self, state: Unattached) -> None:
         core = self._core
-        if core.stopping or not core.may_stand:
+        if core.stopping or not core.may_start_election:
             return
         if core.is_sole_voter:
             core.become_candidate()
         elif core.is_due(state.deadline_ms):
             core.become_prospective()
 
-    def poll_standing(self, state: Prospective | Candidate) -> None:
+    def poll_candidacy(self, state: Prospective | Candidate) -> None:
         """Ask the voters that have not answered; see whether the election is won or lost."""
         core = self._core
-        if not core.may_stand:
+        if not core.may_start_election:
             self._give_up(state, is_lost=True)
             return
         ids = core.voters.ids
@@ -346,7 +349,7 @@ class ElectionRoles:
             return
         for voter in core.other_voters():
             if voter.node_id not in state.granted and self._may_ask(state, voter.node_id):
-                core.ask(self._place(voter), self._question(voter.key, isinstance(state, Prospective)))
+                core.ask(self._place(voter), self._vote_request(voter.key, isinstance(state, Prospective)))
 
     def _may_ask(self, state: Prospective | Candidate, node_id: int) -> bool:
         """Return whether to ask a voter now; one that rejected a pre-vote is asked again after a while.
@@ -358,7 +361,7 @@ class ElectionRoles:
             return True
         return isinstance(state, Prospective) and self._core.is_due(state.again_ms[node_id])
 
-    def _question(self, voter: ReplicaKey, pre_vote: bool) -> VoteRequest:
+    def _vote_request(self, voter: ReplicaKey, pre_vote: bool) -> VoteRequest:
         """Build the vote request. It claims only what is durable: a crash may shorten the rest of the log."""
         core = self._core
         end = min(core.flushed, core.log.end_offset)
@@ -386,7 +389,7 @@ class ElectionRoles:
         if isinstance(state, Prospective) and core.leader_id >= 0 and core.leader_endpoint is not None:
             core.become_follower(core.epoch, core.leader_id, core.leader_endpoint)
         else:
-            core.become_unattached(core.epoch, waits_anew=is_lost)
+            core.become_unattached(core.epoch, restart_timeout=is_lost)
 
     def poll_resigned(self, state: Resigned) -> None:
         core = self._core

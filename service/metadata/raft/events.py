@@ -41,7 +41,7 @@ class InboundRequest(NamedTuple):
     """Request to this replica; `OutboundResponse` carries the same id."""
 
     id: int
-    asked: RaftRequest
+    request: RaftRequest
 
 
 class Cancelled(NamedTuple):
@@ -177,7 +177,7 @@ class Send(NamedTuple):
 
     peer: Peer
     call: int
-    asked: RaftRequest
+    request: RaftRequest
 
 
 class OutboundResponse(NamedTuple):

@@ -54,7 +54,7 @@ class FollowerRole:
     def poll(self, state: Follower) -> None:
         core = self._core
         core.flush_if_idle()
-        if core.may_stand and not core.stopping:
+        if core.may_start_election and not core.stopping:
             if core.is_due(state.deadline_ms):
                 core.become_prospective()
                 return
@@ -64,12 +64,12 @@ class FollowerRole:
         if core.leader_endpoint is None or not self._is_ready(state):
             return
         peer = Peer(core.leader_id, core.leader_endpoint)
-        asked = self._own_change(state)
-        if asked is not None:
-            if core.ask(peer, asked):
+        request = self._own_change(state)
+        if request is not None:
+            if core.ask(peer, request):
                 state.update_due_ms = core.now_ms + self._period_ms
             return
-        core.ask(peer, self._question(state))
+        core.ask(peer, self._next_request(state))
 
     @property
     def _period_ms(self) -> int:
@@ -81,7 +81,7 @@ class FollowerRole:
         whole = state.fetching is not None and state.fetching.is_whole
         return not (state.is_appending or whole or core.flushed < core.log.end_offset)
 
-    def _question(self, state: Follower) -> RaftFetchRequest | FetchSnapshotRequest:
+    def _next_request(self, state: Follower) -> RaftFetchRequest | FetchSnapshotRequest:
         core, timing = self._core, self._core.timing
         if state.fetching is not None:
             return FetchSnapshotRequest(
@@ -92,9 +92,9 @@ class FollowerRole:
                 timing.snapshot_max_bytes,
                 core.identity.cluster_id,
             )
-        return self._fetch_asked()
+        return self._fetch_request()
 
-    def _fetch_asked(self) -> RaftFetchRequest:
+    def _fetch_request(self) -> RaftFetchRequest:
         """Build a fetch request. It claims only durable records: a leader may count us as a voter before we
         know it."""
         core, timing = self._core, self._core.timing
@@ -127,10 +127,10 @@ class FollowerRole:
         peers += [peer for voter in core.other_voters() if (peer := core.peer(voter)) is not None]
         if core.leader_endpoint is not None and core.leader_id != core.key.node_id:
             peers.append(Peer(core.leader_id, core.leader_endpoint))
-        asked = self._fetch_asked()._replace(max_wait_ms=0)
+        request = self._fetch_request()._replace(max_wait_ms=0)
         mine = core.identity.endpoints
         for peer in core.shuffled([one for one in peers if one.endpoint not in mine]):
-            if core.calls.free_at_ms(peer.endpoint, asked) <= core.now_ms and core.ask(peer, asked):
+            if core.calls.free_at_ms(peer.endpoint, request) <= core.now_ms and core.ask(peer, request):
                 break
         self._seek_at_ms = core.now_ms + SEEK_MS
         core.wake_at(self._seek_at_ms)
@@ -165,15 +165,15 @@ class FollowerRole:
             cluster_id=core.identity.cluster_id,
         )
 
-    def updated(self, asked: RaftRequest, answer: LeaderResponse | VoterChangeResponse) -> None:
+    def updated(self, request: RaftRequest, answer: LeaderResponse | VoterChangeResponse) -> None:
         """Handle the response to that; `update_due_ms` decides when it is sent again."""
         core, state = self._core, self._core.state
         if isinstance(answer, LeaderResponse) and self._election.is_settled(answer):
             return
         if isinstance(state, Follower):
-            if isinstance(asked, UpdateVoter) and answer.error is NONE:
-                state.has_updated = asked.epoch == core.epoch
-            if isinstance(asked, RemoveVoter) and answer.error is NONE:
+            if isinstance(request, UpdateVoter) and answer.error is NONE:
+                state.has_updated = request.epoch == core.epoch
+            if isinstance(request, RemoveVoter) and answer.error is NONE:
                 state.update_due_ms = core.now_ms
 
     # -- responses
@@ -190,7 +190,7 @@ class FollowerRole:
         state.refusals.append(core.now_ms)
         if len(state.refusals) < REFUSALS or core.stopping:
             return
-        if not core.may_stand:
+        if not core.may_start_election:
             state.deadline_ms = core.now_ms
         elif core.timing.refused_election and core.is_voter:
             core.become_prospective()
@@ -200,7 +200,7 @@ class FollowerRole:
         state.refusals.clear()
         state.deadline_ms = self._core.now_ms + self._core.timing.fetch_timeout_ms
 
-    def fetched(self, peer: Peer, asked: RaftFetchRequest, answer: RaftFetchResponse) -> None:
+    def fetched(self, peer: Peer, request: RaftFetchRequest, answer: RaftFetchResponse) -> None:
         core = self._core
         if self._election.is_settled(answer):
             if answer.error is not NONE:
@@ -209,32 +209,32 @@ class FollowerRole:
         state = core.state
         if not isinstance(state, Follower) or core.leader_id != answer.leader_id or state.is_appending:
             return
-        if asked.epoch != core.epoch or asked.offset != core.log.end_offset:
+        if request.epoch != core.epoch or request.offset != core.log.end_offset:
             return
         if state.fetching is not None:  # a fetch that looked for the leader; the snapshot goes on
             self._succeeded(state)
             return
         self._succeeded(state)
         if answer.diverging is not None:
-            self._part(answer.diverging)
+            self._truncate_diverged(answer.diverging)
         elif answer.snapshot is not None:
             if answer.snapshot.end_offset > 0 and answer.snapshot.epoch >= 0:
                 state.fetching = SnapshotFetch(answer.snapshot)
         else:
-            state.leader_mark = max(state.leader_mark, answer.high_watermark)
+            state.leader_high_watermark = max(state.leader_high_watermark, answer.high_watermark)
             if isinstance(answer.records, ReadLog):
                 return
             if len(answer.records):
                 state.is_appending = True
                 core.emit(AppendFetched(core.epoch, answer.records))
             else:
-                self.learn_mark(state)
+                self.advance_high_watermark(state)
 
-    def learn_mark(self, state: Follower) -> None:
+    def advance_high_watermark(self, state: Follower) -> None:
         """Advance the high watermark to the leader's, as far as the log reaches."""
-        self._core.commit(min(state.leader_mark, self._core.log.end_offset))
+        self._core.commit(min(state.leader_high_watermark, self._core.log.end_offset))
 
-    def _part(self, leaders: EpochEnd) -> None:
+    def _truncate_diverged(self, leaders: EpochEnd) -> None:
         """Truncate to the last offset at which both logs may agree; the next fetch checks it."""
         core = self._core
         ours = core.log.epochs.end_of(leaders.epoch, core.log.end_offset)
@@ -244,18 +244,18 @@ class FollowerRole:
             core.truncate(end, f"its epoch {leaders.epoch} ends at {leaders.end_offset}")
 
     def snapshot_fetched(
-        self, peer: Peer, asked: FetchSnapshotRequest, answer: FetchSnapshotResponse
+        self, peer: Peer, request: FetchSnapshotRequest, answer: FetchSnapshotResponse
     ) -> None:
         core = self._core
         if self._election.is_settled(answer):
             if answer.error is not NONE:
-                self._begin_again(peer)
+                self._abort_snapshot_fetch(peer)
             return
         state = core.state
         if not isinstance(state, Follower) or core.leader_id != answer.leader_id:
             return
         fetching = state.fetching
-        if asked.epoch != core.epoch or fetching is None or asked.snapshot != fetching.snapshot:
+        if request.epoch != core.epoch or fetching is None or request.snapshot != fetching.snapshot:
             return
         if answer.error is ErrorCode.snapshot_not_found or answer.snapshot is None:
             state.fetching = None
@@ -271,14 +271,14 @@ class FollowerRole:
             or answer.size > MAX_SNAPSHOT_BYTES
             or isinstance(answer.data, ReadSnapshot)
         ):
-            self._begin_again(peer)
+            self._abort_snapshot_fetch(peer)
             return
         self._succeeded(state)
         is_last = end == answer.size
         core.emit(StoreSnapshot(fetching.snapshot, fetching.position, answer.data, is_last))
         fetching.position, fetching.is_whole = end, is_last
 
-    def _begin_again(self, peer: Peer) -> None:
+    def _abort_snapshot_fetch(self, peer: Peer) -> None:
         core, state = self._core, self._core.state
         if isinstance(state, Follower):
             state.fetching = None

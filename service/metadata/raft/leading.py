@@ -56,49 +56,54 @@ class LeaderRole:
 
     # -- fetches
 
-    def fetch(self, request: int, asked: RaftFetchRequest) -> None:
+    def fetch(self, request_id: int, request: RaftFetchRequest) -> None:
         core = self._core
-        if not core.knows_cluster(asked.cluster_id):
-            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+        if not core.knows_cluster(request.cluster_id):
+            core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
         if (
-            asked.max_wait_ms < 0
-            or asked.offset < 0
-            or not 0 <= asked.last_epoch <= asked.epoch
-            or asked.replica.node_id == core.key.node_id
+            request.max_wait_ms < 0
+            or request.offset < 0
+            or not 0 <= request.last_epoch <= request.epoch
+            or request.replica.node_id == core.key.node_id
         ):
-            core.reply(request, self._no_records(ErrorCode.invalid_request))
+            core.reply(request_id, self._no_records(ErrorCode.invalid_request))
             return
-        answer = self._answer(asked, is_heard=True)
+        answer = self._answer(request, is_heard=True)
         state = core.state
         is_empty = answer.error is NONE and answer.diverging is None and answer.snapshot is None
         is_empty = is_empty and not isinstance(answer.records, ReadLog)
-        if is_empty and asked.max_wait_ms > 0 and isinstance(state, Leader) and not self._is_behind(asked):
-            state.parked[request] = ParkedFetch(asked, core.now_ms + asked.max_wait_ms)
+        if (
+            is_empty
+            and request.max_wait_ms > 0
+            and isinstance(state, Leader)
+            and not self._is_behind(request)
+        ):
+            state.parked[request_id] = ParkedFetch(request, core.now_ms + request.max_wait_ms)
         else:
-            core.reply(request, answer)
+            core.reply(request_id, answer)
 
-    def _is_behind(self, asked: RaftFetchRequest) -> bool:
+    def _is_behind(self, request: RaftFetchRequest) -> bool:
         state = self._core.state
-        return isinstance(state, Leader) and asked.high_watermark < state.committed
+        return isinstance(state, Leader) and request.high_watermark < state.committed
 
     def _no_records(self, error: ErrorCode) -> RaftFetchResponse:
         core = self._core
         return RaftFetchResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
 
-    def _answer(self, asked: RaftFetchRequest, *, is_heard: bool = False) -> RaftFetchResponse:
+    def _answer(self, request: RaftFetchRequest, *, is_heard: bool = False) -> RaftFetchResponse:
         """Build the response. `is_heard`: the request came just now, which proves that its sender lives."""
         core, state = self._core, self._core.state
-        error = self.refusal(asked.epoch)
+        error = self.refusal(request.epoch)
         if error is not NONE or not isinstance(state, Leader):
             return self._no_records(error)
-        validity = validate_offset_and_epoch(core.log, asked.offset, asked.last_epoch)
+        validity = validate_offset_and_epoch(core.log, request.offset, request.last_epoch)
         records: ReadLog | bytes = b""
         if validity.fit is ValidationKind.VALID:
             if is_heard:
-                self._heard_fetch(state, asked)
-            if asked.offset < state.shown_end:
-                records = ReadLog(asked.offset, _bounded(asked.max_bytes))
+                self._heard_fetch(state, request)
+            if request.offset < state.visible_end:
+                records = ReadLog(request.offset, _bounded(request.max_bytes))
         return RaftFetchResponse(
             NONE,
             core.epoch,
@@ -111,21 +116,21 @@ class LeaderRole:
             records,
         )
 
-    def _heard_fetch(self, state: Leader, asked: RaftFetchRequest) -> None:
+    def _heard_fetch(self, state: Leader, request: RaftFetchRequest) -> None:
         """Update the follower's progress: everything below its fetch offset is durable there."""
         core = self._core
-        if asked.replica.node_id < 0:
+        if request.replica.node_id < 0:
             return
-        replica, end = self.replica(state, asked.replica), core.log.end_offset
-        if asked.offset >= end:
+        replica, end = self.replica(state, request.replica), core.log.end_offset
+        if request.offset >= end:
             replica.last_caught_up_ms = core.now_ms
-        elif replica.leader_end > 0 and asked.offset >= replica.leader_end:
+        elif replica.leader_end > 0 and request.offset >= replica.leader_end:
             replica.last_caught_up_ms = max(replica.last_caught_up_ms, replica.last_fetch_ms)
         replica.leader_end = end
         replica.last_fetch_ms = core.now_ms
-        replica.end_offset = asked.offset
-        self.heard(state, asked.replica)
-        if core.voters.has(asked.replica):
+        replica.end_offset = request.offset
+        self.heard(state, request.replica)
+        if core.voters.has(request.replica):
             self.advance(state)
 
     def heard(self, state: Leader, key: ReplicaKey) -> None:
@@ -146,11 +151,11 @@ class LeaderRole:
         found = state.replicas.get(known)
         if found is None:
             if len(state.replicas) >= MAX_REPLICAS + len(self._core.voters):
-                self._forget_one(state)
+                self._drop_one(state)
             found = state.replicas[known] = ReplicaState()
         return found
 
-    def _forget_one(self, state: Leader) -> None:
+    def _drop_one(self, state: Leader) -> None:
         """Drop the observer that has been silent for longest."""
         voters = self._core.voters
         strangers = (key for key in state.replicas if not voters.has(key))
@@ -181,65 +186,65 @@ class LeaderRole:
     def answer_parked(self, state: Leader) -> None:
         """Answer parked fetches that have records or a new high watermark to get, or whose wait is over."""
         core = self._core
-        end = state.shown_end
-        for request, parked in list(state.parked.items()):
-            asked = parked.asked
+        end = state.visible_end
+        for request_id, parked in list(state.parked.items()):
+            request = parked.request
             if (
-                asked.offset < end
-                or asked.high_watermark < state.committed
+                request.offset < end
+                or request.high_watermark < state.committed
                 or core.is_due(parked.deadline_ms)
             ):
-                del state.parked[request]
-                core.reply(request, self._answer(asked))
+                del state.parked[request_id]
+                core.reply(request_id, self._answer(request))
 
     def dismiss(self, state: Leader) -> None:
         """Answer all parked fetches after the loss of leadership."""
-        for request, parked in state.parked.items():
-            self._core.reply(request, self._answer(parked.asked))
+        for request_id, parked in state.parked.items():
+            self._core.reply(request_id, self._answer(parked.request))
         state.parked.clear()
 
-    def snapshot(self, request: int, asked: FetchSnapshotRequest) -> None:
+    def snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
         core, state = self._core, self._core.state
-        if not core.knows_cluster(asked.cluster_id):
-            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+        if not core.knows_cluster(request.cluster_id):
+            core.reply(request_id, Refusal(ErrorCode.inconsistent_cluster_id))
             return
-        error = self.refusal(asked.epoch)
-        if error is NONE and asked.snapshot not in real_snapshots(core.log):
+        error = self.refusal(request.epoch)
+        if error is NONE and request.snapshot not in real_snapshots(core.log):
             error = ErrorCode.snapshot_not_found
-        if error is NONE and asked.position < 0:
+        if error is NONE and request.position < 0:
             error = ErrorCode.position_out_of_range
         answer = FetchSnapshotResponse(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
         if error is NONE and isinstance(state, Leader):
-            if asked.replica.node_id >= 0 and asked.replica.node_id != core.key.node_id:
-                self.replica(state, asked.replica).last_fetch_ms = core.now_ms
-                self.heard(state, asked.replica)
+            if request.replica.node_id >= 0 and request.replica.node_id != core.key.node_id:
+                self.replica(state, request.replica).last_fetch_ms = core.now_ms
+                self.heard(state, request.replica)
             answer = answer._replace(
-                snapshot=asked.snapshot,
-                position=asked.position,
-                data=ReadSnapshot(asked.snapshot, asked.position, _bounded(asked.max_bytes)),
+                snapshot=request.snapshot,
+                position=request.position,
+                data=ReadSnapshot(request.snapshot, request.position, _bounded(request.max_bytes)),
             )
-        core.reply(request, answer)
+        core.reply(request_id, answer)
 
-    def describe(self, request: int) -> None:
+    def describe(self, request_id: int) -> None:
         core, state = self._core, self._core.state
         if not isinstance(state, Leader):
             error = ErrorCode.not_leader_or_follower
-            core.reply(request, DescribeQuorumResponse(error, core.epoch, core.leader_id))
+            core.reply(request_id, DescribeQuorumResponse(error, core.epoch, core.leader_id))
             return
-        voters = tuple(self._told(state, voter) for voter in core.voters)
+        voters = tuple(self._describe_voter(state, voter) for voter in core.voters)
         observers = tuple(
             ReplicaDescription(key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
             for key, one in sorted(state.replicas.items())
             if not core.voters.has(key) and core.now_ms - one.last_fetch_ms < OBSERVER_SESSION_MS
         )
         core.reply(
-            request,
+            request_id,
             DescribeQuorumResponse(
                 NONE, core.epoch, core.key.node_id, state.committed, voters, observers, tuple(core.voters)
             ),
         )
 
-    def _told(self, state: Leader, voter: VoterNode) -> ReplicaDescription:
+    def _describe_voter(self, state: Leader, voter: VoterNode) -> ReplicaDescription:
         core = self._core
         if voter.key.matches(core.key):
             return ReplicaDescription(voter.key, core.log.end_offset, core.now_ms, core.now_ms)
@@ -250,8 +255,8 @@ class LeaderRole:
 
     def poll(self, state: Leader) -> None:
         core = self._core
-        self._show(state)
-        if core.flushed < state.shown_end:
+        self._make_visible(state)
+        if core.flushed < state.visible_end:
             core.flush_if_idle()
         self.advance(state)
         self.answer_parked(state)
@@ -263,24 +268,26 @@ class LeaderRole:
         if core.is_due(state.quorum_deadline_ms):
             self.resign(state)
             return
-        self._forget_silent(state)
+        self._drop_silent(state)
         for voter in others:
-            self._make_known(state, voter)
+            self._send_begin_epoch(state, voter)
 
-    def _show(self, state: Leader) -> None:
+    def _make_visible(self, state: Leader) -> None:
         """Make appended batches visible to flushes and fetches: at once, or when the linger ends.
 
         The first batch of an epoch never lingers.
         """
         core = self._core
         end, linger_ms = core.log.end_offset, core.timing.append_linger_ms
-        if state.shown_end >= end:
+        if state.visible_end >= end:
             return
         if linger_ms and state.committed >= 0:
-            state.show_ms = core.now_ms + linger_ms if state.show_ms is None else state.show_ms
-            if not core.is_due(state.show_ms):
+            state.visible_at_ms = (
+                core.now_ms + linger_ms if state.visible_at_ms is None else state.visible_at_ms
+            )
+            if not core.is_due(state.visible_at_ms):
                 return
-        state.shown_end, state.show_ms = end, None
+        state.visible_end, state.visible_at_ms = end, None
 
     def resign(self, state: Leader) -> None:
         """Give up leadership; prefer as successors the voters with the longest logs."""
@@ -288,22 +295,24 @@ class LeaderRole:
         others = sorted(core.other_voters(), key=lambda one: (-self.voter_end(state, one), one.node_id))
         core.resign(tuple(voter.key for voter in others))
 
-    def _make_known(self, state: Leader, voter: VoterNode) -> None:
+    def _send_begin_epoch(self, state: Leader, voter: VoterNode) -> None:
         """Send BeginQuorumEpoch to a voter that has been silent for half of its fetch timeout."""
         core = self._core
         half = core.timing.fetch_timeout_ms // 2
         replica = state.replicas.get(voter.key)
-        last = max(replica.last_fetch_ms if replica else -NEVER, state.begun_ms.get(voter.node_id, -NEVER))
+        last = max(
+            replica.last_fetch_ms if replica else -NEVER, state.last_begin_ms.get(voter.node_id, -NEVER)
+        )
         if not core.is_due(last + half):
             return
-        asked = BeginQuorumEpochRequest(
+        request = BeginQuorumEpochRequest(
             core.epoch, core.key.node_id, core.identity.endpoints, voter.key, core.identity.cluster_id
         )
-        if core.ask(core.peer(voter), asked):
-            state.begun_ms[voter.node_id] = core.now_ms
+        if core.ask(core.peer(voter), request):
+            state.last_begin_ms[voter.node_id] = core.now_ms
             core.is_due(core.now_ms + half)
 
-    def _forget_silent(self, state: Leader) -> None:
+    def _drop_silent(self, state: Leader) -> None:
         """Drop silent observers once there are many."""
         core = self._core
         if len(state.replicas) > 2 * len(core.voters) + 16:

@@ -75,13 +75,13 @@ class MetadataLog:
         snapshot: SnapshotId | None,
         state: QuorumState | None,
         static_voters: VoterSet | None = None,
-        said: VoterRecords = NO_VOTER_RECORDS,
-        is_promised: bool = True,
+        voter_records: VoterRecords = NO_VOTER_RECORDS,
+        is_acknowledged: bool = True,
     ) -> MetadataLog:
         """Check the log, cut off a torn tail, and open it. Blocks.
 
         `snapshots`: those in the directory, oldest first. `snapshot`: the one that is loaded; None to read
-        the log from its beginning. `said`: the voters in it. `is_promised`: as in `Durable`.
+        the log from its beginning. `voter_records`: the voters in it. `is_acknowledged`: as in `Durable`.
 
         A log that does not contain the end of `snapshot` restarts there: the snapshot was fetched, and the
         process ended before it had replaced the log, which is too short or has diverged from the committed
@@ -98,7 +98,7 @@ class MetadataLog:
             newest if noted is None else noted,
             noted is not None,
             None if state is None else state.epoch,
-            is_promised,
+            is_acknowledged,
         )
         try:
             control: list[bytes] = []
@@ -128,18 +128,20 @@ class MetadataLog:
                     f"{directory}: the log ends at {local.log_end_offset}, its check ended at {end.offset}"
                 )
             local.durability.flush()
-            anew = snapshot is not None and _is_apart(snapshot, end)
-            voters = _history(static_voters or VoterSet(), snapshot, said, [] if anew else control)
+            restarts = snapshot is not None and _is_diverged(snapshot, end)
+            voters = _history(
+                static_voters or VoterSet(), snapshot, voter_records, [] if restarts else control
+            )
             point = DurableOffset(world.disk, directory, local.log_end_offset)
         except BaseException:
             local.close(clean=False)
             raise
         log = cls(directory, world.disk, local, point, snapshots, voters)
-        if snapshot is not None and anew:
-            log._begin_anew(snapshot, said)
+        if snapshot is not None and restarts:
+            log._restart_at_snapshot(snapshot, voter_records)
         return log
 
-    def _begin_anew(self, snapshot: SnapshotId, said: VoterRecords) -> None:
+    def _restart_at_snapshot(self, snapshot: SnapshotId, voter_records: VoterRecords) -> None:
         end, name = self.end_offset, snapshot.file_name
         _logger.warning(
             "%s: the log ends at %d, before or beside the snapshot %s: it restarts at the snapshot",
@@ -148,7 +150,7 @@ class MetadataLog:
             name,
         )
         try:
-            self.restart_at(snapshot, said)
+            self.restart_at(snapshot, voter_records)
         except BaseException:
             self.close(clean=False)
             raise
@@ -157,7 +159,7 @@ class MetadataLog:
         """Return the voters in the log below `end_offset`, for a snapshot that ends there."""
         return VoterRecords(*self.voters.at(end_offset))
 
-    def has_snapshots(self, snapshots: Sequence[SnapshotId]) -> None:
+    def set_snapshots(self, snapshots: Sequence[SnapshotId]) -> None:
         """Set the list of snapshots, oldest first."""
         self.snapshots = tuple(snapshots)
 
@@ -249,7 +251,7 @@ class MetadataLog:
         self.epochs.truncate(end_offset)
         self.voters.truncate(end_offset)
 
-    def restart_at(self, snapshot: SnapshotId, said: VoterRecords) -> None:
+    def restart_at(self, snapshot: SnapshotId, voter_records: VoterRecords) -> None:
         """Replace the log by a snapshot that is on disk and holds these voters. Blocks."""
         self._durable.write(min(snapshot.end_offset, self._log.recovery_point))
         self._durable.sync()
@@ -261,7 +263,7 @@ class MetadataLog:
                 remove_file(self._disk, self.directory / old.file_name)
         self.snapshots = (snapshot,)
         self.epochs.restart(snapshot)
-        self.voters.restart(snapshot.end_offset, said.voters, said.version)
+        self.voters.restart(snapshot.end_offset, voter_records.voters, voter_records.version)
 
     def forget_before(self, offset: int, now_ms: int) -> list[Path]:
         """Advance the log's start to `offset`, the end of a snapshot.
@@ -302,7 +304,7 @@ class MetadataLog:
             self._durable.close()
 
 
-def _is_apart(snapshot: SnapshotId, end: LogEnd) -> bool:
+def _is_diverged(snapshot: SnapshotId, end: LogEnd) -> bool:
     """Return whether the log ends before the snapshot, or has another epoch at the snapshot's end."""
     if end.offset < snapshot.end_offset:
         return True
@@ -310,13 +312,13 @@ def _is_apart(snapshot: SnapshotId, end: LogEnd) -> bool:
 
 
 def _history(
-    static: VoterSet, snapshot: SnapshotId | None, said: VoterRecords, control: Sequence[bytes]
+    static: VoterSet, snapshot: SnapshotId | None, voter_records: VoterRecords, control: Sequence[bytes]
 ) -> VoterHistory:
     """Build the voter history from the snapshot and the log behind it."""
     history, start = VoterHistory(static), 0
     if snapshot is not None:
         start = snapshot.end_offset
-        history.restart(start, said.voters, said.version)
+        history.restart(start, voter_records.voters, voter_records.version)
     for data in control:
         for batch in decode_batches(data):
             if batch.base_offset >= start:

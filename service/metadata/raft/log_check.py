@@ -59,7 +59,7 @@ class Durable(NamedTuple):
     offset: int
     is_exact: bool
     epoch: int | None
-    is_promised: bool = True
+    is_acknowledged: bool = True
     """True where the log's records are acknowledged. Those of an observer are not, and it flushes none."""
 
 
@@ -114,10 +114,10 @@ class _Check:
                 self._path(bases[-1]) if bases else self._directory, None, "the log ends here"
             )
         if found is not None:
-            self._judge(found)
+            self._refuse_damage(found)
             self._cut(found, [base for base in bases if base >= found.offset])
         for path, position in self._doubtful:
-            self._write_again(path, position)
+            self._rewrite(path, position)
         return LogEnd(self._offset, self._epoch, self._epoch_at_start)
 
     def _bases(self) -> list[int]:
@@ -158,9 +158,9 @@ class _Check:
         position = 0
         try:
             for header, data in _whole_batches(self._disk, fd, self._disk.size(fd)):
-                wrong = self._what_is_wrong(header)
-                if wrong is not None:
-                    return _Break(path, header.position, self._offset, wrong, True)
+                defect = self._defect(header)
+                if defect is not None:
+                    return _Break(path, header.position, self._offset, defect, True)
                 if header.next_offset > self._durable.offset and path not in dict(self._doubtful):
                     self._doubtful.append((path, header.position))
                 self._offset, self._epoch = header.next_offset, header.partition_leader_epoch
@@ -175,7 +175,7 @@ class _Check:
             self._disk.close(fd)
         return None
 
-    def _what_is_wrong(self, header: BatchHeader) -> str | None:
+    def _defect(self, header: BatchHeader) -> str | None:
         """Return why a complete batch does not belong here. Its checksum does not cover offset and epoch."""
         epoch, newest = header.partition_leader_epoch, self._durable.epoch
         if header.base_offset != self._offset:
@@ -186,7 +186,7 @@ class _Check:
             return f"a batch of epoch {epoch}, but the newest epoch in quorum-state is {newest}"
         return None
 
-    def _judge(self, found: _Break) -> None:
+    def _refuse_damage(self, found: _Break) -> None:
         """Raise `CorruptionError` unless the break is a torn tail."""
         below = found.offset < self._durable.offset
         if found.is_whole or below or self._is_followed(found):
@@ -194,7 +194,7 @@ class _Check:
 
     def _is_followed(self, found: _Break) -> bool:
         """Return whether valid records lie behind the break: then the broken ones had been written, too."""
-        if not self._durable.is_promised:
+        if not self._durable.is_acknowledged:
             return False  # a crash may keep any part of it; it is fetched again
         later = [base for base in self._bases() if self._path(base) > found.path]
         if not self._durable.is_exact and any(self._disk.stat(self._path(base)).size for base in later):
@@ -230,7 +230,7 @@ class _Check:
                 self._disk.unlink(self._path(base))
         self._disk.fsync_dir(self._directory)
 
-    def _write_again(self, path: Path, position: int) -> None:
+    def _rewrite(self, path: Path, position: int) -> None:
         if not exists(self._disk, path):
             return  # deleted behind a torn tail
         fd = self._disk.open(path, Open.WRITE)

@@ -143,9 +143,9 @@ class RaftMachine:
             case Tick():
                 pass
             case InboundResponse(peer, call, reply):
-                self._answered(peer, call, reply)
-            case InboundRequest(request, asked):
-                self._asked(request, asked)
+                self._responded(peer, call, reply)
+            case InboundRequest(request_id, request):
+                self._requested(request_id, request)
             case Appended():
                 self._appended()
             case Flushed(end_offset):
@@ -154,9 +154,9 @@ class RaftMachine:
                 self._not_appended()
             case SnapshotReady():
                 self.following.snapshot_ready(event)
-            case Cancelled(request):
+            case Cancelled(request_id):
                 if isinstance(core.state, Leader):
-                    core.state.parked.pop(request, None)
+                    core.state.parked.pop(request_id, None)
             case Initialize(state):
                 self._start(state)
             case Stop():
@@ -164,7 +164,7 @@ class RaftMachine:
 
     def _start(self, state: QuorumState | None) -> None:
         core = self.core
-        core.known_state(state)
+        core.set_persisted(state)
         core.flushed = core.log.end_offset
         snapshots = core.log.snapshots
         core.high_watermark = max(snapshots[-1].end_offset if snapshots else 0, 0)
@@ -210,7 +210,7 @@ class RaftMachine:
         core, state = self.core, self.core.state
         if isinstance(state, Follower) and state.is_appending:
             state.is_appending = False
-            self.following.learn_mark(state)
+            self.following.advance_high_watermark(state)
         if not isinstance(state, Leader):
             core.flush_if_idle()
 
@@ -221,35 +221,35 @@ class RaftMachine:
             if core.leader_endpoint is not None:
                 core.calls.pause(Peer(core.leader_id, core.leader_endpoint), core.now_ms)
 
-    def _asked(self, request: int, asked: RaftRequest) -> None:
-        match asked:
+    def _requested(self, request_id: int, request: RaftRequest) -> None:
+        match request:
             case RaftFetchRequest():
-                self.leading.fetch(request, asked)
+                self.leading.fetch(request_id, request)
             case VoteRequest():
-                self.election.vote(request, asked)
+                self.election.vote(request_id, request)
             case BeginQuorumEpochRequest():
-                self.election.begin(request, asked)
+                self.election.begin(request_id, request)
             case EndQuorumEpochRequest():
-                self.election.end(request, asked)
+                self.election.end(request_id, request)
             case FetchSnapshotRequest():
-                self.leading.snapshot(request, asked)
+                self.leading.snapshot(request_id, request)
             case AddVoter() | RemoveVoter():
-                self.reconfiguration.change(request, asked)
+                self.reconfiguration.change(request_id, request)
             case UpdateVoter():
-                self.reconfiguration.update(request, asked)
+                self.reconfiguration.update(request_id, request)
             case UpgradeKRaftVersion():
-                self.reconfiguration.upgrade(request, asked)
+                self.reconfiguration.upgrade(request_id, request)
             case DescribeQuorumRequest():
-                self.leading.describe(request)
+                self.leading.describe(request_id)
             case ApiVersionsRequest():
-                self.core.reply(request, ApiVersionsResponse(NONE, 0, MAX_KRAFT_VERSION))
+                self.core.reply(request_id, ApiVersionsResponse(NONE, 0, MAX_KRAFT_VERSION))
 
-    def _answered(self, peer: Peer, call: int, reply: RaftResponse | NoResponse) -> None:
+    def _responded(self, peer: Peer, call: int, reply: RaftResponse | NoResponse) -> None:
         core = self.core
-        asked = core.calls.answered(peer, call)
-        if asked is None:
+        request = core.calls.answered(peer, call)
+        if request is None:
             return
-        if isinstance(asked, ApiVersionsRequest) and isinstance(
+        if isinstance(request, ApiVersionsRequest) and isinstance(
             reply, ApiVersionsResponse | NoResponse | Refusal
         ):
             self.reconfiguration.versions(peer, reply)
@@ -257,33 +257,33 @@ class RaftMachine:
             core.calls.pause(peer, core.now_ms)
             if isinstance(reply, ConnectionRefused):
                 self.following.refused(peer)
-            if isinstance(asked, VoteRequest):
+            if isinstance(request, VoteRequest):
                 if isinstance(reply, VersionUnsupported) or (
                     isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version
                 ):
-                    self.election.unsupported(asked)
+                    self.election.unsupported(request)
                 elif isinstance(reply, NoResponse):
-                    self.election.not_found(peer, asked, refused=isinstance(reply, ConnectionRefused))
+                    self.election.not_found(peer, request, refused=isinstance(reply, ConnectionRefused))
             return
-        self._told(peer, asked, reply)
+        self._handle_response(peer, request, reply)
 
-    def _told(self, peer: Peer, asked: RaftRequest, reply: RaftResponse) -> None:
+    def _handle_response(self, peer: Peer, request: RaftRequest, reply: RaftResponse) -> None:
         core = self.core
-        match asked, reply:
+        match request, reply:
             case RaftFetchRequest(), RaftFetchResponse():
-                self.following.fetched(peer, asked, reply)
+                self.following.fetched(peer, request, reply)
                 return
             case VoteRequest(), VoteResponse():
-                self.election.voted(peer, asked, reply)
+                self.election.voted(peer, request, reply)
             case BeginQuorumEpochRequest(), LeaderResponse():
                 self.election.is_settled(reply)
             case EndQuorumEpochRequest(), LeaderResponse():
                 self.election.acknowledged(peer, reply)
             case FetchSnapshotRequest(), FetchSnapshotResponse():
-                self.following.snapshot_fetched(peer, asked, reply)
+                self.following.snapshot_fetched(peer, request, reply)
                 return
             case ((UpdateVoter() | AddVoter() | RemoveVoter()), (LeaderResponse() | VoterChangeResponse())):
-                self.following.updated(asked, reply)
+                self.following.updated(request, reply)
             case _:
                 pass  # ignore a response of the wrong type
         if getattr(reply, "error", NONE) is not NONE:
@@ -324,7 +324,7 @@ class RaftMachine:
                     self.following.poll_unattached(state)
             case Prospective() | Candidate():
                 self.core.flush_if_idle()
-                self.election.poll_standing(state)
+                self.election.poll_candidacy(state)
             case Resigned():
                 self.core.flush_if_idle()
                 self.election.poll_resigned(state)

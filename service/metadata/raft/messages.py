@@ -3,7 +3,7 @@
     of_request(api key, version, message) -> request | refusal    request of another node or an admin client
     to_response(api key, version, answer) -> message              our response
     to_refusal(api key, version, message, refusal) -> message     our response to a request that was refused
-    to_request(asked) -> (api key, version, message)              our request, in the newest version
+    to_request(request) -> (api key, version, message)            our request, in the newest version
     of_response(api key, version, message) -> answer              response of another node
 
 A message must name exactly one topic and partition, the metadata partition; others are INVALID_REQUEST.
@@ -80,17 +80,17 @@ def of_request(api_key: int, version: int, message: Any) -> RaftRequest | Refusa
     The machine compares cluster ids; for a refusal, which the machine does not see, the caller does.
     """
     try:
-        return _asked(api_key, message)
+        return _decode_request(api_key, message)
     except CorruptionError:
         return BAD
 
 
-def _asked(api_key: int, message: Any) -> RaftRequest | Refusal:
+def _decode_request(api_key: int, message: Any) -> RaftRequest | Refusal:
     match api_key:
         case ApiKey.FETCH:
-            return _fetch_asked(message)
+            return _decode_fetch(message)
         case ApiKey.FETCH_SNAPSHOT:
-            return _snapshot_asked(message)
+            return _decode_snapshot(message)
         case ApiKey.ADD_RAFT_VOTER:
             return AddVoter(
                 _voter_named(message),
@@ -112,12 +112,12 @@ def _asked(api_key: int, message: Any) -> RaftRequest | Refusal:
             partition = only_partition(message.topics)
             if partition is None:
                 return UNKNOWN if api_key == ApiKey.DESCRIBE_QUORUM else BAD
-            return _election_asked(api_key, message, partition)
+            return _decode_election(api_key, message, partition)
         case _:
             raise ValueError(f"API {api_key} is none of the quorum's")
 
 
-def _election_asked(api_key: int, message: Any, partition: Any) -> RaftRequest:
+def _decode_election(api_key: int, message: Any, partition: Any) -> RaftRequest:
     if api_key == ApiKey.DESCRIBE_QUORUM:
         return DescribeQuorumRequest()
     voter = ReplicaKey(
@@ -152,7 +152,7 @@ def _election_asked(api_key: int, message: Any, partition: Any) -> RaftRequest:
     return EndQuorumEpochRequest(epoch, leader_id, successors, endpoints, cluster_id)
 
 
-def _fetch_asked(message: Any) -> RaftFetchRequest | Refusal:
+def _decode_fetch(message: Any) -> RaftFetchRequest | Refusal:
     partition = only_partition(message.topics)
     if partition is None or not hasattr(message.topics[0], "topic_id"):
         return BAD  # below version 13 topics have names; the metadata topic is looked up by its id
@@ -170,7 +170,7 @@ def _fetch_asked(message: Any) -> RaftFetchRequest | Refusal:
     )
 
 
-def _snapshot_asked(message: Any) -> FetchSnapshotRequest | Refusal:
+def _decode_snapshot(message: Any) -> FetchSnapshotRequest | Refusal:
     partition = only_partition(message.topics)
     if partition is None:
         return UNKNOWN if len(message.topics) == 1 and len(message.topics[0].partitions) == 1 else BAD
@@ -223,8 +223,8 @@ def of_response(api_key: int, version: int, message: Any) -> RaftResponse:
         return VoteResponse(error, epoch, leader_id, place, partition.vote_granted)
     if api_key in (ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH):
         return LeaderResponse(error, epoch, leader_id, place)
-    told = SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch))
-    snapshot = None if told.end_offset < 0 or told.epoch < 0 else told
+    snapshot_id = SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch))
+    snapshot = None if snapshot_id.end_offset < 0 or snapshot_id.epoch < 0 else snapshot_id
     if api_key == ApiKey.FETCH_SNAPSHOT:
         size, position = int(partition.size), int(partition.position)
         data = partition.unaligned_records or b""

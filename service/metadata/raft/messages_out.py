@@ -149,7 +149,7 @@ def _with_partition(
         topic = make(module, "TopicSnapshot", name=TOPIC, partitions=(partition,))
         return make(module, "FetchSnapshotResponse", topics=(topic,), **values)
     diverging = answer.diverging or EpochEnd(-1, -1)
-    told, leader = _snapshot_and_leader(module, answer)
+    snapshot_id, leader = _snapshot_and_leader(module, answer)
     partition = make(
         module,
         "PartitionData",
@@ -162,7 +162,7 @@ def _with_partition(
             module, "EpochEndOffset", epoch=diverging.epoch, end_offset=diverging.end_offset
         ),
         current_leader=leader,
-        snapshot_id=told,
+        snapshot_id=snapshot_id,
         aborted_transactions=(),
         preferred_read_replica=-1,
         records=answer.records,
@@ -182,13 +182,13 @@ def _snapshot_and_leader(
 
 
 def _snapshot_partition(module: ModuleType, answer: FetchSnapshotResponse, index: int) -> Any:
-    told, leader = _snapshot_and_leader(module, answer)
+    snapshot_id, leader = _snapshot_and_leader(module, answer)
     return make(
         module,
         "PartitionSnapshot",
         index=index,
         error_code=answer.error,
-        snapshot_id=told,
+        snapshot_id=snapshot_id,
         current_leader=leader,
         size=answer.size,
         position=answer.position,
@@ -240,7 +240,7 @@ def _described(module: ModuleType, answer: DescribeQuorumResponse, wall_ms: int)
 
 
 def _described_partition(module: ModuleType, answer: DescribeQuorumResponse, wall_ms: int, index: int) -> Any:
-    def told(replicas: tuple[ReplicaDescription, ...]) -> tuple[Any, ...]:
+    def states(replicas: tuple[ReplicaDescription, ...]) -> tuple[Any, ...]:
         return tuple(
             make(
                 module,
@@ -263,8 +263,8 @@ def _described_partition(module: ModuleType, answer: DescribeQuorumResponse, wal
         leader_id=answer.leader_id,
         leader_epoch=answer.epoch,
         high_watermark=answer.high_watermark,
-        current_voters=told(answer.voters),
-        observers=told(answer.observers),
+        current_voters=states(answer.voters),
+        observers=states(answer.observers),
     )
 
 
@@ -275,36 +275,36 @@ def _wall(time_ms: int, wall_ms: int) -> int:
 # -- requests out
 
 
-def to_request(asked: RaftRequest) -> tuple[int, int, Any]:
+def to_request(request: RaftRequest) -> tuple[int, int, Any]:
     """Encode a request; return its API key, version and message."""
-    match asked:
+    match request:
         case VoteRequest() | BeginQuorumEpochRequest() | EndQuorumEpochRequest():
-            return _election_request(asked)
+            return _election_request(request)
         case RaftFetchRequest() | FetchSnapshotRequest():
-            return _fetch_request(asked)
+            return _fetch_request(request)
         case AddVoter() | RemoveVoter() | UpdateVoter():
-            return _change_request(asked)
+            return _change_request(request)
         case ApiVersionsRequest():
             module = module_of(ApiKey.API_VERSIONS, 4, "request")
             name = {"client_software_name": "firn", "client_software_version": "1"}
             return ApiKey.API_VERSIONS, 4, make(module, "ApiVersionsRequest", **name)
         case _:
-            raise ValueError(f"{type(asked).__name__} is never sent to another node")
+            raise ValueError(f"{type(request).__name__} is never sent to another node")
 
 
 def _election_request(
-    asked: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest,
+    request: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest,
 ) -> tuple[int, int, Any]:
     api_key = {
         VoteRequest: ApiKey.VOTE,
         BeginQuorumEpochRequest: ApiKey.BEGIN_QUORUM_EPOCH,
         EndQuorumEpochRequest: ApiKey.END_QUORUM_EPOCH,
-    }[type(asked)]
+    }[type(request)]
     version = 2 if api_key == ApiKey.VOTE else 1
     module = module_of(api_key, version, "request")
     values: dict[str, Any] = {"partition_index": 0}
-    top: dict[str, Any] = {"cluster_id": asked.cluster_id}
-    if isinstance(asked, EndQuorumEpochRequest):
+    top: dict[str, Any] = {"cluster_id": request.cluster_id}
+    if isinstance(request, EndQuorumEpochRequest):
         values["preferred_candidates"] = tuple(
             make(
                 module,
@@ -312,50 +312,52 @@ def _election_request(
                 candidate_id=key.node_id,
                 candidate_directory_id=or_none(key.directory_id),
             )
-            for key in asked.successors
+            for key in request.successors
         )
     else:
-        top["voter_id"] = asked.voter.node_id
-        values["voter_directory_id"] = or_none(asked.voter.directory_id)
-    if isinstance(asked, VoteRequest):
+        top["voter_id"] = request.voter.node_id
+        values["voter_directory_id"] = or_none(request.voter.directory_id)
+    if isinstance(request, VoteRequest):
         values |= {
-            "replica_epoch": asked.epoch,
-            "replica_id": asked.candidate.node_id,
-            "replica_directory_id": or_none(asked.candidate.directory_id),
-            "last_offset_epoch": asked.last_epoch,
-            "last_offset": asked.last_offset,
-            "pre_vote": asked.pre_vote,
+            "replica_epoch": request.epoch,
+            "replica_id": request.candidate.node_id,
+            "replica_directory_id": or_none(request.candidate.directory_id),
+            "last_offset_epoch": request.last_epoch,
+            "last_offset": request.last_offset,
+            "pre_vote": request.pre_vote,
         }
     else:
-        values |= {"leader_id": asked.leader_id, "leader_epoch": asked.epoch}
-        top["leader_endpoints"] = listeners_of(module, "LeaderEndpoint", asked.endpoints)
+        values |= {"leader_id": request.leader_id, "leader_epoch": request.epoch}
+        top["leader_endpoints"] = listeners_of(module, "LeaderEndpoint", request.endpoints)
     partition = make(module, "PartitionData", **values)
     topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
     name = f"{APIS[api_key].name}Request"
     return api_key, version, make(module, name, topics=(topic,), **top)
 
 
-def _fetch_request(asked: RaftFetchRequest | FetchSnapshotRequest) -> tuple[int, int, Any]:
-    directory = or_none(asked.replica.directory_id)
-    if isinstance(asked, FetchSnapshotRequest):
+def _fetch_request(request: RaftFetchRequest | FetchSnapshotRequest) -> tuple[int, int, Any]:
+    directory = or_none(request.replica.directory_id)
+    if isinstance(request, FetchSnapshotRequest):
         module = module_of(ApiKey.FETCH_SNAPSHOT, 1, "request")
-        wanted = make(module, "SnapshotId", end_offset=asked.snapshot.end_offset, epoch=asked.snapshot.epoch)
+        wanted = make(
+            module, "SnapshotId", end_offset=request.snapshot.end_offset, epoch=request.snapshot.epoch
+        )
         partition = make(
             module,
             "PartitionSnapshot",
             partition=0,
-            current_leader_epoch=asked.epoch,
+            current_leader_epoch=request.epoch,
             snapshot_id=wanted,
-            position=asked.position,
+            position=request.position,
             replica_directory_id=directory,
         )
         topic = make(module, "TopicSnapshot", name=TOPIC, partitions=(partition,))
         message = make(
             module,
             "FetchSnapshotRequest",
-            cluster_id=asked.cluster_id,
-            replica_id=asked.replica.node_id,
-            max_bytes=asked.max_bytes,
+            cluster_id=request.cluster_id,
+            replica_id=request.replica.node_id,
+            max_bytes=request.max_bytes,
             topics=(topic,),
         )
         return ApiKey.FETCH_SNAPSHOT, 1, message
@@ -364,55 +366,55 @@ def _fetch_request(asked: RaftFetchRequest | FetchSnapshotRequest) -> tuple[int,
         module,
         "FetchPartition",
         partition=0,
-        current_leader_epoch=asked.epoch,
-        fetch_offset=asked.offset,
-        last_fetched_epoch=asked.last_epoch,
+        current_leader_epoch=request.epoch,
+        fetch_offset=request.offset,
+        last_fetched_epoch=request.last_epoch,
         log_start_offset=-1,
         partition_max_bytes=0,
         replica_directory_id=directory,
-        high_watermark=asked.high_watermark,
+        high_watermark=request.high_watermark,
     )
     message = make(
         module,
         "FetchRequest",
-        cluster_id=asked.cluster_id,
-        replica_state=make(module, "ReplicaState", replica_id=asked.replica.node_id, replica_epoch=-1),
-        max_wait=timedelta(milliseconds=asked.max_wait_ms),
+        cluster_id=request.cluster_id,
+        replica_state=make(module, "ReplicaState", replica_id=request.replica.node_id, replica_epoch=-1),
+        max_wait=timedelta(milliseconds=request.max_wait_ms),
         min_bytes=0,
-        max_bytes=asked.max_bytes,
+        max_bytes=request.max_bytes,
         topics=(make(module, "FetchTopic", topic_id=TOPIC_ID, partitions=(partition,)),),
         forgotten_topics_data=(),
     )
     return ApiKey.FETCH, 18, message
 
 
-def _change_request(asked: AddVoter | RemoveVoter | UpdateVoter) -> tuple[int, int, Any]:
-    key = asked.key if isinstance(asked, RemoveVoter) else asked.voter.key
+def _change_request(request: AddVoter | RemoveVoter | UpdateVoter) -> tuple[int, int, Any]:
+    key = request.key if isinstance(request, RemoveVoter) else request.voter.key
     values: dict[str, Any] = {
-        "cluster_id": asked.cluster_id,
+        "cluster_id": request.cluster_id,
         "voter_id": key.node_id,
         "voter_directory_id": or_none(key.directory_id),
     }
-    if isinstance(asked, RemoveVoter):
+    if isinstance(request, RemoveVoter):
         return (
             ApiKey.REMOVE_RAFT_VOTER,
             0,
             make(module_of(ApiKey.REMOVE_RAFT_VOTER, 0, "request"), "RemoveRaftVoterRequest", **values),
         )
     api_key, version = (
-        (ApiKey.ADD_RAFT_VOTER, 1) if isinstance(asked, AddVoter) else (ApiKey.UPDATE_RAFT_VOTER, 0)
+        (ApiKey.ADD_RAFT_VOTER, 1) if isinstance(request, AddVoter) else (ApiKey.UPDATE_RAFT_VOTER, 0)
     )
     module = module_of(api_key, version, "request")
-    values["listeners"] = listeners_of(module, "Listener", asked.voter.endpoints)
-    if isinstance(asked, AddVoter):
-        values["timeout"] = timedelta(milliseconds=asked.timeout_ms)
-        values["ack_when_committed"] = asked.ack_when_committed
+    values["listeners"] = listeners_of(module, "Listener", request.voter.endpoints)
+    if isinstance(request, AddVoter):
+        values["timeout"] = timedelta(milliseconds=request.timeout_ms)
+        values["ack_when_committed"] = request.ack_when_committed
         return api_key, version, make(module, "AddRaftVoterRequest", **values)
-    values["current_leader_epoch"] = asked.epoch
+    values["current_leader_epoch"] = request.epoch
     values["k_raft_version_feature"] = make(
         module,
         "KRaftVersionFeature",
-        min_supported_version=asked.voter.min_version,
-        max_supported_version=asked.voter.max_version,
+        min_supported_version=request.voter.min_version,
+        max_supported_version=request.voter.max_version,
     )
     return api_key, version, make(module, "UpdateRaftVoterRequest", **values)

@@ -42,32 +42,32 @@ class Reconfiguration:
 
     # -- AddRaftVoter and RemoveRaftVoter
 
-    def change(self, request: int, asked: AddVoter | RemoveVoter) -> None:
+    def change(self, request_id: int, request: AddVoter | RemoveVoter) -> None:
         core, state = self._core, self._core.state
-        if not core.knows_cluster(asked.cluster_id):
-            answer = f'The given id "{asked.cluster_id}" is not the cluster\'s.'
-            core.reply(request, VoterChangeResponse(ErrorCode.inconsistent_cluster_id, answer))
+        if not core.knows_cluster(request.cluster_id):
+            answer = f'The given id "{request.cluster_id}" is not the cluster\'s.'
+            core.reply(request_id, VoterChangeResponse(ErrorCode.inconsistent_cluster_id, answer))
             return
         if not isinstance(state, Leader):
             core.reply(
-                request, VoterChangeResponse(ErrorCode.not_leader_or_follower, "This node does not lead.")
+                request_id, VoterChangeResponse(ErrorCode.not_leader_or_follower, "This node does not lead.")
             )
             return
-        refusal = self._malformed(asked) or self._not_now(state) or self._unfit(asked)
+        refusal = self._malformed(request) or self._not_now(state) or self._unfit(request)
         if refusal is not None:
-            core.reply(request, refusal)
-        elif isinstance(asked, AddVoter):
-            self._ask_versions(state, request, asked)
+            core.reply(request_id, refusal)
+        elif isinstance(request, AddVoter):
+            self._ask_versions(state, request_id, request)
         else:
-            self._append(core.voters.without(asked.key))
+            self._append(core.voters.without(request.key))
             deadline_ms = core.now_ms + core.timing.request_timeout_ms
-            state.change = Change(request, asked, deadline_ms, core.log.end_offset)
+            state.change = Change(request_id, request, deadline_ms, core.log.end_offset)
 
-    def _malformed(self, asked: AddVoter | RemoveVoter) -> VoterChangeResponse | None:
-        key = asked.voter.key if isinstance(asked, AddVoter) else asked.key
+    def _malformed(self, request: AddVoter | RemoveVoter) -> VoterChangeResponse | None:
+        key = request.voter.key if isinstance(request, AddVoter) else request.key
         if key.node_id < 0 or key.directory_id == NO_DIRECTORY:
             return VoterChangeResponse(ErrorCode.invalid_request, "The request names no voter.")
-        if isinstance(asked, AddVoter) and self._core.at_listener(asked.voter.endpoints) is None:
+        if isinstance(request, AddVoter) and self._core.at_listener(request.voter.endpoints) is None:
             mine = self._core.identity.endpoints
             where = f" for the listener {mine[0].name}" if mine else ""
             return VoterChangeResponse(ErrorCode.invalid_request, f"The request names no endpoint{where}.")
@@ -89,28 +89,28 @@ class Reconfiguration:
             return VoterChangeResponse(_TIMED_OUT, "Another change is being written.")
         return None
 
-    def _unfit(self, asked: AddVoter | RemoveVoter) -> VoterChangeResponse | None:
+    def _unfit(self, request: AddVoter | RemoveVoter) -> VoterChangeResponse | None:
         voters = self._core.voters
-        if isinstance(asked, AddVoter):
-            if voters.get(asked.voter.node_id) is not None:
-                reason = f"Node {asked.voter.node_id} is a voter already."
+        if isinstance(request, AddVoter):
+            if voters.get(request.voter.node_id) is not None:
+                reason = f"Node {request.voter.node_id} is a voter already."
                 return VoterChangeResponse(ErrorCode.duplicate_voter, reason)
-        elif voters.without(asked.key) == voters:
+        elif voters.without(request.key) == voters:
             return VoterChangeResponse(
-                ErrorCode.voter_not_found, f"{asked.key} is none of the voters {voters.ids}."
+                ErrorCode.voter_not_found, f"{request.key} is none of the voters {voters.ids}."
             )
         elif len(voters) == 1:  # Kafka's error for it
             return VoterChangeResponse(
-                ErrorCode.voter_not_found, f"Node {asked.key.node_id} is the only voter."
+                ErrorCode.voter_not_found, f"Node {request.key.node_id} is the only voter."
             )
         return None
 
-    def _ask_versions(self, state: Leader, request: int, asked: AddVoter) -> None:
+    def _ask_versions(self, state: Leader, request_id: int, request: AddVoter) -> None:
         core = self._core
-        if not core.ask(core.peer(asked.voter), ApiVersionsRequest()):
-            core.reply(request, VoterChangeResponse(_TIMED_OUT, "The new voter cannot be asked now."))
+        if not core.ask(core.peer(request.voter), ApiVersionsRequest()):
+            core.reply(request_id, VoterChangeResponse(_TIMED_OUT, "The new voter cannot be asked now."))
             return
-        state.change = Change(request, asked, core.now_ms + core.timing.request_timeout_ms)
+        state.change = Change(request_id, request, core.now_ms + core.timing.request_timeout_ms)
 
     def versions(self, peer: Peer, answer: ApiVersionsResponse | Refusal | NoResponse) -> None:
         """Handle the new voter's ApiVersions response, or its failure."""
@@ -118,30 +118,30 @@ class Reconfiguration:
         change = state.change if isinstance(state, Leader) else None
         if not isinstance(state, Leader) or change is None or change.offset is not None:
             return
-        asked = change.asked
-        if not isinstance(asked, AddVoter) or asked.voter.node_id != peer.node_id:
+        request = change.request
+        if not isinstance(request, AddVoter) or request.voter.node_id != peer.node_id:
             return
-        refusal = self._unready(state, asked, answer)
+        refusal = self._unready(state, request, answer)
         if refusal is not None or not isinstance(answer, ApiVersionsResponse):
             self._finish(state, refusal or VoterChangeResponse(_TIMED_OUT))
             return
-        voter = asked.voter._replace(min_version=answer.min_version, max_version=answer.max_version)
+        voter = request.voter._replace(min_version=answer.min_version, max_version=answer.max_version)
         change.offset = self._core.log.end_offset
         self._append(self._core.voters.with_voter(voter))
-        if not asked.ack_when_committed and change.request is not None:
-            self._core.reply(change.request, VoterChangeResponse(NONE))
-            change.request = None
+        if not request.ack_when_committed and change.request_id is not None:
+            self._core.reply(change.request_id, VoterChangeResponse(NONE))
+            change.request_id = None
 
     def _unready(
-        self, state: Leader, asked: AddVoter, answer: ApiVersionsResponse | Refusal | NoResponse
+        self, state: Leader, request: AddVoter, answer: ApiVersionsResponse | Refusal | NoResponse
     ) -> VoterChangeResponse | None:
-        core, node_id = self._core, asked.voter.node_id
+        core, node_id = self._core, request.voter.node_id
         if not isinstance(answer, ApiVersionsResponse) or answer.error is not NONE:
             return VoterChangeResponse(_TIMED_OUT, f"Node {node_id} did not say which versions it speaks.")
         if not answer.min_version <= core.log.voters.version <= answer.max_version:
             reason = f"Node {node_id} does not speak kraft.version {core.log.voters.version}."
             return VoterChangeResponse(ErrorCode.invalid_request, reason)
-        replica = state.replicas.get(asked.voter.key)
+        replica = state.replicas.get(request.voter.key)
         since = core.now_ms - CAUGHT_UP_WITHIN_MS
         if replica is None or replica.last_caught_up_ms < 0 or replica.last_caught_up_ms <= since:
             return VoterChangeResponse(_TIMED_OUT, f"Node {node_id} has not caught up with the log.")
@@ -149,15 +149,15 @@ class Reconfiguration:
 
     # -- UpdateRaftVoter, kraft.version
 
-    def update(self, request: int, asked: UpdateVoter) -> None:
+    def update(self, request_id: int, request: UpdateVoter) -> None:
         core, state = self._core, self._core.state
         error = ErrorCode.inconsistent_cluster_id
-        if core.knows_cluster(asked.cluster_id):
-            error = self._leading.refusal(asked.epoch)
+        if core.knows_cluster(request.cluster_id):
+            error = self._leading.refusal(request.epoch)
         if error is NONE and isinstance(state, Leader):
-            error = self._update(state, asked.voter)
+            error = self._update(state, request.voter)
         leader = core.endpoint_of(core.leader_id)
-        core.reply(request, LeaderResponse(error, core.epoch, core.leader_id, leader))
+        core.reply(request_id, LeaderResponse(error, core.epoch, core.leader_id, leader))
 
     def _update(self, state: Leader, voter: VoterNode) -> ErrorCode:
         core, history = self._core, self._core.log.voters
@@ -185,27 +185,27 @@ class Reconfiguration:
             self._leading.heard(state, voter.key)
         return NONE
 
-    def upgrade(self, request: int, asked: UpgradeKRaftVersion) -> None:
+    def upgrade(self, request_id: int, request: UpgradeKRaftVersion) -> None:
         """Finalize kraft.version 1, once every voter's directory id is known (``UpdateFeatures``;
         ``LeaderState.maybeAppendUpgradedKRaftVersion``)."""
         core, state, level = self._core, self._core.state, self._core.log.voters.version
         if not isinstance(state, Leader) or state.committed < 0:
             answer = VoterChangeResponse(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
-        elif asked.version == level:
+        elif request.version == level:
             answer = VoterChangeResponse(NONE)
-        elif not level < asked.version <= MAX_KRAFT_VERSION:
-            reason = f"kraft.version {level} does not become {asked.version}."
+        elif not level < request.version <= MAX_KRAFT_VERSION:
+            reason = f"kraft.version {level} does not become {request.version}."
             answer = VoterChangeResponse(ErrorCode.invalid_update_version, reason)
         else:
-            answer = self._upgrade(state, asked)
-        core.reply(request, answer)
+            answer = self._upgrade(state, request)
+        core.reply(request_id, answer)
 
-    def _upgrade(self, state: Leader, asked: UpgradeKRaftVersion) -> VoterChangeResponse:
-        core, version = self._core, asked.version
-        told = {**state.updates, core.key.node_id: VoterNode(core.key, core.identity.endpoints)}
+    def _upgrade(self, state: Leader, request: UpgradeKRaftVersion) -> VoterChangeResponse:
+        core, version = self._core, request.version
+        voters = {**state.updates, core.key.node_id: VoterNode(core.key, core.identity.endpoints)}
         known = {
             node_id
-            for node_id, one in told.items()
+            for node_id, one in voters.items()
             if one.key.directory_id != NO_DIRECTORY
             and one.endpoints
             and one.min_version <= version <= one.max_version
@@ -216,8 +216,8 @@ class Reconfiguration:
                 f"Voters {missing} have not said where they are, or that they speak kraft.version {version}."
             )
             return VoterChangeResponse(ErrorCode.invalid_update_version, reason)
-        if not asked.validate_only:
-            self._append(VoterSet(told[node_id] for node_id in core.voters.ids), KRaftVersion(version))
+        if not request.validate_only:
+            self._append(VoterSet(voters[node_id] for node_id in core.voters.ids), KRaftVersion(version))
         return VoterChangeResponse(NONE)
 
     # -- progress of a change
@@ -237,8 +237,8 @@ class Reconfiguration:
 
     def _finish(self, state: Leader, answer: VoterChangeResponse) -> None:
         change, state.change = state.change, None
-        if change is not None and change.request is not None:
-            self._core.reply(change.request, answer)
+        if change is not None and change.request_id is not None:
+            self._core.reply(change.request_id, answer)
 
     def poll(self, state: Leader) -> None:
         """End a change that is committed or timed out; resign where this node is no longer a voter."""

@@ -25,7 +25,7 @@ _URGENT: Final = (VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest)
 class _Line:
     call: int = 0
     """Id of the call in flight; 0: none."""
-    asked: RaftRequest | None = None
+    request: RaftRequest | None = None
     until_ms: int = 0
     """The call times out then, or the back-off ends."""
 
@@ -39,20 +39,20 @@ class RequestManager:
         self._lines: dict[Endpoint, _Line] = {}
         self._last = 0
 
-    def free_at_ms(self, endpoint: Endpoint, asked: RaftRequest) -> int:
-        """Return when `asked` may be sent to `endpoint`. Election requests do not wait for other requests."""
+    def free_at_ms(self, endpoint: Endpoint, request: RaftRequest) -> int:
+        """Return when `request` may be sent. Election requests do not wait for other requests."""
         line = self._lines.get(endpoint)
         if line is None:
             return 0
-        if line.call and isinstance(asked, _URGENT) and not _is_same(line.asked, asked):
+        if line.call and isinstance(request, _URGENT) and not _is_same(line.request, request):
             return 0
         return line.until_ms
 
-    def send(self, peer: Peer, asked: RaftRequest, now_ms: int) -> Send:
+    def send(self, peer: Peer, request: RaftRequest, now_ms: int) -> Send:
         """Register a call to `peer` and return the effect that sends it."""
         self._last += 1
-        self._lines[peer.endpoint] = _Line(self._last, asked, now_ms + self._request_timeout_ms)
-        return Send(peer, self._last, asked)
+        self._lines[peer.endpoint] = _Line(self._last, request, now_ms + self._request_timeout_ms)
+        return Send(peer, self._last, request)
 
     def answered(self, peer: Peer, call: int) -> RaftRequest | None:
         """Complete the call and return its request, or None where the response is late or duplicate."""
@@ -60,7 +60,7 @@ class RequestManager:
         if line is None or line.call != call:
             return None
         del self._lines[peer.endpoint]
-        return line.asked
+        return line.request
 
     def pause(self, peer: Peer, now_ms: int) -> None:
         """Back off from `peer` for `retry_backoff_ms`."""

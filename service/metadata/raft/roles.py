@@ -92,7 +92,7 @@ class Follower:
     has_fetched: bool = False
     refusals: list[int] = field(default_factory=list)
     fetching: SnapshotFetch | None = None
-    leader_mark: int = -1
+    leader_high_watermark: int = -1
     """High watermark of the leader in its last response."""
     is_appending: bool = False
     has_updated: bool = False
@@ -115,7 +115,7 @@ class ReplicaState:
 class ParkedFetch:
     """Fetch that waits for records or for a higher high watermark."""
 
-    asked: RaftFetchRequest
+    request: RaftFetchRequest
     deadline_ms: int
 
 
@@ -123,8 +123,8 @@ class ParkedFetch:
 class Change:
     """Voter change in progress. `offset` is that of its record, once appended."""
 
-    request: int | None
-    asked: VoterChangeRequest
+    request_id: int | None
+    request: VoterChangeRequest
     deadline_ms: int
     offset: int | None = None
 
@@ -137,13 +137,13 @@ class Leader:
     granted: tuple[int, ...]
     quorum_deadline_ms: int
     committed: int = -1
-    shown_end: int = 0
+    visible_end: int = 0
     """End of what may be flushed and fetched; records beyond it still linger."""
-    show_ms: int | None = None
+    visible_at_ms: int | None = None
     """When the linger ends and they become visible."""
     replicas: dict[ReplicaKey, ReplicaState] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
-    begun_ms: dict[int, int] = field(default_factory=dict)
+    last_begin_ms: dict[int, int] = field(default_factory=dict)
     """When each voter was last sent BeginQuorumEpoch."""
     parked: dict[int, ParkedFetch] = field(default_factory=dict)
     change: Change | None = None

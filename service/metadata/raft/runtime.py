@@ -87,7 +87,7 @@ class ValidatedSnapshot(NamedTuple):
 class Hooks(NamedTuple):
     """Callbacks of the quorum, on the event loop. After `on_fatal` nothing is committed any more.
 
-    `prove(snapshot)` validates a fetched snapshot on a `log-io` thread, and raises `CorruptionError` for an
+    `validate(snapshot)` reads a fetched snapshot on a `log-io` thread, and raises `CorruptionError` for an
     invalid one; `on_restart` is called when the log restarts at the snapshot's end.
     """
 
@@ -96,7 +96,7 @@ class Hooks(NamedTuple):
     on_lead: Callable[[int], None]
     on_step_down: Callable[[], None]
     on_truncate: Callable[[int], None]
-    prove: Callable[[SnapshotId], ValidatedSnapshot]
+    validate: Callable[[SnapshotId], ValidatedSnapshot]
     on_restart: Callable[[SnapshotId, Any], None]
     on_leader: Callable[[], None] = lambda: None
     """Called when another leader is known, or this one in another epoch."""
@@ -138,11 +138,11 @@ class Quorum:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._leading = -1
-        self._standing = machine.role, machine.epoch, machine.leader_id
+        self._logged_state = machine.role, machine.epoch, machine.leader_id
         """Role, epoch and leader that were logged last."""
         self._last_request = 0
         self._requests: dict[int, asyncio.Future[RaftResponse]] = {}
-        self._proved: dict[SnapshotId, ValidatedSnapshot] = {}
+        self._validated: dict[SnapshotId, ValidatedSnapshot] = {}
         self._has_ended = False
 
     @property
@@ -165,7 +165,7 @@ class Quorum:
 
     async def start(self, state: QuorumState | None) -> None:
         """Start the replica with the content of ``quorum-state``. A sole voter leads when this returns."""
-        self._tell(Initialize(state))
+        self._submit(Initialize(state))
         while self._waiting is not None:
             await self._waiting
 
@@ -183,9 +183,9 @@ class Quorum:
                 f"The change takes {len(batch)} bytes of metadata, the limit is {MAX_BATCH_BYTES}.",
             )
         self._log.append(batch)
-        self._tell(Appended(self._log.end_offset))
+        self._submit(Appended(self._log.end_offset))
 
-    async def ask(self, asked: RaftRequest) -> RaftResponse:
+    async def ask(self, request: RaftRequest) -> RaftResponse:
         """Return the machine's response, with the records or snapshot bytes that it refers to.
 
         Raises `StorageError` where the quorum ends first.
@@ -196,11 +196,11 @@ class Quorum:
         number = self._last_request
         future: asyncio.Future[RaftResponse] = asyncio.get_running_loop().create_future()
         self._requests[number] = future
-        self._tell(InboundRequest(number, asked))
+        self._submit(InboundRequest(number, request))
         try:
             answer = await future
         except asyncio.CancelledError:
-            self._tell(Cancelled(number))
+            self._submit(Cancelled(number))
             raise
         finally:
             self._requests.pop(number, None)
@@ -211,12 +211,12 @@ class Quorum:
 
     async def handle(self, api_key: int, version: int, message: Any) -> Any:
         """Answer a request of another node or an admin client: kio's messages in and out."""
-        asked = messages.of_request(api_key, version, message)
-        if isinstance(asked, Refusal):
+        request = messages.of_request(api_key, version, message)
+        if isinstance(request, Refusal):
             if not self._machine.core.knows_cluster(getattr(message, "cluster_id", None)):
-                asked = Refusal(ErrorCode.inconsistent_cluster_id)
-            return messages.to_refusal(api_key, version, message, asked)
-        answer = await self.ask(asked)
+                request = Refusal(ErrorCode.inconsistent_cluster_id)
+            return messages.to_refusal(api_key, version, message, request)
+        answer = await self.ask(request)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
@@ -224,7 +224,7 @@ class Quorum:
         while (flush := self._flush) is not None:
             await flush
         if not self._has_ended and self._machine.role is not Role.RESIGNED:
-            self._tell(Stop())
+            self._submit(Stop())
         if self._waiting is not None:
             await self._waiting
         calls = [task for task in self._tasks if not task.done()]
@@ -252,7 +252,7 @@ class Quorum:
     def _now_ms(self) -> int:
         return self._clock.monotonic_ms()
 
-    def _tell(self, event: Event) -> None:
+    def _submit(self, event: Event) -> None:
         self._events.append(event)
         self._drain()
 
@@ -266,25 +266,25 @@ class Quorum:
                 if self._effects:
                     effect = self._effects.popleft()
                     if isinstance(effect, _BLOCKING_EFFECTS):
-                        self._waiting = self._task(self._wait_for(effect), "metadata-effect")
+                        self._waiting = self._task(self._run_blocking(effect), "metadata-effect")
                         return
-                    self._do(effect)
+                    self._apply(effect)
                 elif self._events:
                     self._effects.extend(self._machine.handle(self._events.popleft(), self._now_ms()))
-                    self._tell_moves()
+                    self._log_role_change()
                 else:
                     break
-            self._wind()
+            self._arm_timer()
         except Exception as e:
             self._fail(e)
         finally:
             self._is_draining = False
 
-    def _tell_moves(self) -> None:
+    def _log_role_change(self) -> None:
         machine = self._machine
-        standing = machine.role, machine.epoch, machine.leader_id
-        if standing != self._standing:
-            self._standing = standing
+        state = machine.role, machine.epoch, machine.leader_id
+        if state != self._logged_state:
+            self._logged_state = state
             leads = f", led by node {machine.leader_id}" if machine.leader_id >= 0 else ""
             _logger.info("metadata quorum: %s in epoch %d%s", machine.role.value, machine.epoch, leads)
             if machine.leader_id >= 0:
@@ -295,7 +295,7 @@ class Quorum:
         self._end()
         self._hooks.on_fatal(error)
 
-    def _wind(self) -> None:
+    def _arm_timer(self) -> None:
         """Arm the timer for the machine's next deadline."""
         deadline_ms = self._machine.next_deadline_ms()
         if self._timer is not None:
@@ -311,7 +311,7 @@ class Quorum:
 
     def _tick(self) -> None:
         self._timer = None
-        self._tell(Tick())
+        self._submit(Tick())
 
     def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -323,12 +323,12 @@ class Quorum:
     async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._log_io, work, *arguments)
 
-    def _do(self, effect: Effect) -> None:
+    def _apply(self, effect: Effect) -> None:
         match effect:
-            case Send(peer, call, asked):
-                self._task(self._call(peer, call, asked), "metadata-call")
-            case OutboundResponse(request, answer):
-                self._reply(request, answer)
+            case Send(peer, call, request):
+                self._task(self._call(peer, call, request), "metadata-call")
+            case OutboundResponse(request_id, answer):
+                self._reply(request_id, answer)
             case FlushLog(end_offset):
                 self._flush = asyncio.get_running_loop().create_task(
                     self._run_flush(end_offset, self._flush_turn), name="metadata-flush"
@@ -376,9 +376,9 @@ class Quorum:
 
     # -- the disk
 
-    async def _wait_for(self, effect: Effect) -> None:
+    async def _run_blocking(self, effect: Effect) -> None:
         try:
-            await self._do_waiting(effect)
+            await self._apply_blocking(effect)
         except Exception as e:
             self._waiting = None
             self._fail(e)
@@ -386,28 +386,28 @@ class Quorum:
         self._waiting = None
         self._drain()
 
-    async def _do_waiting(self, effect: Effect) -> None:
+    async def _apply_blocking(self, effect: Effect) -> None:
         match effect:
             case Persist(state):
                 await self._run(self._log.write_state, state)
             case TruncateTo(end_offset):
-                await self._forget_flush()
+                await self._drop_running_flush()
                 self._hooks.on_truncate(end_offset)
                 async with self._log.changing:
                     await self._run(self._log.truncate_to, end_offset)
             case RestartAt(snapshot):
-                await self._forget_flush()
-                proved = self._proved.get(snapshot)
-                if proved is None:
+                await self._drop_running_flush()
+                validated = self._validated.get(snapshot)
+                if validated is None:
                     raise InvariantError(f"raft: the snapshot {snapshot} was never proved")
                 async with self._log.changing:
-                    await self._run(self._log.restart_at, snapshot, proved.voters)
-                    self._proved.clear()
-                    self._hooks.on_restart(snapshot, proved.content)
+                    await self._run(self._log.restart_at, snapshot, validated.voters)
+                    self._validated.clear()
+                    self._hooks.on_restart(snapshot, validated.content)
             case StoreSnapshot(snapshot, position, data, is_last):
                 await self._store(snapshot, position, bytes(data), is_last)
 
-    async def _forget_flush(self) -> None:
+    async def _drop_running_flush(self) -> None:
         """Await the running flush and drop its result, before the log changes."""
         self._flush_turn += 1
         if self._flush is not None:
@@ -421,20 +421,20 @@ class Quorum:
             self._events.append(SnapshotReady(snapshot, is_good=False))
             return
         if is_last:
-            self._task(self._prove(snapshot), "metadata-snapshot-proof")
+            self._task(self._validate(snapshot), "metadata-snapshot-proof")
 
-    async def _prove(self, snapshot: SnapshotId) -> None:
+    async def _validate(self, snapshot: SnapshotId) -> None:
         is_good = True
         try:
             await self._run(self._log.finish_snapshot, snapshot)
-            self._proved = {snapshot: await self._run(self._hooks.prove, snapshot)}
+            self._validated = {snapshot: await self._run(self._hooks.validate, snapshot)}
         except (CorruptionError, StorageError) as e:
             is_good = False
             _logger.error("the fetched snapshot %s is invalid and discarded: %s", snapshot.file_name, e)
         except Exception as e:  # a bug; the node ends before it fetches more
             self._fail(e)
             return
-        self._tell(SnapshotReady(snapshot, is_good))
+        self._submit(SnapshotReady(snapshot, is_good))
 
     async def _run_flush(self, end_offset: int, turn: int) -> None:
         """Flush the log. An error is fatal: the kernel may have dropped the pages that it could not write."""
@@ -442,13 +442,13 @@ class Quorum:
             await self._run(self._log.flush, end_offset)
             self._flush = None
             if turn == self._flush_turn:
-                self._tell(Flushed(end_offset))
+                self._submit(Flushed(end_offset))
         except Exception as e:
             self._flush = None
             self._fail(e)
 
-    def _reply(self, request: int, answer: RaftResponse) -> None:
-        future = self._requests.get(request)
+    def _reply(self, request_id: int, answer: RaftResponse) -> None:
+        future = self._requests.get(request_id)
         if future is None or future.done():
             return
         if isinstance(answer, RaftFetchResponse) and isinstance(answer.records, ReadLog):
@@ -467,18 +467,18 @@ class Quorum:
 
     # -- the network
 
-    async def _call(self, peer: Peer, call: int, asked: RaftRequest) -> None:
+    async def _call(self, peer: Peer, call: int, request: RaftRequest) -> None:
         try:
-            reply = await self._answer_of(peer, asked)
+            reply = await self._answer_of(peer, request)
         except Exception as e:  # a bug: here, or in `Peers`
             self._fail(e)
             return
-        self._tell(InboundResponse(peer, call, reply))
+        self._submit(InboundResponse(peer, call, reply))
 
-    async def _answer_of(self, peer: Peer, asked: RaftRequest) -> RaftResponse | NoResponse:
+    async def _answer_of(self, peer: Peer, request: RaftRequest) -> RaftResponse | NoResponse:
         if self._peers is None:
             return CallFailed()
-        api_key, version, message = messages.to_request(asked)
+        api_key, version, message = messages.to_request(request)
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 response = await self._peers.call(peer.endpoint, api_key, version, message)

@@ -276,7 +276,7 @@ def test_a_bug_in_what_proves_a_snapshot_ends_the_node(
     """Else it would wait for the proof, and ask for nothing more, for as long as its leader lives."""
     fatal: list[tuple[str, BaseException]] = []
 
-    def prove(publisher: Publisher, snapshot: SnapshotId) -> None:
+    def validate(publisher: Publisher, snapshot: SnapshotId) -> None:
         raise RuntimeError("a bug")
 
     async def scenario() -> None:
@@ -287,7 +287,7 @@ def test_a_bug_in_what_proves_a_snapshot_ends_the_node(
             await write(cluster, f"topic-{i}")
         leader = await until(cluster.leader)
         await until(lambda: leader.quorum.machine.core.log.start_offset > 0)
-        monkeypatch.setattr(Publisher, "_prove", prove)
+        monkeypatch.setattr(Publisher, "_validate_snapshot", validate)
         monkeypatch.setattr("tests.unit.metadata.test_quorum._refuse", lambda *given: fatal.append(given))
         await cluster.start(3)
         await until(lambda: fatal)

@@ -92,11 +92,11 @@ def core(*voters: VoterNode, version: int = 0, end: int = 0, **identity: Any) ->
 
 def test_a_voter_may_stand_as_long_as_there_is_an_epoch() -> None:
     one = core()
-    assert (one.is_voter, one.may_stand, one.is_sole_voter) == (True, True, False)
+    assert (one.is_voter, one.may_start_election, one.is_sole_voter) == (True, True, False)
     one.epoch = 2**31 - 3
-    assert one.may_stand
+    assert one.may_start_election
     one.epoch = 2**31 - 2
-    assert not one.may_stand
+    assert not one.may_start_election
     assert core(voter(1)).is_sole_voter
     assert not core(voter(2)).is_sole_voter
     assert [one.node_id for one in core().other_voters()] == [2, 3]
@@ -107,13 +107,13 @@ def test_who_was_removed_may_stand_until_that_is_committed() -> None:
     one.log.voters.add(5, VoterSet([voter(2)]))
     assert not one.is_voter
     one.high_watermark = 5
-    assert one.may_stand, "the record at 5 is not committed"
+    assert one.may_start_election, "the record at 5 is not committed"
     one.high_watermark = 6
-    assert not one.may_stand
+    assert not one.may_start_election
     stranger = core(voter(2), version=1)
     stranger.log.voters.add(5, VoterSet([voter(3)]))
-    assert not stranger.may_stand
-    assert not core(voter(2)).may_stand
+    assert not stranger.may_start_election
+    assert not core(voter(2)).may_start_election
 
 
 def test_a_voter_has_moved_where_the_record_has_another_address() -> None:
@@ -298,7 +298,7 @@ def test_a_state_is_written_once_and_the_newest_stands_for_one_that_nobody_was_t
     one.become_follower(3, 2, place(2))
     assert one.effects[2:] == [FlushLog(1), Persist(QuorumState(3, 2, 2, (1, 2, 3))), FollowLeader(2, 3)]
     known = core()
-    known.known_state(QuorumState(3, -1, -1, (1, 2, 3)))
+    known.set_persisted(QuorumState(3, -1, -1, (1, 2, 3)))
     known.become_unattached(3)
     assert known.effects == [FollowLeader(-1, 3)]
 
@@ -342,11 +342,11 @@ def test_who_has_voted_waits_anew_for_the_outcome() -> None:
 
 def test_who_waits_to_stand_goes_on_waiting_in_a_later_epoch() -> None:
     one = core()
-    one.become_unattached(3, waits_anew=True)
+    one.become_unattached(3, restart_timeout=True)
     one.now_ms += 700
     one.become_unattached(4)
     assert one.state == Unattached(NOW_MS + 1500)
-    one.become_unattached(5, waits_anew=True)
+    one.become_unattached(5, restart_timeout=True)
     assert one.state == Unattached(NOW_MS + 2200)
     one.become_follower(5, 2, place(2))
     one.now_ms += 100

@@ -118,7 +118,7 @@ class Node:
         return effects
 
     def sends(self, effects: list[Effect], kind: type[Any]) -> list[Send]:
-        return [e for e in effects if isinstance(e, Send) and isinstance(e.asked, kind)]
+        return [e for e in effects if isinstance(e, Send) and isinstance(e.request, kind)]
 
     def answer(self, send: Send, reply: Any) -> list[Effect]:
         return self.tell(InboundResponse(send.peer, send.call, reply))
@@ -130,8 +130,8 @@ class Node:
         send = [one for one in pre_votes if one.peer.node_id == 2][-1]
         effects = self.answer(send, VoteResponse(NONE, self.machine.epoch, granted=True))
         (send,) = [one for one in self.sends(effects, VoteRequest) if one.peer.node_id == 2]
-        assert isinstance(send.asked, VoteRequest)
-        assert not send.asked.pre_vote
+        assert isinstance(send.request, VoteRequest)
+        assert not send.request.pre_vote
         return self.answer(send, VoteResponse(NONE, self.machine.epoch, granted=True))
 
 
@@ -299,8 +299,8 @@ def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first
     assert any(isinstance(effect, StepDown) for effect in effects)
     ends = node.sends(effects + node.pass_ms(2500), EndQuorumEpochRequest)
     assert ends
-    assert isinstance(ends[0].asked, EndQuorumEpochRequest)
-    assert [one.node_id for one in ends[0].asked.successors] == [3, 2]
+    assert isinstance(ends[0].request, EndQuorumEpochRequest)
+    assert [one.node_id for one in ends[0].request.successors] == [3, 2]
 
 
 def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -> None:
@@ -475,10 +475,10 @@ def test_an_observer_that_looks_for_its_leader_claims_what_is_on_its_disk() -> N
     node.answer(send, RaftFetchResponse(NONE, 1, 2, endpoint(2), 3, 0, records=(object(),)))  # type: ignore[arg-type]
     node.tell(Appended(4))
     sent = node.sends(node.pass_ms(5000), RaftFetchRequest)
-    assert {one.asked.offset for one in sent} == {3}, "nobody has told that the rest is flushed"
+    assert {one.request.offset for one in sent} == {3}, "nobody has told that the rest is flushed"
     node.tell(Flushed(4))
     sent = node.sends(node.pass_ms(5000), RaftFetchRequest)
-    assert {one.asked.offset for one in sent} == {4}
+    assert {one.request.offset for one in sent} == {4}
 
 
 def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -> None:

@@ -78,7 +78,7 @@ def asked(made: RaftCore) -> list[Send]:
 
 def electing(epoch: int = 4, **options: Any) -> tuple[RaftCore, ElectionRoles]:
     made = core(**options)
-    made.become_unattached(epoch, waits_anew=True)
+    made.become_unattached(epoch, restart_timeout=True)
     return made, ElectionRoles(made)
 
 
@@ -351,26 +351,26 @@ def test_a_lost_election_ends_early_and_a_won_one_at_once() -> None:
     made.become_candidate()
     state = made.state
     assert isinstance(state, Candidate)
-    election.poll_standing(state)
-    assert [(one.peer.node_id, one.asked) for one in asked(made)] == [
+    election.poll_candidacy(state)
+    assert [(one.peer.node_id, one.request) for one in asked(made)] == [
         (n, VoteRequest(5, key(1), 0, 0, False, key(n), "cluster")) for n in (2, 3)
     ]
     state.rejected.add(2)
-    election.poll_standing(state)
+    election.poll_candidacy(state)
     assert not state.is_backing_off, "one of three may still be won over"
     state.absent.add(3)
-    election.poll_standing(state)
+    election.poll_candidacy(state)
     assert (state.is_backing_off, state.deadline_ms) == (True, NOW_MS + 21)
-    election.poll_standing(state)
+    election.poll_candidacy(state)
     assert state.deadline_ms == NOW_MS + 21
     made.now_ms += 21
-    election.poll_standing(state)
+    election.poll_candidacy(state)
     assert isinstance(made.state, Prospective)
     made.state.granted.add(3)
-    election.poll_standing(made.state)
+    election.poll_candidacy(made.state)
     assert isinstance(made.state, Candidate)
     made.state.granted.add(3)
-    election.poll_standing(made.state)
+    election.poll_candidacy(made.state)
     assert isinstance(made.state, Leader)
     assert made.state.granted == (1, 3)
 
@@ -381,7 +381,7 @@ def test_who_resigned_tells_the_others_until_its_time_is_up() -> None:
     state: Any = made.state
     election.poll_resigned(state)
     end = EndQuorumEpochRequest(4, 1, (key(3), key(2)), (place(1),), "cluster")
-    assert [(one.peer, one.asked) for one in asked(made)] == [
+    assert [(one.peer, one.request) for one in asked(made)] == [
         (Peer(2, place(2)), end),
         (Peer(3, place(3)), end),
     ]
@@ -415,7 +415,7 @@ def test_a_fetch_claims_what_is_on_disk() -> None:
     made.high_watermark = 3
     following.poll(state)
     fetch = RaftFetchRequest(key(1), 4, 5, 1, 3, 1 << 20, 500, "cluster")
-    assert [(one.peer, one.asked) for one in asked(made)] == [(LEADER, fetch)]
+    assert [(one.peer, one.request) for one in asked(made)] == [(LEADER, fetch)]
     for change in ("appending", "whole", "unflushed"):
         made, following, state = follower(5)
         if change == "appending":
@@ -429,7 +429,7 @@ def test_a_fetch_claims_what_is_on_disk() -> None:
     made, following, state = follower(5)
     state.fetching = SnapshotFetch(SnapshotId(9, 3), 10)
     following.poll(state)
-    assert asked(made)[0].asked == FetchSnapshotRequest(key(1), 4, SnapshotId(9, 3), 10, 1 << 20, "cluster")
+    assert asked(made)[0].request == FetchSnapshotRequest(key(1), 4, SnapshotId(9, 3), 10, 1 << 20, "cluster")
 
 
 def test_who_hears_nothing_stands_or_looks_for_the_leader() -> None:
@@ -441,7 +441,7 @@ def test_who_hears_nothing_stands_or_looks_for_the_leader() -> None:
     made.now_ms = state.deadline_ms
     following.poll(state)
     assert [one.peer.node_id for one in asked(made)] == [2]
-    assert asked(made)[0].asked == RaftFetchRequest(key(9), 4, 0, 0, 0, 1 << 20, 0, "cluster")
+    assert asked(made)[0].request == RaftFetchRequest(key(9), 4, 0, 0, 0, 1 << 20, 0, "cluster")
     following.poll(state)
     assert len(asked(made)) == 1
     made.now_ms += 100
@@ -459,17 +459,17 @@ def test_records_are_appended_once_and_what_is_committed_is_known_with_the_last_
     made, following, state = follower(5)
     fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 9, 0, records=b"abc"))
     assert made.effects == [AppendFetched(4, b"abc")]
-    assert (state.is_appending, state.has_fetched, state.leader_mark) == (True, True, 9)
+    assert (state.is_appending, state.has_fetched, state.leader_high_watermark) == (True, True, 9)
     fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 9, 0, records=b"abc"))
     assert len(made.effects) == 1, "it is being appended"
     state.is_appending = False
-    following.learn_mark(state)
+    following.advance_high_watermark(state)
     assert made.effects[1:] == [AdvanceHighWatermark(5)]
     made, following, state = follower(5)
     fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 3))
     assert made.effects == [AdvanceHighWatermark(3)]
     fetched(made, following, RaftFetchResponse(NONE, 4, 2, place(2), 2))
-    assert state.leader_mark == 3
+    assert state.leader_high_watermark == 3
 
 
 @pytest.mark.parametrize(("epoch", "offset", "leader_id"), [(3, 5, 2), (4, 4, 2), (4, 6, 2), (4, 5, 3)])
@@ -644,13 +644,13 @@ def test_three_refusals_within_300_ms_are_a_death() -> None:
 def test_what_a_voter_says_of_itself_under_version_0_is_said_once_to_each_leader() -> None:
     made, following, state = follower()
     following.poll(state)
-    assert isinstance(asked(made)[0].asked, RaftFetchRequest)
+    assert isinstance(asked(made)[0].request, RaftFetchRequest)
     made, following, state = follower()
     made.now_ms = state.update_due_ms = NOW_MS + 1000
     following.poll(state)
     mine = VoterNode(key(1), (place(1),))
     update = UpdateVoter(4, mine, "cluster")
-    assert asked(made)[0].asked == update
+    assert asked(made)[0].request == update
     assert state.update_due_ms == NOW_MS + 7000
     following.updated(update, LeaderResponse(NONE, 4, 2, place(2)))
     assert state.has_updated
@@ -664,28 +664,28 @@ def test_who_moved_or_joins_by_itself_says_so_under_version_1() -> None:
     moved, following, state = follower(1, version=1)
     moved.now_ms = state.update_due_ms = NOW_MS + 1000
     following.poll(state)
-    assert isinstance(asked(moved)[0].asked, RaftFetchRequest), "it is where the record says"
+    assert isinstance(asked(moved)[0].request, RaftFetchRequest), "it is where the record says"
     joins, following, state = follower(1, version=1, key=key(9))
     joins.timing = RaftTiming(auto_join=True)
     joins.now_ms = state.update_due_ms = NOW_MS + 1000
     joins.high_watermark = 1
     following.poll(state)
     mine = VoterNode(key(9), (place(1),))
-    assert asked(joins)[0].asked == AddVoter(mine, 2000, ack_when_committed=False, cluster_id="cluster")
+    assert asked(joins)[0].request == AddVoter(mine, 2000, ack_when_committed=False, cluster_id="cluster")
     for change in ("nothing committed", "not asked to", "an observer"):
         other, following, state = follower(1, version=1, key=key(9), can_vote=change != "an observer")
         other.timing = RaftTiming(auto_join=change != "not asked to")
         other.now_ms = state.update_due_ms = NOW_MS + 1000
         other.high_watermark = int(change != "nothing committed")
         following.poll(state)
-        assert isinstance(asked(other)[0].asked, RaftFetchRequest), change
+        assert isinstance(asked(other)[0].request, RaftFetchRequest), change
     wiped, following, state = follower(1, version=1, key=ReplicaKey(1, UUID(int=99)))
     wiped.timing = RaftTiming(auto_join=True)
     wiped.now_ms = state.update_due_ms = NOW_MS + 1000
     wiped.high_watermark = 1
     following.poll(state)
     remove = RemoveVoter(key(1), "cluster")
-    assert asked(wiped)[0].asked == remove
+    assert asked(wiped)[0].request == remove
     following.updated(remove, VoterChangeResponse(BAD))
     assert state.update_due_ms == NOW_MS + 7000
     following.updated(remove, VoterChangeResponse(NONE))
@@ -699,7 +699,7 @@ def leader(end: int = 5, **options: Any) -> tuple[RaftCore, LeaderRole, Leader]:
     """Node 1 leads in epoch 4 from offset 5 on, where its log ends."""
     made = core(end=end, **options)
     made.epoch, made.leader_id, made.leader_endpoint = 4, 1, place(1)
-    state = Leader(end, (1, 2), NOW_MS + 3000, shown_end=end)
+    state = Leader(end, (1, 2), NOW_MS + 3000, visible_end=end)
     made.resume(state)
     made.flushed = end
     return made, LeaderRole(made), state
@@ -761,7 +761,7 @@ def test_who_has_all_waits_for_more_or_for_a_mark() -> None:
     assert not state.parked
     leading.fetch(11, RaftFetchRequest(key(2), 4, 5, 1, high_watermark=4))
     append(made)
-    state.shown_end = 6
+    state.visible_end = 6
     leading.answer_parked(state)
     assert told(made).records == ReadLog(5, 1 << 20)
     leading.fetch(12, RaftFetchRequest(key(2), 4, 6, 4, high_watermark=4))
@@ -775,7 +775,7 @@ def test_when_a_follower_was_caught_up() -> None:
     (one,) = state.replicas.values()
     assert one == ReplicaState(4, NOW_MS, -1, 5)
     append(made)
-    state.shown_end = 6
+    state.visible_end = 6
     made.now_ms += 10
     leading.fetch(2, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=0))
     assert one == ReplicaState(5, NOW_MS + 10, NOW_MS, 6), "it has what there was when it asked last"
@@ -819,7 +819,7 @@ def test_a_majority_that_is_heard_keeps_the_leader() -> None:
 def test_what_a_majority_has_on_disk_is_committed_with_the_first_of_the_epoch() -> None:
     made, leading, state = leader()
     append(made, 3)
-    made.flushed, state.shown_end = 6, 8
+    made.flushed, state.visible_end = 6, 8
     leading.fetch(1, RaftFetchRequest(key(2), 4, 5, 1, max_wait_ms=0))
     assert (state.committed, made.high_watermark) == (-1, 0), "the epoch begins at 5, so 6 has to be there"
     leading.fetch(1, RaftFetchRequest(key(2), 4, 8, 4, max_wait_ms=0))
@@ -851,11 +851,11 @@ def test_observers_that_are_silent_for_five_minutes_are_forgotten() -> None:
     for node_id in range(100, 122):
         state.replicas[key(node_id)] = ReplicaState(last_fetch_ms=NOW_MS)
     made.now_ms += 300_000
-    leading._forget_silent(state)
+    leading._drop_silent(state)
     assert len(state.replicas) == 22, "so few are no burden"
     state.replicas[key(2)] = ReplicaState(last_fetch_ms=NOW_MS)
     state.replicas[key(122)] = ReplicaState(last_fetch_ms=NOW_MS + 1)
-    leading._forget_silent(state)
+    leading._drop_silent(state)
     assert set(state.replicas) == {key(2), key(122)}
 
 
@@ -923,11 +923,11 @@ def test_a_voter_that_is_silent_for_half_its_time_is_told_who_leads() -> None:
     made, leading, state = leader()
     leading.poll(state)
     begin = BeginQuorumEpochRequest(4, 1, (place(1),), key(2), "cluster")
-    assert [(one.peer.node_id, one.asked) for one in asked(made)] == [
+    assert [(one.peer.node_id, one.request) for one in asked(made)] == [
         (2, begin),
         (3, begin._replace(voter=key(3))),
     ]
-    assert state.begun_ms == {2: NOW_MS, 3: NOW_MS}
+    assert state.last_begin_ms == {2: NOW_MS, 3: NOW_MS}
     for send in asked(made):
         made.calls.answered(send.peer, send.call)
     state.replicas[key(3)] = ReplicaState(last_fetch_ms=NOW_MS + 1)
@@ -970,11 +970,11 @@ def test_of_whoever_knows_nothing_nothing_is_said() -> None:
         -1,
     ) * 4
     fresh = Follower(deadline_ms=1, update_due_ms=2)
-    assert (fresh.has_fetched, fresh.is_appending, fresh.has_updated, fresh.leader_mark) == (False,) * 3 + (
-        -1,
-    )
+    assert (fresh.has_fetched, fresh.is_appending, fresh.has_updated, fresh.leader_high_watermark) == (
+        False,
+    ) * 3 + (-1,)
     new = Leader(5, (1,), 9)
-    assert (new.committed, new.shown_end, new.show_ms, new.change) == (-1, 0, None, None)
+    assert (new.committed, new.visible_end, new.visible_at_ms, new.change) == (-1, 0, None, None)
 
 
 def test_controllers_wait_as_apache_kafkas_do() -> None:

@@ -107,7 +107,7 @@ def test_a_hole_is_damage_where_somebody_was_told_of_what_is_behind_it(tmp_path:
     durable = Durable(0, 0, is_exact=False, epoch=None)
     with pytest.raises(CorruptionError, match="the metadata log is damaged at offset 1"):
         check_log(SystemDisk(), tmp_path, durable)
-    assert check_log(SystemDisk(), tmp_path, durable._replace(is_promised=False)) == LogEnd(1, 1)
+    assert check_log(SystemDisk(), tmp_path, durable._replace(is_acknowledged=False)) == LogEnd(1, 1)
     assert (tmp_path / LOG).read_bytes() == batches[0]
 
 
