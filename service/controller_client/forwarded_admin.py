@@ -18,7 +18,7 @@ from service.base.steps import Steps
 from service.controller_client import lifecycle_messages
 from service.controller_client.forwarding import Asker
 from service.metadata.controller.configs_control import alter_configs, incremental_alter_configs
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.requests import (
     ZERO_UUID,
     AlterConfig,
@@ -42,7 +42,7 @@ class _Kind(NamedTuple):
     """One of the two ways to alter settings."""
 
     key: ApiKey
-    decide: Callable[..., Steps[Decision[list[AlterResourceResult]]]]
+    decide: Callable[..., Steps[ControllerResult[list[AlterResourceResult]]]]
     request: str
 
 

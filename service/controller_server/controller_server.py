@@ -203,7 +203,7 @@ class ControllerNode:
         for server in self.servers:
             await server.bind()
         self.publisher.subscribe(self._published)
-        self.publisher.invite(self)
+        self.publisher.set_controller(self)
         await self.publisher.start()
         for server in self.servers:
             await server.start()

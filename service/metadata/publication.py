@@ -87,8 +87,8 @@ class Publication:
         """Waiters for the image alone."""
         self._waiters: _Waiting = []
         self._failure: StorageError | None = None
-        self._works: deque[_Work] = deque()
-        self._look: asyncio.TimerHandle | None = None
+        self._listener_work: deque[_Work] = deque()
+        self._late_timer: asyncio.TimerHandle | None = None
 
     def proposed(self, base_offset: int, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
         """Record a batch of `size` bytes at `base_offset`, with the `image` once it is committed, and its
@@ -156,10 +156,10 @@ class Publication:
         """Publish everything below the high watermark, await listeners' work, and stop."""
         if self._catching_up is not None:
             await self._catching_up
-        await asyncio.gather(*(work for _, work in self._works), return_exceptions=True)
+        await asyncio.gather(*(work for _, work in self._listener_work), return_exceptions=True)
         self.fail(StorageError("the node stops"))
-        if self._look is not None:
-            self._look.cancel()
+        if self._late_timer is not None:
+            self._late_timer.cancel()
 
     def _begin_catching_up(self) -> None:
         if self._catching_up is None:
@@ -230,27 +230,27 @@ class Publication:
                 continue
             if work is not None:
                 future = asyncio.ensure_future(work)
-                self._works.append((image.offset, future))
+                self._listener_work.append((image.offset, future))
                 future.add_done_callback(self._work_done)
-                self._look_later()
+                self._arm_late_timer()
         self._on_published(size)
 
     def _work_done(self, work: asyncio.Future[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
             self._on_bug("a change of the metadata", error)
-        while self._works and self._works[0][1].done():
-            self._works.popleft()
+        while self._listener_work and self._listener_work[0][1].done():
+            self._listener_work.popleft()
         self._wake()
 
-    def _look_later(self) -> None:
-        if self._look is None and self._works:
+    def _arm_late_timer(self) -> None:
+        if self._late_timer is None and self._listener_work:
             loop = asyncio.get_running_loop()
-            self._look = loop.call_later(LATE_S, self._look_at, self._works[0])
+            self._late_timer = loop.call_later(LATE_S, self._log_late_work, self._listener_work[0])
 
-    def _look_at(self, oldest: tuple[int, asyncio.Future[None]]) -> None:
+    def _log_late_work(self, oldest: tuple[int, asyncio.Future[None]]) -> None:
         """Log work that was the oldest already at the last check."""
-        self._look = None
-        if self._works and self._works[0] is oldest:
+        self._late_timer = None
+        if self._listener_work and self._listener_work[0] is oldest:
             offset, work = oldest
             where = waits_in(work.get_coro()) if isinstance(work, asyncio.Task) else repr(work)
             _log.warning(
@@ -259,25 +259,25 @@ class Publication:
                 LATE_S,
                 where,
             )
-        self._look_later()
+        self._arm_late_timer()
 
     @property
     def _done_offset(self) -> int:
         """Offset up to which everything is published, and listeners' work is done."""
-        return self._works[0][0] - 1 if self._works else self.image.offset
+        return self._listener_work[0][0] - 1 if self._listener_work else self.image.offset
 
     def _wake(self) -> None:
         """Complete waiters whose offset is published; after a failure, all waiters."""
-        self._tell(self._readers, self.image.offset)
-        self._tell(self._waiters, self._done_offset if self._failure is None else self.image.offset)
+        self._complete(self._readers, self.image.offset)
+        self._complete(self._waiters, self._done_offset if self._failure is None else self.image.offset)
 
-    def _tell(self, waiting: _Waiting, done_offset: int) -> None:
+    def _complete(self, waiting: _Waiting, done_offset: int) -> None:
         count = len(waiting)
         if self._failure is None:
             count = bisect_right(waiting, done_offset, key=_offset_of)
-        told = waiting[:count]
+        due = waiting[:count]
         del waiting[:count]
-        for offset, waiter in told:
+        for offset, waiter in due:
             if waiter.done():
                 continue
             if offset <= done_offset:

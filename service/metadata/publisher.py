@@ -149,7 +149,7 @@ class Publisher:
         identity = ReplicaIdentity(ReplicaKey(options.node_id, options.directory_id))
         self._quorum_options = options.quorum or QuorumOptions(identity, sole)
         self._peers = peers
-        self._guest: ControllerCallbacks | None = None
+        self._controller: ControllerCallbacks | None = None
         self._log: MetadataLog | None = None
         self._quorum: Quorum | None = None
         self._snapshotter: Snapshotter | None = None
@@ -169,7 +169,7 @@ class Publisher:
         return 0 if self._quorum is None else self._quorum.epoch
 
     @property
-    def standing(self) -> QuorumStatus | None:
+    def quorum_status(self) -> QuorumStatus | None:
         """State of the quorum; None before `start`."""
         if self._quorum is None:
             return None
@@ -199,11 +199,11 @@ class Publisher:
         """True once the metadata log has failed: the node is about to end."""
         return self._failure is not None
 
-    def invite(self, guest: ControllerCallbacks) -> None:
+    def set_controller(self, controller: ControllerCallbacks) -> None:
         """Set the controller to call when this node leads."""
-        self._guest = guest
+        self._controller = controller
         if self._quorum is not None and self._quorum.is_leader:
-            guest.on_lead(self._quorum.epoch)
+            controller.on_lead(self._quorum.epoch)
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` on the event loop with every later change.
@@ -289,12 +289,12 @@ class Publisher:
         )
 
     def _lead(self, epoch: int) -> None:
-        if self._guest is not None:
-            self._guest.on_lead(epoch)
+        if self._controller is not None:
+            self._controller.on_lead(epoch)
 
     def _step_down(self) -> None:
-        if self._guest is not None:
-            self._guest.on_step_down()
+        if self._controller is not None:
+            self._controller.on_step_down()
 
     def _leader_known(self) -> None:
         for watcher in self._leader_watchers:
@@ -365,8 +365,7 @@ class Publisher:
         return self._leading().next_offset
 
     def propose(self, frames: Sequence[Frame], before: MetadataImage) -> Steps[MetadataImage]:
-        """Append one batch, in steps of which the last one writes; returns the image once the batch is
-        committed.
+        """Append one batch in steps, the last of which writes; returns the image once the batch is committed.
 
         `before` is the image of the last proposal, or the committed one. One call at a time. Raises
         `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE, or `Overtaken`: nothing is written then. After

@@ -44,7 +44,7 @@ from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.elections_control import ElectionSettings
-from service.metadata.controller.periodic import ChoreTimes
+from service.metadata.controller.periodic import PeriodicTaskIntervals
 from service.metadata.controller.requests import Endpoint, ResourceType, TopicDefaults
 from service.metadata.features import cluster_bootstrap_records, cluster_features
 from service.metadata.image import KRAFT_VERSION
@@ -176,7 +176,7 @@ def _controller_options(
             cluster.broker_heartbeat_interval_ms,
             cluster.broker_refused_fence_ms,
         ),
-        chores=ChoreTimes(
+        periodic_tasks=PeriodicTaskIntervals(
             cluster.metadata_max_idle_interval_ms,
             cluster.leader_imbalance_check_interval_seconds * 1000 if balances else 0,
             cluster.unclean_leader_election_interval_ms,

@@ -17,7 +17,7 @@ from service.base.errors import ConfigError, CorruptionError, UnknownVersion
 from service.base.steps import at_once
 from service.config.settings import BrokerConfig
 from service.metadata.bucket_copy import NewestCopy, newest_copy
-from service.metadata.controller.adoption_control import Adoption, Found, adopt
+from service.metadata.controller.adoption_control import Adoption, BucketContent, adopt
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.recovered_topics import recovered_topics
 from service.metadata.delta import MetadataDelta
@@ -99,7 +99,7 @@ async def adopt_bucket(
     _log_adoption(bucket, found, adoption, metadata.image)
 
 
-def found_of(bucket: BucketContents, image: MetadataImage, metadata: Publisher) -> Found:
+def found_of(bucket: BucketContents, image: MetadataImage, metadata: Publisher) -> BucketContent:
     """Return what a node with the metadata `image` adopts of the bucket."""
     copy = bucket.newest.copy
     topics = recovered_topics(
@@ -113,7 +113,7 @@ def found_of(bucket: BucketContents, image: MetadataImage, metadata: Publisher) 
         0 if bucket.listed is None else bucket.listed.life,
         0 if bucket.newest.named is None else bucket.newest.named.life,
     )
-    return Found(
+    return BucketContent(
         topics.topics,
         None if copy is None else copy.image,
         is_copy_newer,
@@ -176,7 +176,7 @@ def _goes_on_from(image: MetadataImage, copy: MetadataImage, metadata: Publisher
     return bool(own & theirs) and metadata.holds(copy.offset + 1, copy.epoch)
 
 
-def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig, life_id: UUID) -> None:
+def _check_settings(image: MetadataImage, found: BucketContent, config: BrokerConfig, life_id: UUID) -> None:
     frames = adopt(image, found, node_id=config.node_id, life_id=life_id).frames
     delta = MetadataDelta(image).replay_all(frame.record for frame in frames)
     after = delta.build(image.offset + len(frames), image.epoch, image.timestamp_ms)
@@ -189,7 +189,7 @@ def _check_settings(image: MetadataImage, found: Found, config: BrokerConfig, li
         ) from e
 
 
-def _log_adoption(bucket: BucketContents, found: Found, adoption: Adoption, image: MetadataImage) -> None:
+def _log_adoption(bucket: BucketContents, found: BucketContent, adoption: Adoption, image: MetadataImage) -> None:
     copy = bucket.newest.copy
     for problem in (*bucket.problems, *bucket.archive.problems):
         log.error("firn.remote.recover: document is unreadable or contradicts others: %s", problem)

@@ -25,7 +25,7 @@ from service.hot.log_dir import LogDir
 from service.metadata.controller import broker_sessions
 from service.metadata.controller.broker_sessions import BrokerSessions
 from service.metadata.controller.controller import Controller
-from service.metadata.controller.decision_queue import Turns
+from service.metadata.controller.decision_queue import DecisionQueue
 from service.metadata.controller.elections_control import Elections
 from service.metadata.controller.partition_change import _Change as PartitionChange
 from service.metadata.publication import Publication
@@ -82,7 +82,7 @@ def answered_before_the_commit() -> None:
     async def at_once(self: Any, lead: Any, offset: int) -> None:
         return None
 
-    _swap(Turns, "_reached", lambda _: at_once)
+    _swap(DecisionQueue, "_reached", lambda _: at_once)
 
 
 def published_before_the_commit() -> None:
@@ -118,7 +118,7 @@ def waiters_in_the_order_of_their_coming() -> None:
         return in_order
 
     _swap(Publication, "_wait", lambda _: wait)
-    _swap(Publication, "_tell", make)
+    _swap(Publication, "_complete", make)
 
 
 def stale_heartbeats_accepted() -> None:

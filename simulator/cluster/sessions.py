@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from service.controller_client.broker_lifecycle import State
 from service.controller_client.broker_lifecycle_manager import Membership
-from service.metadata.controller.broker_sessions import BrokerSessions, Heard
+from service.metadata.controller.broker_sessions import BrokerSessions, HeartbeatReceived
 from simulator.loop import Loop
 from simulator.machine import Machine
 from simulator.network import Links
@@ -81,6 +81,6 @@ def _watch(told: Callable[[int, int], None]) -> None:
 
 
 def _watched(self: BrokerSessions, event: Any, now_ms: int) -> Any:
-    if isinstance(event, Heard) and _told is not None:
+    if isinstance(event, HeartbeatReceived) and _told is not None:
         _told(event.broker_id, event.broker_epoch)
     return _handle(self, event, now_ms)

@@ -24,7 +24,7 @@ from service.base.world import system_world
 from service.client.async_channel import Channels
 from service.controller_client import lifecycle_messages
 from service.controller_client.lifecycle_messages import AlterIsr
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import ElectionSettings, elect_leaders
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.reassignment_control import alter_reassignments, list_reassignments
@@ -115,7 +115,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def ours(image: MetadataImage, made: Any) -> tuple[MetadataImage, Any]:
     """What our decision makes of the image, and its answer."""
-    decision = made if isinstance(made, Decision) else at_once(made)
+    decision = made if isinstance(made, ControllerResult) else at_once(made)
     delta = MetadataDelta(image).replay_all(frame.record for frame in decision.frames)
     return delta.build(image.offset + len(decision.frames), 1, 0), decision.response
 

@@ -15,7 +15,7 @@ from service.base.slices import Slice, each_in_slices
 from service.controller_client.forwarding import timeout_of
 from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.reassignment_control import list_reassignments
-from service.metadata.controller.requests import Reassignment, ReassignPartition, ReassignResult
+from service.metadata.controller.requests import OngoingReassignment, ReassignPartition, ReassignResult
 from service.network.exchange import RequestContext
 from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
@@ -83,7 +83,7 @@ async def tell(side: ControllerSide, context: RequestContext, request: Any) -> A
     )
 
 
-def _told(one: Reassignment) -> listed.OngoingPartitionReassignment:
+def _told(one: OngoingReassignment) -> listed.OngoingPartitionReassignment:
     return listed.OngoingPartitionReassignment(
         partition_index=one.partition,
         replicas=one.replicas,

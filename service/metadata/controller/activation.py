@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.requests import ResourceType
 from service.metadata.features import BOOTSTRAP, CATALOG_VERSION, ELR_VERSION
 from service.metadata.frames import newest
@@ -31,7 +31,7 @@ def activate(
     *,
     min_isr: int,
     supported: Collection[FeatureRange],
-) -> Decision[None]:
+) -> ControllerResult[None]:
     """Abort the transaction that the last controller left open; bootstrap an empty log.
 
     `bootstrap` are a new cluster's records. `min_isr` is this node's ``min.insync.replicas``, which becomes
@@ -49,7 +49,7 @@ def activate(
         records.append(EndTransactionRecord())
     elif gates_catalog(supported) and (image.remote or image.tombstones) and not has_catalog(image):
         records.append(FeatureLevelRecord(name=CATALOG_VERSION, feature_level=1))
-    return Decision(tuple(map(newest, records)), None)
+    return ControllerResult(tuple(map(newest, records)), None)
 
 
 def cluster_min_isr(min_isr: int) -> ConfigRecord:

@@ -27,7 +27,7 @@ from uuid import UUID
 from service.base.errors import CorruptionError
 from service.metadata.controller.activation import MIN_ISR
 from service.metadata.controller.catalog_control import remote_log_record
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.recovered_topics import AdoptedPartition, AdoptedTopic
 from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import newest
@@ -53,7 +53,7 @@ from service.remote.format.keys import MAX_EPOCH
 EPOCH_MARGIN: Final = 1_000
 """Leader epochs that may have begun after the last known one; none of them begins again."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
-"""Producer ids that may have been handed out after the last known one; likewise."""
+"""Producer ids that may have been handed out after the last known one; none is handed out again."""
 _RETENTION: Final = {"retention.ms": "log.retention.ms", "retention.bytes": "log.retention.bytes"}
 """Topic overrides, and the broker settings that apply without them."""
 TRANSACTION: Final = "recovery"
@@ -61,7 +61,7 @@ _MAX_PRODUCER_ID: Final = (1 << 63) - 1
 _NOTHING_FOUND: Final = MetadataImage()
 
 
-class Found(NamedTuple):
+class BucketContent(NamedTuple):
     """Content of the bucket.
 
     `copy` is the newest copy of the metadata, None where none is readable; `is_copy_newer` is False where
@@ -91,7 +91,9 @@ class Adoption(NamedTuple):
     settings_unknown: Sequence[str]
 
 
-def adopt(image: MetadataImage, found: Found, *, node_id: int, life_id: UUID) -> Decision[Adoption]:
+def adopt(
+    image: MetadataImage, found: BucketContent, *, node_id: int, life_id: UUID
+) -> ControllerResult[Adoption]:
     """Decide the records that make this node's metadata equal to the bucket's.
 
     `life_id` is drawn for this recovery.
@@ -105,10 +107,10 @@ def adopt(image: MetadataImage, found: Found, *, node_id: int, life_id: UUID) ->
         adopting.refused,
         adopting.settings_unknown,
     )
-    return Decision(frames, adoption, is_atomic=False)
+    return ControllerResult(frames, adoption, is_atomic=False)
 
 
-def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> Decision[None]:
+def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> ControllerResult[None]:
     """Note that the local logs of these partitions match their archives, which completes their recovery."""
     done: dict[UUID, set[int]] = {}
     for topic_id, number in partitions:
@@ -119,7 +121,7 @@ def checked(image: MetadataImage, partitions: Collection[tuple[UUID, int]]) -> D
         if state is not None:
             left = tuple(number for number in state.unchecked_partitions if number not in numbers)
             records.append(recovered_record(topic_id, state._replace(unchecked_partitions=left)))
-    return Decision(tuple(map(newest, records)), None)
+    return ControllerResult(tuple(map(newest, records)), None)
 
 
 def recovered_record(topic_id: UUID, state: RecoveredTopic) -> RecoveredTopicRecord:
@@ -130,14 +132,14 @@ def recovered_record(topic_id: UUID, state: RecoveredTopic) -> RecoveredTopicRec
 class _Adopting:
     """One adoption while its records are generated."""
 
-    def __init__(self, image: MetadataImage, found: Found, node_id: int, life_id: UUID) -> None:
+    def __init__(self, image: MetadataImage, found: BucketContent, node_id: int, life_id: UUID) -> None:
         self._image = image
         self._life_id = life_id
         self._found = found
         self._node_id = node_id
         self._copy = found.copy or _NOTHING_FOUND
-        self._gone: set[UUID] = set()
-        self._above: dict[tuple[UUID, int], int] = {}
+        self._deleted: set[UUID] = set()
+        self._archive_epochs: dict[tuple[UUID, int], int] = {}
         self.created: list[str] = []
         self.removed: list[str] = []
         self.changed: set[tuple[UUID, int]] = set()
@@ -155,10 +157,10 @@ class _Adopting:
             yield from self._topic(topic)
         found = {topic.topic_id for topic in self._found.topics}
         for topic_id, own in self._image.topics_by_id.items():
-            if topic_id in self._gone:
+            if topic_id in self._deleted:
                 continue
             if topic_id not in found:
-                yield from self._doubted(own)
+                yield from self._mark_doubted(own)
             yield from self._next_epochs(own)
         ids = (self._image.next_producer_id, self._copy.next_producer_id, self._found.last_producer_id + 1)
         yield ProducerIdsRecord(broker_id=self._node_id, next_producer_id=_next_producer_id(max(ids)))
@@ -183,7 +185,7 @@ class _Adopting:
                 else is_bucket_later
             )
             if is_dead or (is_renamed and is_older):
-                self._gone.add(topic.id)
+                self._deleted.add(topic.id)
                 self.removed.append(topic.name)
                 yield RemoveTopicRecord(topic_id=topic.id)
         if not is_newer:
@@ -215,7 +217,7 @@ class _Adopting:
         state = image.recovered.get(topic.topic_id, RecoveredTopic())
         if own is None:
             named = image.topics_by_name.get(topic.name)
-            if named is not None and named.id not in self._gone:
+            if named is not None and named.id not in self._deleted:
                 self.refused.append(f"{topic.name} ({topic.topic_id}): another topic has that name here")
                 return
             self.created.append(topic.name)
@@ -231,7 +233,7 @@ class _Adopting:
             entry = topic.partitions.get(number, AdoptedPartition(None, 0)).entry
             if (topic.topic_id, number) in self.changed and entry is not None and not entry.is_given_up:
                 changed.add(number)
-        if self._is_doubted(own, has_news=bool(changed)) or self._is_kept_otherwise(topic):
+        if self._is_doubted(own, has_news=bool(changed)) or self._has_other_retention(topic):
             state = state._replace(settings_unknown=True)
         state = state._replace(unchecked_partitions=tuple(sorted(changed)))
         if state != image.recovered.get(topic.topic_id, RecoveredTopic()):
@@ -248,7 +250,7 @@ class _Adopting:
         went_on = own is not None and not self._found.is_copy_newer and has_news
         return self._found.doubt is not None or went_on
 
-    def _is_kept_otherwise(self, topic: AdoptedTopic) -> bool:
+    def _has_other_retention(self, topic: AdoptedTopic) -> bool:
         """Return whether brokers of the lost topic had dynamic retention defaults that differ from this
         broker's.
 
@@ -260,16 +262,16 @@ class _Adopting:
         brokers = {one for partition in lost.partitions.values() for one in partition.replicas}
         return any(
             override not in topic.configs
-            and self._says(broker, default) != self._says(self._node_id, default)
+            and self._broker_setting(broker, default) != self._broker_setting(self._node_id, default)
             for override, default in _RETENTION.items()
             for broker in brokers
         )
 
-    def _says(self, broker: int, name: str) -> str | None:
+    def _broker_setting(self, broker: int, name: str) -> str | None:
         """Return a dynamic setting of one broker in the copy."""
         return self._copy.config(ResourceType.BROKER, str(broker)).get(name)
 
-    def _doubted(self, own: TopicImage) -> Iterator[MetadataRecord]:
+    def _mark_doubted(self, own: TopicImage) -> Iterator[MetadataRecord]:
         """Mark the settings of a topic of ours that the bucket does not have as unknown, where there is
         doubt."""
         state = self._image.recovered.get(own.id, RecoveredTopic())
@@ -281,7 +283,7 @@ class _Adopting:
         key = topic.topic_id, number
         found = topic.partitions.get(number, AdoptedPartition(None, 0))
         own = self._image.partition(*key)
-        self._above[key] = found.leader_epoch
+        self._archive_epochs[key] = found.leader_epoch
         if own is None:
             yield _new_partition(key, _raised(self._copy, key, found.leader_epoch), self._node_id)
         if found.entry is not None and (own is None or _is_news(found.entry, self._image.remote.get(key))):
@@ -291,8 +293,8 @@ class _Adopting:
     def _next_epochs(self, topic: TopicImage) -> Iterator[MetadataRecord]:
         for number, own in topic.partitions.items():
             key = topic.id, number
-            epoch = _raised(self._copy, key, max(own.leader_epoch, self._above.get(key, 0)))
-            yield _again(topic, number, epoch)
+            epoch = _raised(self._copy, key, max(own.leader_epoch, self._archive_epochs.get(key, 0)))
+            yield _without_leader(topic, number, epoch)
 
 
 def _settings(
@@ -347,7 +349,7 @@ def _new_partition(key: tuple[UUID, int], leader_epoch: int, node_id: int) -> Pa
     )
 
 
-def _again(topic: TopicImage, number: int, leader_epoch: int) -> PartitionRecord:
+def _without_leader(topic: TopicImage, number: int, leader_epoch: int) -> PartitionRecord:
     """Return the partition without a leader, in an epoch in which no broker has led it."""
     own = topic.partitions[number]._replace(leader=NO_LEADER, leader_epoch=leader_epoch)
     return partition_record(topic, number, own._replace(partition_epoch=own.partition_epoch + 1))

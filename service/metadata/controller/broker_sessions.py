@@ -5,11 +5,11 @@ Source: Apache Kafka ``BrokerHeartbeatManager``, ``BrokerHeartbeatTracker``; the
 The metadata holds whether a broker is fenced; a session holds the time of its last heartbeat, its metadata
 offset, and the offset of its controlled shutdown. Sessions do not outlive a controller: they start again when
 it is claimed. `handle` takes events with the time, and returns effects. The caller reads `next_deadline_ms`
-and passes a `Tick` then.
+and passes a `SessionTick` then.
 
 *Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is probed, at once and
-again after `FIRST_LOOK_MS`, then after four times as long, up to the heartbeat interval, until a heartbeat
-comes. After a claim a broker has `CLAIM_MS` for a heartbeat before it is suspected: it sends one as soon as
+again after `FIRST_SUSPICION_MS`, then after four times as long, up to the heartbeat interval, until a
+heartbeat comes. After a claim a broker has `CLAIM_MS` for a heartbeat before it is suspected: it sends one as soon as
 it knows the new controller (`broker_lifecycle.ControllerChanged`). `REFUSALS` refusals within
 ``firn.broker.refused.fence.ms``, without a heartbeat between them, fence a broker before its session ends. A
 refusal counts only where the prober has found this address open before in this broker epoch: a listener that
@@ -26,10 +26,12 @@ heartbeats, and, for one session timeout after a claim, for a broker that was fe
 controller that fenced it knew when its session ends.
 
 >>> sessions = BrokerSessions(SessionTimes())
->>> sessions.handle(Heard(1, 7, metadata_offset=9), 0) + sessions.handle(Fencing(1, 7, is_unfenced=True), 0)
+>>> sessions.handle(HeartbeatReceived(1, 7, metadata_offset=9), 0)
 []
->>> sessions.handle(Tick(), 9_001)
-[Expired(broker_id=1, broker_epoch=7, silent_ms=9001, refusing='')]
+>>> sessions.handle(FencingDecided(1, 7, is_unfenced=True), 0)
+[]
+>>> sessions.handle(SessionTick(), 9_001)
+[SessionExpired(broker_id=1, broker_epoch=7, silent_ms=9001, refusing='')]
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ BREAKS_MS: Final = 2_000
 Longer than the pauses of a living broker before its heartbeat arrives over another connection: half a second
 in `broker_lifecycle`, a second and a fifth in `client.async_channel`.
 """
-FIRST_LOOK_MS: Final = 50
-LOOKS_GROW: Final = 4
-LOOKS_PER_TIMEOUT: Final = 8
+FIRST_SUSPICION_MS: Final = 50
+SUSPICION_BACKOFF_FACTOR: Final = 4
+CHECKS_PER_TIMEOUT: Final = 8
 """Checks for expired sessions within one session timeout."""
 
 
@@ -92,7 +94,7 @@ class SessionTimes(NamedTuple):
     least_unfenced_ms: int = 1_000
 
 
-class Known(NamedTuple):
+class BrokerAtClaim(NamedTuple):
     """Broker in the metadata when the controller is claimed.
 
     `is_local`: this process's broker, which gets no session before its first heartbeat: the process that had
@@ -105,7 +107,7 @@ class Known(NamedTuple):
     is_local: bool = False
 
 
-class Registered(NamedTuple):
+class BrokerRegistered(NamedTuple):
     """Registration of a broker process, which ends that of the one before. Its session starts with a
     heartbeat."""
 
@@ -113,7 +115,7 @@ class Registered(NamedTuple):
     broker_epoch: int
 
 
-class Heard(NamedTuple):
+class HeartbeatReceived(NamedTuple):
     """Heartbeat of a broker process that has applied the metadata up to `metadata_offset`."""
 
     broker_id: int
@@ -121,7 +123,7 @@ class Heard(NamedTuple):
     metadata_offset: int = -1
 
 
-class Fencing(NamedTuple):
+class FencingDecided(NamedTuple):
     """Decision that fences or unfences the broker."""
 
     broker_id: int
@@ -129,7 +131,7 @@ class Fencing(NamedTuple):
     is_unfenced: bool
 
 
-class Gone(NamedTuple):
+class SessionClosed(NamedTuple):
     """End of a session: the process has stopped, or was unregistered."""
 
     broker_id: int
@@ -143,7 +145,7 @@ class ConnectionLost(NamedTuple):
     broker_epoch: int
 
 
-class Probed(NamedTuple):
+class ProbeFinished(NamedTuple):
     """Result of a probe of `address`, which is used in log lines only."""
 
     broker_id: int
@@ -152,14 +154,23 @@ class Probed(NamedTuple):
     address: str = ""
 
 
-class Tick(NamedTuple):
+class SessionTick(NamedTuple):
     """Time of `next_deadline_ms`."""
 
 
-Event = Known | Registered | Heard | Fencing | Gone | ConnectionLost | Probed | Tick
+Event = (
+    BrokerAtClaim
+    | BrokerRegistered
+    | HeartbeatReceived
+    | FencingDecided
+    | SessionClosed
+    | ConnectionLost
+    | ProbeFinished
+    | SessionTick
+)
 
 
-class Expired(NamedTuple):
+class SessionExpired(NamedTuple):
     """Fence the broker unless it is: no heartbeat came for `silent_ms`, and its session is over, or the
     address `refusing` refuses connections."""
 
@@ -174,20 +185,20 @@ class SessionsOver(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Connect to the broker's address, and report the result as `Probed`."""
+    """Connect to the broker's address, and report the result as `ProbeFinished`."""
 
     broker_id: int
     broker_epoch: int
 
 
-class Disproved(NamedTuple):
+class RefusalDisproved(NamedTuple):
     """Report that the broker's address refused while the process lives."""
 
     broker_id: int
     broker_epoch: int
 
 
-Effect = Expired | SessionsOver | Probe | Disproved
+Effect = SessionExpired | SessionsOver | Probe | RefusalDisproved
 
 
 @dataclass(slots=True)
@@ -197,14 +208,14 @@ class _Session:
     """Time of the last heartbeat; None: no session, though perhaps registered."""
     awaited_until_ms: int | None = None
     """Fenced by a refusal or before the claim: end of its session, unless a heartbeat comes."""
-    has_told: bool = False
+    has_sent_heartbeat: bool = False
     """True once a heartbeat came."""
     metadata_offset: int = -1
     shutdown_offset: int = -1
     is_unfenced: bool = False
-    look_ms: int | None = None
+    suspect_ms: int | None = None
     """No heartbeat since the claim, or since its connection broke: when it is suspected (again)."""
-    look_gap_ms: int = FIRST_LOOK_MS
+    suspect_gap_ms: int = FIRST_SUSPICION_MS
     suspected_ms: int | None = None
     lost_ms: int = -NEVER
     """When its connection last broke."""
@@ -222,7 +233,7 @@ class BrokerSessions:
         self._times = times
         self._sessions: dict[int, _Session] = {}
         self._unfenced_ms: dict[int, int] = {}
-        self._looked_ms = -NEVER
+        self._checked_ms = -NEVER
 
     # -- state
 
@@ -252,7 +263,7 @@ class BrokerSessions:
     def is_heard(self, broker_id: int, broker_epoch: int) -> bool:
         """Return whether this process has sent a heartbeat since the controller was claimed."""
         session = self._of(broker_id, broker_epoch)
-        return session is not None and session.has_told
+        return session is not None and session.has_sent_heartbeat
 
     def next_state(
         self, heartbeat: BrokerHeartbeat, *, is_fenced: bool, leads: bool, registered_at: int
@@ -293,7 +304,7 @@ class BrokerSessions:
             default=NEVER,
         )
 
-    def moved_away(self, broker_id: int, broker_epoch: int, offset: int) -> None:
+    def note_controlled_shutdown(self, broker_id: int, broker_epoch: int, offset: int) -> None:
         """Note that the broker is in controlled shutdown, and the offset of the records that move its
         leaderships."""
         session = self._of(broker_id, broker_epoch)
@@ -302,18 +313,18 @@ class BrokerSessions:
 
     @property
     def next_deadline_ms(self) -> int:
-        """Time of the next `Tick`; `NEVER` where none is needed."""
+        """Time of the next `SessionTick`; `NEVER` where none is needed."""
         deadline = NEVER
         for session in self._sessions.values():
             deadline = min(deadline, session.probe_ms)
-            if session.look_ms is not None:
-                deadline = min(deadline, session.look_ms)
+            if session.suspect_ms is not None:
+                deadline = min(deadline, session.suspect_ms)
             if session.awaited_until_ms is not None:
                 deadline = min(deadline, session.awaited_until_ms)
             if session.heard_ms is not None:
                 stale_ms = session.heard_ms + self._times.session_timeout_ms + 1
-                looked = self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT
-                deadline = min(deadline, max(stale_ms, looked))
+                next_check_ms = self._checked_ms + self._times.session_timeout_ms // CHECKS_PER_TIMEOUT
+                deadline = min(deadline, max(stale_ms, next_check_ms))
         return deadline
 
     # -- events
@@ -321,66 +332,66 @@ class BrokerSessions:
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle `event` and return its effects."""
         match event:
-            case Tick():
+            case SessionTick():
                 return self._tick(now_ms)
-            case Known():
+            case BrokerAtClaim():
                 self._know(event, now_ms)
-            case Registered(broker_id, broker_epoch):
+            case BrokerRegistered(broker_id, broker_epoch):
                 if self._of(broker_id, broker_epoch) is None:
                     self._sessions[broker_id] = _Session(broker_epoch)
-            case Heard():
+            case HeartbeatReceived():
                 return self._hear(event, now_ms)
-            case Fencing():
+            case FencingDecided():
                 self._fencing(event, now_ms)
-            case Gone(broker_id, broker_epoch):
+            case SessionClosed(broker_id, broker_epoch):
                 if self._of(broker_id, broker_epoch) is not None:
                     del self._sessions[broker_id]
             case ConnectionLost(broker_id, broker_epoch):
                 if (lost := self._of(broker_id, broker_epoch)) is not None and lost.is_unfenced:
                     return self._lose(broker_id, lost, now_ms)
-            case Probed():
+            case ProbeFinished():
                 return self._probed(event, now_ms)
         return []
 
-    def _know(self, event: Known, now_ms: int) -> None:
+    def _know(self, event: BrokerAtClaim, now_ms: int) -> None:
         session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced)
         if not event.is_fenced and not event.is_local:
             session.heard_ms = now_ms
-            self._look_in(CLAIM_MS, session, now_ms)
+            self._suspect_in(CLAIM_MS, session, now_ms)
         if event.is_fenced:
             session.awaited_until_ms = now_ms + self._times.session_timeout_ms + 1
         self._sessions[event.broker_id] = session
 
-    def _look_in(self, wait_ms: int, session: _Session, now_ms: int) -> None:
+    def _suspect_in(self, wait_ms: int, session: _Session, now_ms: int) -> None:
         """Suspect the broker after `wait_ms`, and again with growing pauses, until a heartbeat comes."""
         if self._times.refused_fence_ms >= 0:
-            session.look_gap_ms = wait_ms
-            session.look_ms = now_ms + wait_ms
+            session.suspect_gap_ms = wait_ms
+            session.suspect_ms = now_ms + wait_ms
 
     def _lose(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
-        was_heard_since = session.look_ms is None
+        was_heard_since = session.suspect_ms is None
         breaks_again = was_heard_since and now_ms - session.lost_ms < BREAKS_MS
         session.lost_ms = now_ms
         if breaks_again:
-            self._look_in(BREAKS_MS, session, now_ms)
+            self._suspect_in(BREAKS_MS, session, now_ms)
             return []
         # A dying process may accept connections for another moment: it is suspected again.
-        self._look_in(FIRST_LOOK_MS, session, now_ms)
+        self._suspect_in(FIRST_SUSPICION_MS, session, now_ms)
         return self._suspect(broker_id, session, now_ms)
 
-    def _hear(self, event: Heard, now_ms: int) -> list[Effect]:
+    def _hear(self, event: HeartbeatReceived, now_ms: int) -> list[Effect]:
         session = self._of(event.broker_id, event.broker_epoch)
         if session is None:
             session = self._sessions[event.broker_id] = _Session(event.broker_epoch)
         session.heard_ms = now_ms
-        session.has_told = True
-        session.look_ms = session.awaited_until_ms = None
+        session.has_sent_heartbeat = True
+        session.suspect_ms = session.awaited_until_ms = None
         session.metadata_offset = max(session.metadata_offset, event.metadata_offset)
         _trust(session)
         has_refused, session.has_refused = session.has_refused, False
-        return [Disproved(event.broker_id, event.broker_epoch)] if has_refused else []
+        return [RefusalDisproved(event.broker_id, event.broker_epoch)] if has_refused else []
 
-    def _fencing(self, event: Fencing, now_ms: int) -> None:
+    def _fencing(self, event: FencingDecided, now_ms: int) -> None:
         if event.is_unfenced:
             self._unfenced_ms[event.broker_id] = now_ms
         session = self._of(event.broker_id, event.broker_epoch)
@@ -388,23 +399,23 @@ class BrokerSessions:
             session.is_unfenced = event.is_unfenced
             if not event.is_unfenced:  # which ends its controlled shutdown
                 session.shutdown_offset = -1
-                session.look_ms = None
+                session.suspect_ms = None
                 _trust(session)
 
     def _tick(self, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for broker_id in sorted(self._sessions):
             session = self._sessions[broker_id]
-            if session.look_ms is not None and now_ms >= session.look_ms:
-                longest_ms = self._times.heartbeat_interval_ms
-                session.look_gap_ms = min(session.look_gap_ms * LOOKS_GROW, longest_ms)
-                session.look_ms = now_ms + session.look_gap_ms
+            if session.suspect_ms is not None and now_ms >= session.suspect_ms:
+                max_gap_ms = self._times.heartbeat_interval_ms
+                session.suspect_gap_ms = min(session.suspect_gap_ms * SUSPICION_BACKOFF_FACTOR, max_gap_ms)
+                session.suspect_ms = now_ms + session.suspect_gap_ms
                 effects += self._suspect(broker_id, session, now_ms)
             if now_ms >= session.probe_ms:
                 session.probe_ms = NEVER
                 effects.append(Probe(broker_id, session.broker_epoch))
-        if now_ms >= self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT:
-            self._looked_ms = now_ms
+        if now_ms >= self._checked_ms + self._times.session_timeout_ms // CHECKS_PER_TIMEOUT:
+            self._checked_ms = now_ms
             effects += self._expire_one(now_ms)
         return effects + self._end_awaited(now_ms)
 
@@ -429,9 +440,9 @@ class BrokerSessions:
             return []
         heard_ms, broker_id = min(stale)
         session = self._sessions[broker_id]
-        session.heard_ms = session.look_ms = None
+        session.heard_ms = session.suspect_ms = None
         _trust(session)
-        expired = Expired(broker_id, session.broker_epoch, now_ms - heard_ms)
+        expired = SessionExpired(broker_id, session.broker_epoch, now_ms - heard_ms)
         return [expired] if session.is_unfenced else [expired, SessionsOver()]
 
     def _suspect(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
@@ -444,7 +455,7 @@ class BrokerSessions:
             return []
         return [Probe(broker_id, session.broker_epoch)]
 
-    def _probed(self, event: Probed, now_ms: int) -> list[Effect]:
+    def _probed(self, event: ProbeFinished, now_ms: int) -> list[Effect]:
         session = self._of(event.broker_id, event.broker_epoch)
         if session is None:
             return []
@@ -464,9 +475,9 @@ class BrokerSessions:
             return []
         heard_ms = now_ms if session.heard_ms is None else session.heard_ms
         session.awaited_until_ms = heard_ms + self._times.session_timeout_ms + 1
-        session.heard_ms = session.look_ms = None
+        session.heard_ms = session.suspect_ms = None
         _trust(session)
-        return [Expired(event.broker_id, session.broker_epoch, now_ms - heard_ms, event.address)]
+        return [SessionExpired(event.broker_id, session.broker_epoch, now_ms - heard_ms, event.address)]
 
     # -- helpers
 

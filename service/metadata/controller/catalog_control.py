@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.metadata.controller.activation import has_catalog
 from service.metadata.controller.cluster_control import check_same_process
-from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.decision import ControllerResult, decided
 from service.metadata.controller.requests import CatalogSender, ResourceType
 from service.metadata.features import CATALOG_VERSION
 from service.metadata.frames import newest
@@ -25,7 +25,7 @@ def commit_catalog(
     *,
     sender: CatalogSender | None = None,
     needs_level: bool = False,
-) -> Decision[list[CatalogResult]]:
+) -> ControllerResult[list[CatalogResult]]:
     """Decide each commit, in order; a later one for the same partition sees an earlier one's result.
 
     `sender` is the broker process that leads the partitions, None for this node's: a partition that another
@@ -39,7 +39,7 @@ def commit_catalog(
     if sender is not None:
         check_same_process(image, *sender)
         if not commits:
-            return Decision((newest(NoOpRecord()),), [])
+            return ControllerResult((newest(NoOpRecord()),), [])
     if needs_level and not has_catalog(image):
         raise RequestError(ErrorCode.unsupported_version, f"The cluster's level of {CATALOG_VERSION} is 0.")
     entries: dict[tuple[UUID, int], CatalogEntry] = {}
@@ -91,7 +91,7 @@ def remote_log_record(topic_id: UUID, partition: int, entry: CatalogEntry) -> Re
 
 def forget_topics(
     image: MetadataImage, topic_ids: Iterable[UUID], *, sender: CatalogSender | None = None
-) -> Decision[None]:
+) -> ControllerResult[None]:
     """Remove tombstones; ids without one are skipped.
 
     Raises `RequestError` STALE_BROKER_EPOCH for a `sender` that was replaced.
@@ -100,4 +100,4 @@ def forget_topics(
         check_same_process(image, *sender)
     known = dict.fromkeys(topic_id for topic_id in topic_ids if topic_id in image.tombstones)
     frames = tuple(newest(RemoveTombstoneRecord(topic_id=topic_id)) for topic_id in known)
-    return Decision(frames, None, is_atomic=False)
+    return ControllerResult(frames, None, is_atomic=False)

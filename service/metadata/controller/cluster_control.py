@@ -16,14 +16,14 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.decision import NEWEST_US, Decision
+from service.metadata.controller.decision import NEWEST_US, ControllerResult
 from service.metadata.controller.elections_control import (
     CHANGE_US,
-    LOOK_US,
+    VISIT_US,
     Elections,
     ElectionSettings,
     changes_in_steps,
-    looked_up,
+    with_topics,
 )
 from service.metadata.controller.requests import RegisterBroker, RegisterController
 from service.metadata.features import supported_features
@@ -66,7 +66,7 @@ def register_broker(
     has_session: bool,
     is_heard: Callable[[int, int], bool] = lambda broker_id, epoch: True,
     settings: ElectionSettings = _USUAL,
-) -> Steps[Decision[int]]:
+) -> Steps[ControllerResult[int]]:
     """Register a broker process, fenced and without leaderships; the response is its epoch.
 
     `has_session`: a process with this id is alive. `is_heard(id, epoch)`: that process has sent a heartbeat.
@@ -81,12 +81,12 @@ def register_broker(
     _check_features(image, features)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
         again = _registration(request, features, existing.epoch, existing)
-        return Decision((newest(again),), existing.epoch)
+        return ControllerResult((newest(again),), existing.epoch)
     records = yield from _shutdown(image, request, existing, is_heard, settings)
     frames = yield from _newest(records)
     epoch = next_offset + len(frames)
     frames.append(newest(_registration(request, features, epoch, None)))
-    return Decision(tuple(frames), epoch, is_atomic=False)
+    return ControllerResult(tuple(frames), epoch, is_atomic=False)
 
 
 def _shutdown(
@@ -143,31 +143,31 @@ def _leave_isrs(
 
 def unfence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[Decision[None]]:
+) -> Steps[ControllerResult[None]]:
     """Unfence a broker that has caught up: it leads partitions without a leader that it may lead."""
     broker = check_epoch(image, broker_id, broker_epoch)
     if not broker.fenced:
-        return Decision((), None)
+        return ControllerResult((), None)
     elections = Elections(image, settings, joining=broker_id)
     records = yield from changes_in_steps(elections, image.index.partitions(NO_LEADER_SHELF))
     changes = yield from _newest(records)
-    return Decision((_change_fencing(broker, UNFENCE), *changes), None, is_atomic=False)
+    return ControllerResult((_change_fencing(broker, UNFENCE), *changes), None, is_atomic=False)
 
 
 def fence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[Decision[None]]:
+) -> Steps[ControllerResult[None]]:
     """Fence a broker that stops or is lost: in-sync replicas take over its leaderships."""
     broker = check_epoch(image, broker_id, broker_epoch)
     if broker.fenced:
-        return Decision((), None)
+        return ControllerResult((), None)
     frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
-    return Decision((*frames, _change_fencing(broker, FENCE)), None, is_atomic=False)
+    return ControllerResult((*frames, _change_fencing(broker, FENCE)), None, is_atomic=False)
 
 
 def move_away(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[Decision[None]]:
+) -> Steps[ControllerResult[None]]:
     """Begin a controlled shutdown: the broker's leaderships move while it still serves."""
     broker = check_epoch(image, broker_id, broker_epoch)
     frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
@@ -176,7 +176,7 @@ def move_away(
             broker_id=broker_id, broker_epoch=broker_epoch, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN
         )
         frames.insert(0, Frame(change, 1))
-    return Decision(tuple(frames), None, is_atomic=False)
+    return ControllerResult(tuple(frames), None, is_atomic=False)
 
 
 def take_offline(
@@ -185,12 +185,12 @@ def take_offline(
     directories: Collection[UUID],
     *,
     settings: ElectionSettings = _USUAL,
-) -> Steps[Decision[None]]:
+) -> Steps[ControllerResult[None]]:
     """Record failed directories of the broker: replicas there leave the ISR, and leaderships move."""
     broker = image.brokers[broker_id]
     gone = [directory for directory in broker.log_dirs if directory in directories]
     if not gone:
-        return Decision((), None)
+        return ControllerResult((), None)
     elections = Elections(image, settings, without=broker_id)
     frames: list[Frame] = []
     for directory in gone:
@@ -198,7 +198,7 @@ def take_offline(
         frames += yield from _newest((yield from changes_in_steps(elections, partitions)))
     left = tuple(directory for directory in broker.log_dirs if directory not in gone)
     change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=left)
-    return Decision((*frames, Frame(change, 2)), None, is_atomic=False)
+    return ControllerResult((*frames, Frame(change, 2)), None, is_atomic=False)
 
 
 def relieve_directories(
@@ -208,7 +208,7 @@ def relieve_directories(
     resting: Collection[UUID],
     *,
     settings: ElectionSettings = _USUAL,
-) -> Steps[Decision[None]]:
+) -> Steps[ControllerResult[None]]:
     """Move the broker's leaderships out of directories without room, to in-sync replicas with room.
 
     Replicas in `resting` directories, which do not replicate, also leave the ISR.
@@ -219,15 +219,15 @@ def relieve_directories(
         if directory not in full and directory not in resting:
             continue
         is_resting = directory in resting
-        for topic, number, state in looked_up(image, image.index.partitions(lies_in(directory))):
+        for topic, number, state in with_topics(image, image.index.partitions(lies_in(directory))):
             if state.leader != broker_id and not (is_resting and broker_id in state.isr):
-                yield LOOK_US
+                yield VISIT_US
                 continue
             yield CHANGE_US
             record = elections.relieve(topic, number, state, broker_id, is_resting=is_resting)
             if record is not None:
                 records.append(record)
-    return Decision(tuple((yield from _newest(records))), None, is_atomic=False)
+    return ControllerResult(tuple((yield from _newest(records))), None, is_atomic=False)
 
 
 def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple[Frame, ...]:
@@ -242,7 +242,7 @@ def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple
 
 def unregister_broker(
     image: MetadataImage, broker_id: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[Decision[int]]:
+) -> Steps[ControllerResult[int]]:
     """Remove a broker's registration; the response is the epoch of its last process.
 
     Raises `RequestError` BROKER_ID_NOT_REGISTERED.
@@ -258,10 +258,10 @@ def unregister_broker(
     partitions = image.index.partitions(has_member(broker_id))
     frames = yield from _newest((yield from changes_in_steps(elections, partitions)))
     gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
-    return Decision((*frames, newest(gone)), broker.epoch, is_atomic=False)
+    return ControllerResult((*frames, newest(gone)), broker.epoch, is_atomic=False)
 
 
-def register_controller(image: MetadataImage, request: RegisterController) -> Decision[None]:
+def register_controller(image: MetadataImage, request: RegisterController) -> ControllerResult[None]:
     """Register a controller process; replaces its last registration."""
     record = RegisterControllerRecord(
         controller_id=request.node_id,
@@ -275,7 +275,7 @@ def register_controller(image: MetadataImage, request: RegisterController) -> De
             for f in request.features
         ),
     )
-    return Decision((newest(record),), None)
+    return ControllerResult((newest(record),), None)
 
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:

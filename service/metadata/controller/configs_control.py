@@ -14,7 +14,7 @@ from service.base.errors import ConfigError, RequestError
 from service.base.steps import Steps, at_once
 from service.metadata.controller.activation import MIN_ISR
 from service.metadata.controller.adoption_control import recovered_record
-from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
+from service.metadata.controller.decision import EXCESSIVE, ControllerResult, decided_in_steps
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     AlterConfig,
@@ -24,7 +24,7 @@ from service.metadata.controller.requests import (
     ConfigRules,
     ResourceType,
 )
-from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.features import ELR_VERSION
 from service.metadata.image import MetadataImage, PartitionImage
 from service.metadata.partition_index import NO_LEADER_SHELF
@@ -36,7 +36,7 @@ from service.metadata.records import (
 )
 
 RESOURCE_US: Final = 60
-LOOK_US: Final = 1
+VISIT_US: Final = 1
 CHANGE_US: Final = 10
 CHARACTERS_PER_US: Final = 20
 MOST_CHARACTERS: Final = 32_767
@@ -56,7 +56,7 @@ def incremental_alter_configs(
     *,
     validate_only: bool = False,
     via_broker: int | None = None,
-) -> Steps[Decision[list[AlterResourceResult]]]:
+) -> Steps[ControllerResult[list[AlterResourceResult]]]:
     """Change each resource completely or not at all; a refused one does not affect the others. In steps.
 
     `via_broker` is the broker that received the request: it may name no other broker's configuration.
@@ -64,7 +64,7 @@ def incremental_alter_configs(
     yield len(resources)
     seen = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[ConfigRecord] = []
-    said: list[RecoveredTopicRecord] = []
+    settings_known: list[RecoveredTopicRecord] = []
     results = []
     for resource in resources:
         yield RESOURCE_US + CHANGE_US * len(resource.configs) + _characters(resource) // CHARACTERS_PER_US
@@ -73,12 +73,14 @@ def incremental_alter_configs(
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise _invalid(TWICE)
             records += yield from _alter_resource(image, resource, rules, via_broker)
-            said += _settings_known(image, resource)
+            settings_known += _settings_known(image, resource)
         except RequestError as e:
             error, message = e.code, e.message
         results.append(AlterResourceResult(resource.resource_type, resource.resource_name, error, message))
     cleared = yield from _cleared(image, records)
-    return (yield from decided_in_steps(() if validate_only else [*records, *cleared, *said], results))
+    return (
+        yield from decided_in_steps(() if validate_only else [*records, *cleared, *settings_known], results)
+    )
 
 
 def _settings_known(image: MetadataImage, resource: AlterResource) -> Iterator[RecoveredTopicRecord]:
@@ -114,7 +116,7 @@ def _cleared(
         return []
     waiting: set[UUID] = set()
     for topic_id, number in image.index.partitions(NO_LEADER_SHELF):
-        yield LOOK_US
+        yield VISIT_US
         if _waits_for_its_leader(image.topics_by_id[topic_id].partitions[number]):
             waiting.add(topic_id)
     is_everywhere = any(one.resource_type != ResourceType.TOPIC for one in changed)
@@ -125,11 +127,11 @@ def _cleared(
     for name in names:
         topic = image.topics_by_name[name]
         if topic.id not in waiting:
-            yield LOOK_US
+            yield VISIT_US
             cleared.append(ClearElrRecord(topic_name=name))
             continue
         for number, state in topic.partitions.items():
-            yield LOOK_US
+            yield VISIT_US
             has_any = state.eligible_leader_replicas or state.last_known_elr
             if has_any and not _waits_for_its_leader(state):
                 cleared.append(
@@ -169,7 +171,7 @@ def alter_configs(
     *,
     validate_only: bool = False,
     via_broker: int | None = None,
-) -> Steps[Decision[list[AlterResourceResult]]]:
+) -> Steps[ControllerResult[list[AlterResourceResult]]]:
     """Replace the configuration of each resource: overrides that are not named are deleted."""
     whole = []
     for one in resources:
@@ -276,7 +278,7 @@ def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType
     if resource.resource_type == ResourceType.TOPIC:
         if not name:
             raise _invalid("Default topic resources are not allowed.")
-        reason = what_is_wrong_with(name)
+        reason = topic_name_error(name)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
         return ResourceType.TOPIC

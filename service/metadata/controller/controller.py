@@ -34,22 +34,22 @@ from service.metadata.controller import (
 from service.metadata.controller.activation import activate, gates_catalog
 from service.metadata.controller.broker_sessions import (
     BrokerControl,
+    BrokerRegistered,
     ConnectionLost,
-    Fencing,
-    Gone,
-    Heard,
-    Registered,
+    FencingDecided,
+    HeartbeatReceived,
+    SessionClosed,
     SessionTimes,
 )
 from service.metadata.controller.cluster_control import check_epoch
-from service.metadata.controller.decision import Decision
-from service.metadata.controller.decision_queue import Counts, Decide, Turns, not_controller
+from service.metadata.controller.decision import ControllerResult
+from service.metadata.controller.decision_queue import AwaitOffset, Decide, DecisionQueue, not_controller
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.features_control import FeatureUpdate
-from service.metadata.controller.full_directories import FullDirectories
+from service.metadata.controller.full_directories import DirectoriesWithoutRoom
 from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
 from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
-from service.metadata.controller.periodic import ChoreTimes
+from service.metadata.controller.periodic import PeriodicTaskIntervals
 from service.metadata.controller.requests import (
     AlterPartition,
     AlterPartitionResult,
@@ -110,7 +110,7 @@ class ControllerOptions:
     """Id of this process where it registers as a standby, too; None: drawn at its first activation."""
     elections: ElectionSettings = field(default_factory=ElectionSettings)
     sessions: SessionTimes = field(default_factory=SessionTimes)
-    chores: ChoreTimes = field(default_factory=ChoreTimes)
+    periodic_tasks: PeriodicTaskIntervals = field(default_factory=PeriodicTaskIntervals)
     """Intervals of periodic tasks."""
 
 
@@ -133,7 +133,7 @@ class Controller:
         probe: ProbeBroker | None = None,
         on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
         on_news: Callable[[], None] = lambda: None,
-        counts: Counts | None = None,
+        counts: AwaitOffset | None = None,
     ) -> None:
         """Create a standby controller.
 
@@ -147,8 +147,8 @@ class Controller:
         self._new_uuid = world.new_uuid
         self._rules = config_rules
         self._incarnation_id = options.incarnation_id
-        self._full = FullDirectories()
-        self._turns = Turns(
+        self._full = DirectoriesWithoutRoom()
+        self._turns = DecisionQueue(
             publisher, self._clock, lambda: self._overseer.wrote(), counts or publisher.committed
         )
         self._elections = options.elections._replace(
@@ -158,7 +158,7 @@ class Controller:
             self._turns,
             self._clock,
             sessions=options.sessions,
-            chores=options.chores,
+            tasks=options.periodic_tasks,
             elections=self._elections,
             probe=probe,
             on_disproved=on_disproved,
@@ -220,10 +220,10 @@ class Controller:
         incarnation_id = self._incarnation_id
         frame = controller_frame(options.node_id, incarnation_id, options.listeners, options.supported)
 
-        def register(image: MetadataImage) -> Decision[None]:
+        def register(image: MetadataImage) -> ControllerResult[None]:
             known = image.controllers.get(options.node_id)
             is_known = known is not None and known.incarnation_id == incarnation_id
-            return Decision(() if is_known else (frame,), None)
+            return ControllerResult(() if is_known else (frame,), None)
 
         await self._decide(register)
 
@@ -359,7 +359,7 @@ class Controller:
     async def register_broker(self, request: RegisterBroker, *, deadline_ms: int | None = None) -> int:
         """Register a broker process, fenced; returns its epoch."""
 
-        def decide(image: MetadataImage) -> Steps[Decision[int]]:
+        def decide(image: MetadataImage) -> Steps[ControllerResult[int]]:
             existing = image.brokers.get(request.broker_id)
             return cluster_control.register_broker(
                 self._with_kraft_version(image),
@@ -372,7 +372,7 @@ class Controller:
             )
 
         def decided(epoch: int, offset: int) -> None:
-            self._overseer.tell(Registered(request.broker_id, epoch))
+            self._overseer.record(BrokerRegistered(request.broker_id, epoch))
 
         return (await self._turns.run(decide, deadline_ms=deadline_ms, decided=decided))[0]
 
@@ -388,10 +388,10 @@ class Controller:
             raise not_controller()
         known = self._turns.latest.brokers.get(broker_id)
         if known is not None and known.epoch == broker_epoch:
-            self._overseer.act(Heard(broker_id, broker_epoch, request.metadata_offset))
+            self._overseer.handle(HeartbeatReceived(broker_id, broker_epoch, request.metadata_offset))
             self._full.heard(broker_id, request.full_log_dirs, request.resting_log_dirs)
 
-        def decide(image: MetadataImage) -> Steps[Decision[HeartbeatOutcome]]:
+        def decide(image: MetadataImage) -> Steps[ControllerResult[HeartbeatOutcome]]:
             broker = check_epoch(image, broker_id, broker_epoch)
             current, following = self._overseer.next_state(
                 request,
@@ -403,12 +403,12 @@ class Controller:
 
         def decided(outcome: HeartbeatOutcome, offset: int) -> None:
             if outcome.next is BrokerControl.CONTROLLED_SHUTDOWN:
-                self._overseer.moved_away(broker_id, broker_epoch, offset)
+                self._overseer.note_controlled_shutdown(broker_id, broker_epoch, offset)
             elif outcome.next is BrokerControl.SHUTDOWN_NOW:
-                self._overseer.tell(Gone(broker_id, broker_epoch))
+                self._overseer.record(SessionClosed(broker_id, broker_epoch))
             elif outcome.next is not outcome.current:
                 is_unfenced = outcome.next is BrokerControl.UNFENCED
-                self._overseer.tell(Fencing(broker_id, broker_epoch, is_unfenced))
+                self._overseer.record(FencingDecided(broker_id, broker_epoch, is_unfenced))
 
         outcome, _ = await self._turns.run(decide, deadline_ms=deadline_ms, decided=decided)
         return outcome.reply
@@ -417,8 +417,8 @@ class Controller:
         """Unfence the broker: it leads partitions without a leader, each in a new leader epoch."""
 
         def decided(_: None, offset: int) -> None:
-            self._overseer.act(Heard(broker_id, broker_epoch))
-            self._overseer.tell(Fencing(broker_id, broker_epoch, True))
+            self._overseer.handle(HeartbeatReceived(broker_id, broker_epoch))
+            self._overseer.record(FencingDecided(broker_id, broker_epoch, True))
 
         settings = self._elections
         await self._turns.run(
@@ -431,7 +431,7 @@ class Controller:
         settings = self._elections
         await self._turns.run(
             lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
-            decided=lambda _, offset: self._overseer.tell(Gone(broker_id, broker_epoch)),
+            decided=lambda _, offset: self._overseer.record(SessionClosed(broker_id, broker_epoch)),
         )
 
     async def unregister_broker(self, broker_id: int, *, deadline_ms: int | None = None) -> None:
@@ -439,7 +439,7 @@ class Controller:
         await self._turns.run(
             lambda image: cluster_control.unregister_broker(image, broker_id, settings=self._elections),
             deadline_ms=deadline_ms,
-            decided=lambda epoch, offset: self._overseer.tell(Gone(broker_id, epoch)),
+            decided=lambda epoch, offset: self._overseer.record(SessionClosed(broker_id, epoch)),
         )
 
     async def register_controller(self, request: RegisterController) -> None:
@@ -449,7 +449,7 @@ class Controller:
     def connection_lost(self, broker_id: int, broker_epoch: int) -> None:
         """Handle the break of the connection that carried this broker process's heartbeats."""
         if self._turns.is_open:
-            self._overseer.act(ConnectionLost(broker_id, broker_epoch))
+            self._overseer.handle(ConnectionLost(broker_id, broker_epoch))
 
     # -- partitions
 
@@ -540,7 +540,7 @@ class Controller:
         """Remove the tombstones of topics whose last object is deleted. `sender`: another node's broker."""
         await self._decide(lambda image: catalog_control.forget_topics(image, topic_ids, sender=sender))
 
-    async def adopt(self, found: adoption_control.Found, life_id: UUID) -> adoption_control.Adoption:
+    async def adopt(self, found: adoption_control.BucketContent, life_id: UUID) -> adoption_control.Adoption:
         """Adopt the bucket's content that the metadata lacks, on an operator's order."""
         node_id = self._options.node_id
         return await self._decide(

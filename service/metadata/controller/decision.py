@@ -26,7 +26,7 @@ class QuorumLevel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[R]):
+class ControllerResult(Generic[R]):
     """Records and response; nothing has changed yet. `is_atomic`: all records go into one batch."""
 
     frames: tuple[Frame, ...]
@@ -39,7 +39,7 @@ class Decision(Generic[R]):
 NEWEST_US: Final = 1
 
 
-def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[Decision[R]]:
+def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[ControllerResult[R]]:
     """Decide a user's change as `decided` does, in steps."""
     if len(records) > MAX_RECORDS_PER_OPERATION:
         raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
@@ -47,10 +47,10 @@ def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[De
     for record in records:
         yield NEWEST_US
         frames.append(newest(record))
-    return Decision(tuple(frames), response)
+    return ControllerResult(tuple(frames), response)
 
 
-def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
+def decided(records: Iterable[MetadataRecord], response: R) -> ControllerResult[R]:
     """Decide a user's change: atomic, each record in its newest version.
 
     Raises `RequestError` POLICY_VIOLATION beyond 10,000 records, as ``QuorumController`` does.
@@ -58,4 +58,4 @@ def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
     frames = tuple(map(newest, records))
     if len(frames) > MAX_RECORDS_PER_OPERATION:
         raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-    return Decision(frames, response)
+    return ControllerResult(frames, response)

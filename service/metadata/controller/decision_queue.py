@@ -17,18 +17,18 @@ from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.metadata.controller.decision import Decision, QuorumLevel
+from service.metadata.controller.decision import ControllerResult, QuorumLevel
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Overtaken, Publisher
 from service.metadata.raft.requests import UpgradeKRaftVersion, VoterChangeResponse
 
 R = TypeVar("R")
-Counts = Callable[[int], Coroutine[Any, Any, None]]
-Decide = Callable[[MetadataImage], "Decision[R] | Steps[Decision[R]]"]
+AwaitOffset = Callable[[int], Coroutine[Any, Any, None]]
+Decide = Callable[[MetadataImage], "ControllerResult[R] | Steps[ControllerResult[R]]"]
 
 
-class _Lead:
+class _Leadership:
     """One leadership. `image` is the newest, committed or not; None before the first decision."""
 
     __slots__ = ("epoch", "image", "is_lost", "waiting")
@@ -40,7 +40,7 @@ class _Lead:
         self.waiting: dict[asyncio.Task[None], None] = {}
 
 
-class Turns:
+class DecisionQueue:
     """Serializes decisions. `on_wrote()` is called for each batch; `counts(offset)` returns once responses
     that depend on the log up to there may be sent."""
 
@@ -49,14 +49,14 @@ class Turns:
         publisher: Publisher,
         clock: Clock,
         on_wrote: Callable[[], None],
-        counts: Counts,
+        counts: AwaitOffset,
     ) -> None:
         self._publisher = publisher
         self._counts = counts
         self._clock = clock
         self._on_wrote = on_wrote
         self._turn = asyncio.Lock()
-        self._lead: _Lead | None = None
+        self._lead: _Leadership | None = None
 
     @property
     def is_open(self) -> bool:
@@ -72,7 +72,7 @@ class Turns:
     def begin(self, epoch: int) -> None:
         """Begin the leadership of `epoch`; no decision is made before the `activating` one."""
         self.lose()
-        self._lead = _Lead(epoch)
+        self._lead = _Leadership(epoch)
 
     def stop(self) -> None:
         """Decide nothing more. Proposed records may still be committed, and their requests still wait."""
@@ -115,16 +115,14 @@ class Turns:
                 before = self._publisher.image if lead.image is None else lead.image
                 offset = self._publisher.next_offset
                 made = decide(before)
-                decision = made if isinstance(made, Decision) else await piece.go_on(made)
+                decision = made if isinstance(made, ControllerResult) else await piece.go_on(made)
                 if decision.quorum_level is not None:
                     await self._level(decision.quorum_level)
                 elif decision.frames and self._publisher.next_offset != offset:
                     continue  # the decision may contain the offset of its records
                 image, given_up = await self._proposed(lead, decision, before, piece)
             last_offset = image.offset
-            if (
-                decision.quorum_level is not None
-            ):  # written by the quorum, in a batch that no image stands for
+            if decision.quorum_level is not None:  # written by the quorum, in a batch that no image covers
                 last_offset = max(last_offset, self._publisher.next_offset - 1)
             if lead.image is None:
                 lead.image = image
@@ -136,7 +134,7 @@ class Turns:
         return decision.response, last_offset
 
     async def _proposed(
-        self, lead: _Lead, decision: Decision[R], image: MetadataImage, piece: Slice
+        self, lead: _Leadership, decision: ControllerResult[R], image: MetadataImage, piece: Slice
     ) -> tuple[MetadataImage | None, asyncio.CancelledError | None]:
         """Propose all records, and return the resulting image; None where the log advanced before the first
         batch.
@@ -179,7 +177,7 @@ class Turns:
         if answer.error is not ErrorCode.none:
             raise RequestError(answer.error, answer.message)
 
-    async def _reached(self, lead: _Lead, offset: int) -> None:
+    async def _reached(self, lead: _Leadership, offset: int) -> None:
         if lead.is_lost:
             raise not_controller()
         task = asyncio.get_running_loop().create_task(self._counts(offset))

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.steps import Steps
 from service.metadata.controller.cluster_control import check_same_process
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings, is_online
-from service.metadata.controller.partition_change import Election, Wanted
+from service.metadata.controller.partition_change import Election, PartitionTarget
 from service.metadata.controller.requests import AssignReplica, AssignReplicaResult
 from service.metadata.delta import changed_partition
 from service.metadata.frames import Frame, newest
@@ -27,7 +27,7 @@ def assign_replicas(
     broker_epoch: int,
     requests: Sequence[AssignReplica],
     settings: ElectionSettings,
-) -> Steps[Decision[list[AssignReplicaResult]]]:
+) -> Steps[ControllerResult[list[AssignReplicaResult]]]:
     """Record the directory of each replica.
 
     A replica in an offline directory leaves its ISR, and its leadership moves. Raises `RequestError`
@@ -52,7 +52,7 @@ def assign_replicas(
             error = ErrorCode.not_leader_or_follower
             results.append(AssignReplicaResult(directory, topic_id, number, error))
             continue
-        wanted = Wanted(directories={broker_id: directory})
+        wanted = PartitionTarget(directories={broker_id: directory})
         record = staying.change(topic, number, state, election=Election.ONLINE, wanted=wanted)
         if record is not None:
             frames.append(newest(record))
@@ -66,4 +66,4 @@ def assign_replicas(
         record = leaving.change(topic, key[1], state)
         if record is not None:
             frames.append(newest(record))
-    return Decision(tuple(frames), results, is_atomic=False)
+    return ControllerResult(tuple(frames), results, is_atomic=False)

@@ -14,13 +14,13 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.decision import EXCESSIVE, Decision
-from service.metadata.controller.full_directories import FullDirectories
+from service.metadata.controller.decision import EXCESSIVE, ControllerResult
+from service.metadata.controller.full_directories import DirectoriesWithoutRoom
 from service.metadata.controller.partition_change import (
     LOST,
     Election,
     ElectionRules,
-    Wanted,
+    PartitionTarget,
     change_partition,
     directory_of_new,
 )
@@ -38,14 +38,14 @@ from service.metadata.partition_index import NO_LEADER_SHELF, NOT_PREFERRED_SHEL
 from service.metadata.records import PartitionChangeRecord
 
 CHANGE_US: Final = 15
-LOOK_US: Final = 2
+VISIT_US: Final = 2
 MOST_ELECTIONS: Final = 1000
 """Elections of one round of a periodic task (Kafka's ``maxElectionsPerImbalance``)."""
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
-_NOBODY: Final = -1
+_NO_BROKER: Final = -1
 
 
-def _nobody_is_awaited(broker_id: int) -> bool:
+def _no_broker_is_awaited(broker_id: int) -> bool:
     return False
 
 
@@ -59,9 +59,9 @@ class ElectionSettings(NamedTuple):
     """``unclean.leader.election.enable``"""
     checks_directories: bool = False
     """A replica in a directory that its broker did not register cannot lead."""
-    is_awaited: Callable[[int], bool] = _nobody_is_awaited
+    is_awaited: Callable[[int], bool] = _no_broker_is_awaited
     """Returns whether a fenced broker still has a session: then no unclean election replaces it."""
-    full: FullDirectories | None = None
+    full: DirectoriesWithoutRoom | None = None
     """Directories without room; None: not considered."""
 
 
@@ -73,10 +73,10 @@ class Elections:
         image: MetadataImage,
         settings: ElectionSettings,
         *,
-        without: int = _NOBODY,
-        joining: int = _NOBODY,
-        unclean: int = _NOBODY,
-        awaited: int = _NOBODY,
+        without: int = _NO_BROKER,
+        joining: int = _NO_BROKER,
+        unclean: int = _NO_BROKER,
+        awaited: int = _NO_BROKER,
     ) -> None:
         """Exclude or include single brokers.
 
@@ -86,14 +86,14 @@ class Elections:
         self.image = image
         self.is_elr_enabled = image.features.get(ELR_VERSION, 0) > 0
         self._settings = settings
-        self._gone = {without, unclean}
-        self._unclean = () if unclean == _NOBODY else (unclean,)
+        self._excluded = {without, unclean}
+        self._unclean = () if unclean == _NO_BROKER else (unclean,)
         self._able = {
             broker.id: broker
             for broker in image.brokers.values()
             if (not broker.fenced or broker.id == joining)
             and not broker.in_controlled_shutdown
-            and broker.id not in self._gone
+            and broker.id not in self._excluded
             and broker.id != awaited
         }
         self._rules: dict[UUID, ElectionRules] = {}
@@ -140,7 +140,7 @@ class Elections:
         state: PartitionImage,
         *,
         election: Election | None = None,
-        wanted: Wanted | None = None,
+        wanted: PartitionTarget | None = None,
     ) -> PartitionChangeRecord | None:
         """Return the due change of one partition, or None. Excluded brokers leave its ISR.
 
@@ -151,13 +151,13 @@ class Elections:
         rules = self.rules(topic)
         if wanted is None:
             isr = state.isr
-            if not self._gone.isdisjoint(isr):
-                isr = tuple(one for one in isr if one not in self._gone)
-            wanted = Wanted(isr=isr, unclean=self._unclean)
+            if not self._excluded.isdisjoint(isr):
+                isr = tuple(one for one in isr if one not in self._excluded)
+            wanted = PartitionTarget(isr=isr, unclean=self._unclean)
         self._state, self._moved = state, wanted.directories or {}
         if election is None:
             election = rules.election
-            if election is Election.UNCLEAN and self._waits(state):
+            if election is Election.UNCLEAN and self._awaits_member(state):
                 election = Election.ONLINE
         return change_partition(
             topic.id,
@@ -173,9 +173,9 @@ class Elections:
 
     def _may_lead(self, broker_id: int) -> bool:
         broker = self._able.get(broker_id)
-        return broker is not None and self._has_it(broker)
+        return broker is not None and self._replica_is_online(broker)
 
-    def _has_it(self, broker: BrokerImage) -> bool:
+    def _replica_is_online(self, broker: BrokerImage) -> bool:
         """Return whether the broker's replica is in a working directory."""
         state = self._state
         if state is None:
@@ -214,9 +214,11 @@ class Elections:
         if leads and not any(self._may_lead(one) and self._has_room(one) for one in others):
             return None
         leaves = is_resting and others and (leads or state.has_leader)
-        return self.change(topic, partition_id, state, wanted=Wanted(isr=others if leaves else state.isr))
+        return self.change(
+            topic, partition_id, state, wanted=PartitionTarget(isr=others if leaves else state.isr)
+        )
 
-    def _waits(self, state: PartitionImage) -> bool:
+    def _awaits_member(self, state: PartitionImage) -> bool:
         """Return whether a broker that has all committed records may come back."""
         return any(
             map(self._may_return, {*state.isr, *state.eligible_leader_replicas, *state.last_known_elr})
@@ -226,7 +228,7 @@ class Elections:
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker_id in self._able or broker_id in self._unclean:
             return False
-        return self._has_it(broker) and self._settings.is_awaited(broker_id)
+        return self._replica_is_online(broker) and self._settings.is_awaited(broker_id)
 
     def default_directory(self, broker_id: int) -> UUID:
         """Return the directory of a new replica of the broker."""
@@ -247,9 +249,9 @@ def changes_in_steps(
 ) -> Steps[list[PartitionChangeRecord]]:
     """Return the due changes of `partitions` for which `concerns` is true."""
     records: list[PartitionChangeRecord] = []
-    for topic, number, state in looked_up(elections.image, partitions):
+    for topic, number, state in with_topics(elections.image, partitions):
         if concerns is not None and not concerns(state):
-            yield LOOK_US
+            yield VISIT_US
             continue
         yield CHANGE_US
         record = elections.change(topic, number, state)
@@ -258,7 +260,7 @@ def changes_in_steps(
     return records
 
 
-def looked_up(
+def with_topics(
     image: MetadataImage, partitions: Iterable[tuple[UUID, int]]
 ) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
     """Yield partitions with their topics; consecutive partitions of a topic share one lookup."""
@@ -271,7 +273,7 @@ def looked_up(
 
 def elect_leaders(
     image: MetadataImage, request: ElectLeaders, settings: ElectionSettings
-) -> Steps[Decision[list[ElectionResult]]]:
+) -> Steps[ControllerResult[list[ElectionResult]]]:
     """Elect leaders on an operator's request. A request for all partitions omits those that need none.
 
     Raises `RequestError` INVALID_REQUEST for an unknown election type, POLICY_VIOLATION for more than 10,000
@@ -284,12 +286,12 @@ def elect_leaders(
     elections = Elections(image, settings)
     results: list[ElectionResult] = []
     records: list[PartitionChangeRecord] = []
-    asked: Iterable[tuple[str, int]]
+    partitions: Iterable[tuple[str, int]]
     if request.partitions is None:
-        asked = ((name, number) for name, topic in _by_name(image) for number in topic.partitions)
+        partitions = ((name, number) for name, topic in _by_name(image) for number in topic.partitions)
     else:
-        asked = request.partitions
-    for name, number in asked:
+        partitions = request.partitions
+    for name, number in partitions:
         yield CHANGE_US
         result, record = _elect(elections, name, number, kind)
         if record is not None:
@@ -298,7 +300,7 @@ def elect_leaders(
             records.append(record)
         if request.partitions is not None or result.error is not ErrorCode.election_not_needed:
             results.append(result)
-    return Decision(tuple(map(newest, records)), results, is_atomic=False)
+    return ControllerResult(tuple(map(newest, records)), results, is_atomic=False)
 
 
 def _by_name(image: MetadataImage) -> Iterator[tuple[str, TopicImage]]:
@@ -332,21 +334,21 @@ def _elect(
     return ElectionResult(name, number, error, what), None
 
 
-def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
+def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[ControllerResult[bool]]:
     """Elect preferred replicas where they can lead, up to a limit; the response: there may be more."""
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
-    for topic, number, state in looked_up(image, image.index.partitions(NOT_PREFERRED_SHELF)):
+    for topic, number, state in with_topics(image, image.index.partitions(NOT_PREFERRED_SHELF)):
         yield CHANGE_US
         if len(records) >= MOST_ELECTIONS:
             break
         record = elections.change(topic, number, state, election=Election.PREFERRED)
         if record is not None:
             records.append(record)
-    return Decision(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)
+    return ControllerResult(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)
 
 
-def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
+def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[ControllerResult[bool]]:
     """Elect live replicas where there is no leader and the topic allows an unclean election.
 
     Partitions wait for brokers that have all committed records and still have a session. Stops at a limit;
@@ -354,7 +356,7 @@ def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> S
     """
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
-    for topic, number, state in looked_up(image, image.index.partitions(NO_LEADER_SHELF)):
+    for topic, number, state in with_topics(image, image.index.partitions(NO_LEADER_SHELF)):
         yield CHANGE_US
         if len(records) >= MOST_ELECTIONS:
             break
@@ -363,4 +365,4 @@ def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> S
         record = elections.change(topic, number, state)
         if record is not None:
             records.append(record)
-    return Decision(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)
+    return ControllerResult(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)

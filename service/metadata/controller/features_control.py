@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.metadata.controller.activation import MIN_ISR, cluster_min_isr
-from service.metadata.controller.decision import Decision, QuorumLevel, decided
+from service.metadata.controller.decision import ControllerResult, QuorumLevel, decided
 from service.metadata.controller.requests import ResourceType
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, supported_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
@@ -59,7 +59,7 @@ def update_features(
     voters: tuple[int, ...] = (),
     min_isr: int = 1,
     kraft_version: int = 0,
-) -> Decision[None]:
+) -> ControllerResult[None]:
     """Change all features, or none. Raises `RequestError` INVALID_UPDATE_VERSION for the first invalid one.
 
     `min_isr`: this node's ``min.insync.replicas``, which becomes the cluster's once eligible leader replicas

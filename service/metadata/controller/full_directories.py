@@ -11,7 +11,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 
-class FullDirectories:
+class DirectoriesWithoutRoom:
     """Directories without room, by broker; each heartbeat replaces its broker's. Owned by the event loop."""
 
     def __init__(self) -> None:

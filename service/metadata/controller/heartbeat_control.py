@@ -18,7 +18,7 @@ from service.metadata.controller.cluster_control import (
     take_offline,
     unfence_broker,
 )
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.requests import BrokerHeartbeat, BrokerHeartbeatReply
 from service.metadata.image import MetadataImage
@@ -38,14 +38,14 @@ def process_heartbeat(
     current: BrokerControl,
     following: BrokerControl,
     settings: ElectionSettings,
-) -> Steps[Decision[HeartbeatOutcome]]:
+) -> Steps[ControllerResult[HeartbeatOutcome]]:
     """Apply the state of `BrokerSessions.next_state`, and handle failed and full directories.
 
     Raises `RequestError`: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
     broker_id, epoch = request.broker_id, request.broker_epoch
     broker = check_epoch(image, broker_id, epoch)
-    decision: Decision[None] = Decision((), None)
+    decision: ControllerResult[None] = ControllerResult((), None)
     if following is not current:
         if following is BrokerControl.UNFENCED:
             decision = yield from unfence_broker(image, broker_id, epoch, settings=settings)
@@ -70,4 +70,4 @@ def process_heartbeat(
         is_fenced=following in (BrokerControl.FENCED, BrokerControl.SHUTDOWN_NOW),
         should_shut_down=following is BrokerControl.SHUTDOWN_NOW,
     )
-    return Decision(frames, HeartbeatOutcome(reply, current, following), is_atomic=False)
+    return ControllerResult(frames, HeartbeatOutcome(reply, current, following), is_atomic=False)

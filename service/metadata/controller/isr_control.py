@@ -12,10 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from service.base.steps import Steps
 from service.metadata.controller.cluster_control import check_same_process
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
-from service.metadata.controller.full_directories import FullDirectories
-from service.metadata.controller.partition_change import RECOVERED, RECOVERING, Wanted
+from service.metadata.controller.full_directories import DirectoriesWithoutRoom
+from service.metadata.controller.partition_change import RECOVERED, RECOVERING, PartitionTarget
 from service.metadata.controller.requests import AlterPartition, AlterPartitionResult, BrokerState
 from service.metadata.delta import changed_partition
 from service.metadata.frames import Frame, newest
@@ -31,7 +31,7 @@ def alter_partitions(
     broker_epoch: int,
     requests: Sequence[AlterPartition],
     settings: ElectionSettings,
-) -> Steps[Decision[list[AlterPartitionResult]]]:
+) -> Steps[ControllerResult[list[AlterPartitionResult]]]:
     """Decide each change, in order; a refused one does not affect the others.
 
     Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced.
@@ -49,12 +49,12 @@ def alter_partitions(
             results.append(AlterPartitionResult(topic_id, number, ErrorCode.unknown_topic_id))
             continue
         state = changed.get(key) or topic.partitions.get(number)
-        error = _what_is_wrong(image, broker_id, state, request, settings.full)
+        error = _check(image, broker_id, state, request, settings.full)
         if state is None or error is not ErrorCode.none:
             results.append(AlterPartitionResult(topic_id, number, error))
             continue
         isr = tuple(member.broker_id for member in request.isr)
-        wanted = Wanted(isr=isr, recovery=request.recovery)
+        wanted = PartitionTarget(isr=isr, recovery=request.recovery)
         record = elections.change(topic, number, state, wanted=wanted)
         if record is not None:
             frames.append(newest(record))
@@ -64,7 +64,7 @@ def alter_partitions(
                 results.append(AlterPartitionResult(topic_id, number, ErrorCode.new_leader_elected))
                 continue
         results.append(_answer(request, state))
-    return Decision(tuple(frames), results, is_atomic=False)
+    return ControllerResult(tuple(frames), results, is_atomic=False)
 
 
 def _answer(request: AlterPartition, state: PartitionImage) -> AlterPartitionResult:
@@ -80,12 +80,12 @@ def _answer(request: AlterPartition, state: PartitionImage) -> AlterPartitionRes
     )
 
 
-def _what_is_wrong(
+def _check(
     image: MetadataImage,
     broker_id: int,
     state: PartitionImage | None,
     request: AlterPartition,
-    full: FullDirectories | None,
+    full: DirectoriesWithoutRoom | None,
 ) -> ErrorCode:
     """Check a change, in Kafka's order; a request with a later epoch was meant for a later controller."""
     if state is None:
@@ -107,7 +107,7 @@ def _what_is_wrong(
     return ErrorCode.none
 
 
-def _is_resting(full: FullDirectories, state: PartitionImage, broker_id: int) -> bool:
+def _is_resting(full: DirectoriesWithoutRoom, state: PartitionImage, broker_id: int) -> bool:
     """Return whether a replica that would join the ISR does not replicate now, for lack of room."""
     if broker_id in state.isr:
         return False

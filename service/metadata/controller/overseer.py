@@ -17,30 +17,30 @@ from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.broker_sessions import (
+    BrokerAtClaim,
     BrokerControl,
     BrokerSessions,
-    Disproved,
     Effect,
     Event,
-    Expired,
-    Fencing,
-    Known,
+    FencingDecided,
     Probe,
-    Probed,
+    ProbeFinished,
     ProbeOutcome,
+    RefusalDisproved,
+    SessionExpired,
     SessionsOver,
+    SessionTick,
     SessionTimes,
-    Tick,
 )
 from service.metadata.controller.cluster_control import fence_broker
-from service.metadata.controller.decision import Decision
-from service.metadata.controller.decision_queue import Turns
+from service.metadata.controller.decision import ControllerResult
+from service.metadata.controller.decision_queue import DecisionQueue
 from service.metadata.controller.elections_control import (
     ElectionSettings,
     balance_leaders,
     elect_unclean_leaders,
 )
-from service.metadata.controller.periodic import NEVER, Chore, ChoreTimes, Periodic
+from service.metadata.controller.periodic import NEVER, PeriodicTask, PeriodicTaskIntervals, PeriodicTasks
 from service.metadata.controller.requests import BrokerHeartbeat
 from service.metadata.frames import newest
 from service.metadata.image import BrokerImage, MetadataImage
@@ -53,8 +53,8 @@ Never raises `OSError`, and has its own timeout.
 """
 
 _ELECTIONS: Final = {
-    Chore.BALANCE_LEADERS: balance_leaders,
-    Chore.ELECT_UNCLEAN: elect_unclean_leaders,
+    PeriodicTask.BALANCE_LEADERS: balance_leaders,
+    PeriodicTask.ELECT_UNCLEAN: elect_unclean_leaders,
 }
 
 _logger = logging.getLogger(__name__)
@@ -65,11 +65,11 @@ class Overseer:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: DecisionQueue,
         clock: Clock,
         *,
         sessions: SessionTimes,
-        chores: ChoreTimes,
+        tasks: PeriodicTaskIntervals,
         elections: ElectionSettings,
         probe: ProbeBroker | None,
         on_disproved: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
@@ -85,8 +85,8 @@ class Overseer:
         self._on_disproved = on_disproved
         self._on_news = on_news
         self._sessions = BrokerSessions(sessions)
-        self._periodic = Periodic(chores)
-        self._works: dict[asyncio.Task[None], None] = {}
+        self._periodic = PeriodicTasks(tasks)
+        self._effect_tasks: dict[asyncio.Task[None], None] = {}
 
     # -- claim and renounce
 
@@ -96,7 +96,7 @@ class Overseer:
         self._sessions = BrokerSessions(self._times)
         for broker in image.brokers.values():
             is_local = broker.id == node_id
-            self._sessions.handle(Known(broker.id, broker.epoch, broker.fenced, is_local), now_ms)
+            self._sessions.handle(BrokerAtClaim(broker.id, broker.epoch, broker.fenced, is_local), now_ms)
         self._periodic.claimed(now_ms)
 
     def opened(self) -> None:
@@ -109,7 +109,7 @@ class Overseer:
     def renounced(self) -> None:
         """End the leadership: stop intervals, and cancel running tasks."""
         self._periodic.renounced()
-        for task in list(self._works):
+        for task in list(self._effect_tasks):
             task.cancel()
 
     def wrote(self) -> None:
@@ -138,36 +138,38 @@ class Overseer:
             heartbeat, is_fenced=is_fenced, leads=leads, registered_at=registered_at
         )
 
-    def moved_away(self, broker_id: int, broker_epoch: int, offset: int) -> None:
-        """See `BrokerSessions.moved_away`."""
-        self._sessions.moved_away(broker_id, broker_epoch, offset)
+    def note_controlled_shutdown(self, broker_id: int, broker_epoch: int, offset: int) -> None:
+        """See `BrokerSessions.note_controlled_shutdown`."""
+        self._sessions.note_controlled_shutdown(broker_id, broker_epoch, offset)
 
-    def tell(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Handle an event that has no effects."""
         self._sessions.handle(event, self._clock.monotonic_ms())
         self._on_news()
 
-    def act(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle `event`, and run its effects in background tasks."""
         for effect in self._sessions.handle(event, self._clock.monotonic_ms()):
-            task = asyncio.get_running_loop().create_task(self._work(effect), name="controller-sessions")
-            self._works[task] = None
-            task.add_done_callback(self._acted)
+            task = asyncio.get_running_loop().create_task(
+                self._run_effect(effect), name="controller-sessions"
+            )
+            self._effect_tasks[task] = None
+            task.add_done_callback(self._effect_done)
         self._on_news()
 
-    async def _work(self, effect: Effect) -> None:
+    async def _run_effect(self, effect: Effect) -> None:
         match effect:
             case Probe():
                 await self._probe_broker(effect)
-            case Expired():
+            case SessionExpired():
                 await self._expire(effect)
             case SessionsOver():
                 await self._elect_unclean()
-            case Disproved(broker_id, broker_epoch):
+            case RefusalDisproved(broker_id, broker_epoch):
                 self._on_disproved(broker_id, broker_epoch)
 
-    def _acted(self, task: asyncio.Task[None]) -> None:
-        del self._works[task]
+    def _effect_done(self, task: asyncio.Task[None]) -> None:
+        del self._effect_tasks[task]
         note_failure(task)
 
     async def _probe_broker(self, effect: Probe) -> None:
@@ -175,36 +177,34 @@ class Overseer:
         outcome, address = ProbeOutcome.UNKNOWN, ""
         if self._probe is not None and broker is not None and broker.epoch == effect.broker_epoch:
             outcome, address = await self._probe(broker)
-        self.act(Probed(effect.broker_id, effect.broker_epoch, outcome, address))
+        self.handle(ProbeFinished(effect.broker_id, effect.broker_epoch, outcome, address))
 
-    async def _expire(self, effect: Expired) -> None:
+    async def _expire(self, effect: SessionExpired) -> None:
         """Fence a broker whose session expired, unless it sent a heartbeat while this waited for its turn."""
         broker_id, epoch = effect.broker_id, effect.broker_epoch
         fences = False
 
-        def decide(image: MetadataImage) -> Decision[None] | Steps[Decision[None]]:
+        def decide(image: MetadataImage) -> ControllerResult[None] | Steps[ControllerResult[None]]:
             nonlocal fences
             broker = image.brokers.get(broker_id)
             is_over = broker is None or broker.epoch != epoch or broker.fenced
             fences = not (is_over or self.is_alive(broker_id, epoch))
             if not fences:
-                return Decision((), None)
+                return ControllerResult((), None)
             return fence_broker(image, broker_id, epoch, settings=self._elections)
 
         def decided(_: None, offset: int) -> None:
             if fences:
                 _logger.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, _why(effect))
-                self.tell(Fencing(broker_id, epoch, False))
+                self.record(FencingDecided(broker_id, epoch, False))
 
         await self._turns.run(decide, decided=decided)
 
     async def _elect_unclean(self) -> None:
         """Elect leaders where an election waited for a broker's session."""
-        there_is_more = True
-        while there_is_more:
-            there_is_more, _ = await self._turns.run(
-                lambda image: elect_unclean_leaders(image, self._elections)
-            )
+        has_more = True
+        while has_more:
+            has_more, _ = await self._turns.run(lambda image: elect_unclean_leaders(image, self._elections))
 
     # -- time
 
@@ -219,26 +219,26 @@ class Overseer:
         """Run due tasks one after the other, until leadership is lost."""
         if not self._turns.is_open:
             return
-        self.act(Tick())
-        for chore in self._periodic.due(self._clock.monotonic_ms()):
+        self.handle(SessionTick())
+        for task in self._periodic.due(self._clock.monotonic_ms()):
             try:
-                await self._do(chore)
+                await self._run_task(task)
             except RequestError as e:
                 if e.code is ErrorCode.not_controller:
                     return
                 raise
 
-    async def _do(self, chore: Chore) -> None:
-        elect = _ELECTIONS.get(chore)
+    async def _run_task(self, task: PeriodicTask) -> None:
+        elect = _ELECTIONS.get(task)
         if elect is None:
-            await self._turns.run(lambda _: Decision((newest(NoOpRecord()),), None))
+            await self._turns.run(lambda _: ControllerResult((newest(NoOpRecord()),), None))
             return
-        there_is_more, _ = await self._turns.run(lambda image: elect(image, self._elections))
-        if there_is_more:
-            self._periodic.again(chore, self._clock.monotonic_ms())
+        has_more, _ = await self._turns.run(lambda image: elect(image, self._elections))
+        if has_more:
+            self._periodic.make_due(task, self._clock.monotonic_ms())
 
 
-def _why(expired: Expired) -> str:
+def _why(expired: SessionExpired) -> str:
     if expired.refusing:
         return (
             f"{expired.refusing} refuses connections, was open before, and no heartbeat has come for "

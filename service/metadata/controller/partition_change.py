@@ -65,7 +65,7 @@ class ElectionRules(NamedTuple):
         return Election.UNCLEAN if self.allows_unclean else Election.ONLINE
 
 
-class Wanted(NamedTuple):
+class PartitionTarget(NamedTuple):
     """Requested state of a partition; None: unchanged."""
 
     isr: tuple[int, ...] | None = None
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
     """Brokers that stopped uncleanly, and may have lost records."""
 
 
-_AS_IT_IS: Final = Wanted()
+_UNCHANGED: Final = PartitionTarget()
 
 
 def directory_of_new(broker: BrokerImage | None) -> UUID:
@@ -98,7 +98,7 @@ def change_partition(
     *,
     has_room: Callable[[int], bool] = lambda broker_id: True,
     election: Election = Election.ONLINE,
-    wanted: Wanted = _AS_IT_IS,
+    wanted: PartitionTarget = _UNCHANGED,
     default_directory: Callable[[int], UUID] = lambda broker_id: UNASSIGNED,
 ) -> PartitionChangeRecord | None:
     """Return the change to the wanted state, with the leader that results; None where there is no change.
@@ -141,7 +141,7 @@ class _Change:
         may_lead: Callable[[int], bool],
         has_room: Callable[[int], bool],
         election: Election,
-        wanted: Wanted,
+        wanted: PartitionTarget,
     ) -> None:
         self.state = state
         self.rules = rules

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
+from service.metadata.controller.decision import EXCESSIVE, ControllerResult, decided_in_steps
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -26,7 +26,7 @@ from service.metadata.controller.topics_control import (
     check_replicas,
     new_partition,
     partitions_of,
-    take_room,
+    reserve_partitions,
 )
 from service.metadata.image import MetadataImage, TopicImage
 from service.metadata.records import MetadataRecord
@@ -38,7 +38,7 @@ def create_partitions(
     *,
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
-) -> Steps[Decision[list[CreatePartitionsResult]]]:
+) -> Steps[ControllerResult[list[CreatePartitionsResult]]]:
     """Add partitions to each topic, all that were requested or none; a refused one does not affect the
     others. In steps.
 
@@ -67,7 +67,7 @@ def create_partitions(
                 raise _TooLarge(ErrorCode.policy_violation, EXCESSIVE)
             new = yield from _new_partitions(image, topic, added, request)
             if limit is not None and room is not None:
-                room = take_room(room, len(added), limit)
+                room = reserve_partitions(room, len(added), limit)
             records += new
         except _TooLarge:
             raise

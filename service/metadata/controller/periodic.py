@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 NEVER: Final = 1 << 62
 
 
-class Chore(Enum):
+class PeriodicTask(Enum):
     """Periodic tasks."""
 
     STAY_AWAKE = "stay awake"
@@ -21,7 +21,7 @@ class Chore(Enum):
     ELECT_UNCLEAN = "elect unclean"
 
 
-class ChoreTimes(NamedTuple):
+class PeriodicTaskIntervals(NamedTuple):
     """Intervals under Kafka's keys; 0 or less: never."""
 
     max_idle_interval_ms: int = 500
@@ -31,34 +31,36 @@ class ChoreTimes(NamedTuple):
     unclean_election_ms: int = 300_000
     """``unclean.leader.election.interval.ms``"""
 
-    def of(self, chore: Chore) -> int:
-        """Return the interval of `chore`."""
-        if chore is Chore.STAY_AWAKE:
+    def of(self, task: PeriodicTask) -> int:
+        """Return the interval of `task`."""
+        if task is PeriodicTask.STAY_AWAKE:
             return self.max_idle_interval_ms
-        if chore is Chore.BALANCE_LEADERS:
+        if task is PeriodicTask.BALANCE_LEADERS:
             return self.leader_imbalance_check_ms
         return self.unclean_election_ms
 
 
-class Periodic:
+class PeriodicTasks:
     """Schedule of one controller's periodic tasks.
 
-    >>> periodic = Periodic(ChoreTimes(500, 0, 2000))
+    >>> periodic = PeriodicTasks(PeriodicTaskIntervals(500, 0, 2000))
     >>> periodic.claimed(0)
     >>> periodic.next_deadline_ms, periodic.due(600)
-    (500, [<Chore.STAY_AWAKE: 'stay awake'>])
+    (500, [<PeriodicTask.STAY_AWAKE: 'stay awake'>])
     >>> periodic.wrote(700)
     >>> periodic.next_deadline_ms
     1200
     """
 
-    def __init__(self, times: ChoreTimes) -> None:
+    def __init__(self, times: PeriodicTaskIntervals) -> None:
         self._times = times
-        self._due_ms: dict[Chore, int] = {}
+        self._due_ms: dict[PeriodicTask, int] = {}
 
     def claimed(self, now_ms: int) -> None:
         """Start all intervals."""
-        self._due_ms = {chore: now_ms + self._times.of(chore) for chore in Chore if self._times.of(chore) > 0}
+        self._due_ms = {
+            task: now_ms + self._times.of(task) for task in PeriodicTask if self._times.of(task) > 0
+        }
 
     def renounced(self) -> None:
         """Stop all intervals."""
@@ -66,22 +68,22 @@ class Periodic:
 
     def wrote(self, now_ms: int) -> None:
         """Restart the idle interval after a write to the log."""
-        if Chore.STAY_AWAKE in self._due_ms:
-            self._due_ms[Chore.STAY_AWAKE] = now_ms + self._times.max_idle_interval_ms
+        if PeriodicTask.STAY_AWAKE in self._due_ms:
+            self._due_ms[PeriodicTask.STAY_AWAKE] = now_ms + self._times.max_idle_interval_ms
 
     @property
     def next_deadline_ms(self) -> int:
         """Time of the next due task; `NEVER` where there is none."""
         return min(self._due_ms.values(), default=NEVER)
 
-    def due(self, now_ms: int) -> list[Chore]:
+    def due(self, now_ms: int) -> list[PeriodicTask]:
         """Return the tasks that are due, and restart their intervals."""
-        due = [chore for chore, due_ms in self._due_ms.items() if due_ms <= now_ms]
-        for chore in due:
-            self._due_ms[chore] = now_ms + self._times.of(chore)
+        due = [task for task, due_ms in self._due_ms.items() if due_ms <= now_ms]
+        for task in due:
+            self._due_ms[task] = now_ms + self._times.of(task)
         return due
 
-    def again(self, chore: Chore, now_ms: int) -> None:
-        """Make `chore` due at once: its last round reached a limit."""
-        if chore in self._due_ms:
-            self._due_ms[chore] = now_ms
+    def make_due(self, task: PeriodicTask, now_ms: int) -> None:
+        """Make `task` due at once: its last round reached a limit."""
+        if task in self._due_ms:
+            self._due_ms[task] = now_ms

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.metadata.controller.cluster_control import check_same_process
-from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.decision import ControllerResult, decided
 from service.metadata.controller.requests import PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from service.metadata.image import MetadataImage
 from service.metadata.records import ProducerIdsRecord
@@ -18,7 +18,7 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 
 def allocate_producer_ids(
     image: MetadataImage, broker_id: int, broker_epoch: int
-) -> Decision[ProducerIdBlock]:
+) -> ControllerResult[ProducerIdBlock]:
     """Allocate the next 1000 ids to this broker.
 
     Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced, or never registered.

@@ -18,12 +18,12 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
+from service.metadata.controller.decision import EXCESSIVE, ControllerResult, decided_in_steps
 from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
-from service.metadata.controller.partition_change import Election, Wanted
+from service.metadata.controller.partition_change import Election, PartitionTarget
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
-    Reassignment,
+    OngoingReassignment,
     ReassignPartition,
     ReassignResult,
 )
@@ -33,7 +33,7 @@ from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.metadata.partition_index import MOVING_SHELF
 from service.metadata.records import PartitionChangeRecord
 
-LOOK_US: Final = 3
+VISIT_US: Final = 3
 
 
 def alter_reassignments(
@@ -42,7 +42,7 @@ def alter_reassignments(
     settings: ElectionSettings,
     *,
     allows_factor_change: bool = True,
-) -> Steps[Decision[list[ReassignResult]]]:
+) -> Steps[ControllerResult[list[ReassignResult]]]:
     """Start or cancel a reassignment of each partition; a refused one does not affect the others. In steps.
 
     Without `allows_factor_change` a partition keeps its number of replicas (INVALID_REPLICATION_FACTOR). A
@@ -58,12 +58,12 @@ def alter_reassignments(
         name, number, target = request
         error, message = ErrorCode.none, None
         try:
-            topic, state = _found(image, name, number)
+            topic, state = _find(image, name, number)
             state = changed.get((topic.id, number), state)
             if target is None:
-                record = _called_off(elections, topic, number, state)
+                record = _cancelled(elections, topic, number, state)
             else:
-                wanted = _wanted(elections, state, target, allows_factor_change)
+                wanted = _target(elections, state, target, allows_factor_change)
                 record = elections.change(topic, number, state, election=Election.ONLINE, wanted=wanted)
             if record is not None:
                 if len(records) == MAX_RECORDS_PER_OPERATION:
@@ -76,7 +76,7 @@ def alter_reassignments(
     return (yield from decided_in_steps(records, results))
 
 
-def _found(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, PartitionImage]:
+def _find(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, PartitionImage]:
     unknown = ErrorCode.unknown_topic_or_partition
     topic = image.topics_by_name.get(name)
     if topic is None:
@@ -87,12 +87,12 @@ def _found(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, Pa
     return topic, state
 
 
-def _wanted(
+def _target(
     elections: Elections,
     state: PartitionImage,
     target: tuple[int, ...],
     allows_factor_change: bool,
-) -> Wanted:
+) -> PartitionTarget:
     """Return the change that starts a reassignment to `target`: other replicas stay until it completes.
 
     Where `target` adds no replica, the replicas that a running reassignment is adding and that `target` has
@@ -112,16 +112,16 @@ def _wanted(
     adding = tuple(sorted(set(target).difference(state.replicas)))
     removing = tuple(sorted(set(state.replicas).difference(target)))
     adding = adding or tuple(one for one in state.adding_replicas if one in target)
-    return Wanted(replicas=(*target, *removing), removing=removing, adding=adding)
+    return PartitionTarget(replicas=(*target, *removing), removing=removing, adding=adding)
 
 
-def _called_off(
+def _cancelled(
     elections: Elections, topic: TopicImage, number: int, state: PartitionImage
 ) -> PartitionChangeRecord | None:
     """Cancel a reassignment: drop the added replicas, keep those that were to be removed.
 
     Where none of the kept replicas is in sync, this is an unclean election, which the topic must allow. The
-    exception is a partition with an empty ISR that waits for one of them: it goes on waiting (Apache Kafka
+    exception is a partition with an empty ISR that waits for one of them: it keeps waiting (Apache Kafka
     makes the first replica the leader).
     """
     if not state.is_moving:
@@ -137,7 +137,7 @@ def _called_off(
                 f"an unclean leader election."
             )
         isr = replicas[:1]
-    wanted = Wanted(isr=isr, replicas=replicas, removing=(), adding=())
+    wanted = PartitionTarget(isr=isr, replicas=replicas, removing=(), adding=())
     return elections.change(topic, number, state, wanted=wanted)
 
 
@@ -149,16 +149,16 @@ def _waits_for_any(elections: Elections, state: PartitionImage, replicas: Collec
 
 
 def list_reassignments(
-    image: MetadataImage, asked: Iterable[tuple[str, Iterable[int]]] | None
-) -> Steps[list[Reassignment]]:
+    image: MetadataImage, partitions: Iterable[tuple[str, Iterable[int]]] | None
+) -> Steps[list[OngoingReassignment]]:
     """List running reassignments, of the named partitions or of all; others are omitted. In steps."""
-    found: list[Reassignment] = []
-    for topic, number in _all_moving(image) if asked is None else _named(image, asked):
-        yield LOOK_US
+    found: list[OngoingReassignment] = []
+    for topic, number in _all_moving(image) if partitions is None else _named(image, partitions):
+        yield VISIT_US
         state = topic.partitions.get(number)
         if state is not None and state.is_moving:
             found.append(
-                Reassignment(
+                OngoingReassignment(
                     topic.name, number, state.replicas, state.adding_replicas, state.removing_replicas
                 )
             )
@@ -171,9 +171,9 @@ def _all_moving(image: MetadataImage) -> Iterator[tuple[TopicImage, int]]:
 
 
 def _named(
-    image: MetadataImage, asked: Iterable[tuple[str, Iterable[int]]]
+    image: MetadataImage, partitions: Iterable[tuple[str, Iterable[int]]]
 ) -> Iterator[tuple[TopicImage, int]]:
-    for name, numbers in asked:
+    for name, numbers in partitions:
         topic = image.topics_by_name.get(name)
         if topic is not None:
             for number in numbers:

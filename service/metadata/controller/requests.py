@@ -248,7 +248,7 @@ class ReassignResult(NamedTuple):
     message: str | None = None
 
 
-class Reassignment(NamedTuple):
+class OngoingReassignment(NamedTuple):
     """Running reassignment. `replicas` includes those that are being added and removed."""
 
     topic: str

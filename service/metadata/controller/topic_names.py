@@ -13,10 +13,10 @@ MAX_NAME_LENGTH: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
-def what_is_wrong_with(name: str) -> str | None:
+def topic_name_error(name: str) -> str | None:
     """Return why `name` is an invalid topic name, in Kafka's words; None where it is valid.
 
-    >>> what_is_wrong_with("..")
+    >>> topic_name_error("..")
     "Topic name is invalid: '..' is not allowed"
     """
     if not name:

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.configs_control import validate
-from service.metadata.controller.decision import Decision, decided_in_steps
+from service.metadata.controller.decision import ControllerResult, decided_in_steps
 from service.metadata.controller.partition_change import directory_of_new
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.requests import (
@@ -27,7 +27,7 @@ from service.metadata.controller.requests import (
     ResourceType,
     TopicDefaults,
 )
-from service.metadata.controller.topic_names import CLUSTER_METADATA_TOPIC, what_is_wrong_with
+from service.metadata.controller.topic_names import CLUSTER_METADATA_TOPIC, topic_name_error
 from service.metadata.image import BrokerImage, MetadataImage, TopicImage, collision_key
 from service.metadata.records import (
     ConfigRecord,
@@ -38,7 +38,7 @@ from service.metadata.records import (
     TopicRecord,
 )
 
-LOOK_US: Final = 2
+VISIT_US: Final = 2
 TOPIC_US: Final = 15
 CONFIGS_US: Final = 60
 PARTITION_US: Final = 8
@@ -58,7 +58,7 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
-) -> Steps[Decision[list[CreateTopicResult]]]:
+) -> Steps[ControllerResult[list[CreateTopicResult]]]:
     """Create each topic completely or not at all; a refused one does not affect the others. In steps.
 
     Results are in the request's order, then those for duplicate names, then for reserved names. A topic that
@@ -68,7 +68,7 @@ def create_topics(
     yield len(requests)
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
         message = "Excessively large number of partitions per request."
-        return Decision((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
+        return ControllerResult((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
     times = Counter(request.name for request in requests)
     room = None
     if limit is not None:
@@ -82,7 +82,7 @@ def create_topics(
         try:
             new, result = yield from _create(image, request, defaults, rules, new_uuid)
             if limit is not None and room is not None:
-                room = take_room(room, result.num_partitions, limit)
+                room = reserve_partitions(room, result.num_partitions, limit)
         except RequestError as e:
             results.append(_refusal(request.name, e.code, e.message))
             continue
@@ -103,12 +103,12 @@ def partitions_of(image: MetadataImage) -> Steps[int]:
     """Count the partitions of all topics, in steps."""
     count = 0
     for topic in image.topics_by_id.values():
-        yield LOOK_US
+        yield VISIT_US
         count += len(topic.partitions)
     return count
 
 
-def take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
+def reserve_partitions(room: int, partitions: int, limit: PartitionLimit) -> int:
     """Return `room` reduced by `partitions`; `RequestError` POLICY_VIOLATION where it does not suffice."""
     if partitions > room:
         raise RequestError(
@@ -169,7 +169,7 @@ def _create(
 def _check_name(image: MetadataImage, name: str) -> None:
     if name in image.topics_by_name:
         raise RequestError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-    reason = what_is_wrong_with(name)
+    reason = topic_name_error(name)
     if reason is not None:
         raise RequestError(ErrorCode.invalid_topic_exception, reason)
     colliding = image.collisions.get(collision_key(name) or "", ())
@@ -304,7 +304,7 @@ def new_partition(
 
 def delete_topics(
     image: MetadataImage, requests: Sequence[DeleteTopic], *, now_ms: int
-) -> Steps[Decision[list[DeleteTopicResult]]]:
+) -> Steps[ControllerResult[list[DeleteTopicResult]]]:
     """Delete topics by name or id; the same record removes their entries of the remote catalog. In steps.
 
     A topic that may have objects in the bucket leaves a tombstone. Raises `RequestError` POLICY_VIOLATION for
@@ -314,7 +314,7 @@ def delete_topics(
     names: Counter[str] = Counter()
     ids: Counter[UUID] = Counter()
     for name, topic_id in requests:
-        yield LOOK_US
+        yield VISIT_US
         if name is None and topic_id == ZERO_UUID:
             results.append(_cannot(None, ZERO_UUID, "Neither topic name nor id were specified."))
         elif name is None:
@@ -327,7 +327,7 @@ def delete_topics(
     results += [_cannot(None, topic_id, "Duplicate topic id.") for topic_id in ids if ids[topic_id] > 1]
     doomed: dict[UUID, str] = {}
     for topic_id in (i for i in ids if ids[i] == 1):
-        yield LOOK_US
+        yield VISIT_US
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
             error = ErrorCode.unknown_topic_id
@@ -335,7 +335,7 @@ def delete_topics(
         else:
             doomed[topic_id] = topic.name
     for name in (n for n in names if names[n] == 1):
-        yield LOOK_US
+        yield VISIT_US
         topic = image.topics_by_name.get(name)
         if topic is None:
             error = ErrorCode.unknown_topic_or_partition

@@ -211,7 +211,7 @@ class FollowerRole:
             return
         if request.epoch != core.epoch or request.offset != core.log.end_offset:
             return
-        if state.fetching is not None:  # a fetch that looked for the leader; the snapshot goes on
+        if state.fetching is not None:  # a fetch that looked for the leader; the snapshot fetch continues
             self._succeeded(state)
             return
         self._succeeded(state)

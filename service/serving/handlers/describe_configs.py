@@ -14,7 +14,7 @@ from service.base.slices import in_slices
 from service.config.settings import BrokerConfig
 from service.metadata.controller.configs_control import broker_id_of
 from service.metadata.controller.requests import ResourceType
-from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage
 from service.network.exchange import RequestContext
 from service.serving import logger_levels
@@ -110,7 +110,7 @@ def _result(
 def _settings(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour) -> Settings:
     known, name = broker.encoded_settings, asked.resource_name
     if asked.resource_type == ResourceType.TOPIC:
-        reason = what_is_wrong_with(name)
+        reason = topic_name_error(name)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
         if name not in broker.image.topics_by_name:

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.slices import in_slices
 from service.base.steps import Steps
-from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.controller.topic_names import topic_name_error
 from service.network.exchange import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 
@@ -53,7 +53,7 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
     error, message = ErrorCode.none, None
     producers: list[ProducerState] = []
     try:
-        reason = what_is_wrong_with(topic)
+        reason = topic_name_error(topic)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
         log = broker.replicas.find(topic, index).log

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.slices import each_in_slices, in_slices
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
-from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.exchange import RequestContext
 from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, as_created
@@ -172,7 +172,7 @@ def _missing_names(
         name = one.name
         if one.topic_id is not None or name is None or name in known or name in NOT_MADE:
             continue
-        if what_is_wrong_with(name) is None:
+        if topic_name_error(name) is None:
             names[name] = None
     return list(names)
 
@@ -188,7 +188,7 @@ def _find(image: MetadataImage, asked: MetadataRequestTopic) -> TopicImage | Met
 
 def why_missing(name: str) -> ErrorCode:
     """The error for a topic that is not there: its name may be one that no topic can have."""
-    invalid = what_is_wrong_with(name) is not None
+    invalid = topic_name_error(name) is not None
     return ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
 
 

@@ -16,18 +16,18 @@ from service.base.steps import Steps, at_once
 from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.controller.activation import activate
 from service.metadata.controller.broker_sessions import (
+    BrokerAtClaim,
     BrokerControl,
+    BrokerRegistered,
     BrokerSessions,
-    Fencing,
-    Gone,
-    Heard,
-    Known,
-    Registered,
+    FencingDecided,
+    HeartbeatReceived,
+    SessionClosed,
     SessionTimes,
 )
 from service.metadata.controller.cluster_control import fence_broker, register_broker, unregister_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import (
     ElectionSettings,
     balance_leaders,
@@ -104,10 +104,10 @@ class Life:
         self.apply(activate(self.image, bootstrap, min_isr=2, supported=FEATURES))
         self.sessions = BrokerSessions(SessionTimes())
         for broker in self.image.brokers.values():
-            self.sessions.handle(Known(broker.id, broker.epoch, broker.fenced), self.now_ms)
+            self.sessions.handle(BrokerAtClaim(broker.id, broker.epoch, broker.fenced), self.now_ms)
 
-    def apply(self, decision: Decision[Any] | Steps[Decision[Any]]) -> Any:
-        decided = decision if isinstance(decision, Decision) else at_once(decision)
+    def apply(self, decision: ControllerResult[Any] | Steps[ControllerResult[Any]]) -> Any:
+        decided = decision if isinstance(decision, ControllerResult) else at_once(decision)
         if decided.frames:
             delta = MetadataDelta(self.image).replay_all(frame.record for frame in decided.frames)
             offset = self.image.offset + len(decided.frames)
@@ -162,7 +162,7 @@ class Life:
                 settings=SETTINGS,
             )
         )
-        self.sessions.handle(Registered(broker, epoch), self.now_ms)
+        self.sessions.handle(BrokerRegistered(broker, epoch), self.now_ms)
         if self.elr and (existing is None or previous != existing.epoch):
             for topic in self.image.topics_by_id.values():
                 for state in topic.partitions.values():
@@ -176,7 +176,7 @@ class Life:
         offline = (UUID(int=2000 + broker),) if self.random.random() < 0.02 else ()
         request = BrokerHeartbeat(broker, epoch, offset, wants_shut_down=stops, offline_log_dirs=offline)
         if known is not None:
-            self.sessions.handle(Heard(broker, epoch, offset), self.now_ms)
+            self.sessions.handle(HeartbeatReceived(broker, epoch, offset), self.now_ms)
         current, following = self.sessions.next_state(
             request,
             is_fenced=known is None or known.fenced,
@@ -185,13 +185,15 @@ class Life:
         )
         self.apply(process_heartbeat(self.image, request, current, following, SETTINGS))
         if following is BrokerControl.CONTROLLED_SHUTDOWN:
-            self.sessions.moved_away(broker, epoch, self.image.offset)
+            self.sessions.note_controlled_shutdown(broker, epoch, self.image.offset)
         elif following is BrokerControl.SHUTDOWN_NOW:
-            self.sessions.handle(Gone(broker, epoch), self.now_ms)
+            self.sessions.handle(SessionClosed(broker, epoch), self.now_ms)
             self.cleanly_left[broker] = epoch
             assert not self.image.index.has_any(leads(broker))
         elif following is not current:
-            self.sessions.handle(Fencing(broker, epoch, following is BrokerControl.UNFENCED), self.now_ms)
+            self.sessions.handle(
+                FencingDecided(broker, epoch, following is BrokerControl.UNFENCED), self.now_ms
+            )
             assert self.image.brokers[broker].fenced is (following is BrokerControl.FENCED)
 
     def stop(self, broker: int) -> None:
@@ -202,11 +204,11 @@ class Life:
         known = self.image.brokers.get(broker)
         if known is not None:
             self.apply(fence_broker(self.image, broker, known.epoch, settings=SETTINGS))
-            self.sessions.handle(Fencing(broker, known.epoch, False), self.now_ms)
+            self.sessions.handle(FencingDecided(broker, known.epoch, False), self.now_ms)
 
     def unregister(self, broker: int) -> None:
         epoch = self.apply(unregister_broker(self.image, broker, settings=SETTINGS))
-        self.sessions.handle(Gone(broker, epoch), self.now_ms)
+        self.sessions.handle(SessionClosed(broker, epoch), self.now_ms)
 
     def topic(self, broker: int) -> None:
         name = f"t{self.random.randint(0, 3)}"
@@ -311,7 +313,7 @@ def min_isr_of(image: MetadataImage, topic: TopicImage, state: PartitionImage) -
     return min(int(own or of_all or 2), max(len(topic.partitions[0].replicas), len(state.replicas)))
 
 
-def check_changes(before: MetadataImage, after: MetadataImage, decided: Decision[Any]) -> None:
+def check_changes(before: MetadataImage, after: MetadataImage, decided: ControllerResult[Any]) -> None:
     """Epochs rise, and a new leader had what was committed, or the change says that it recovers."""
     for frame in decided.frames:
         if not isinstance(frame.record, PartitionChangeRecord) or frame.record.topic_id is None:

@@ -17,7 +17,7 @@ from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.controller.catalog_control import commit_catalog, forget_topics
 from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.producer_ids_control import allocate_producer_ids
 from service.metadata.controller.requests import (
     AlterConfig,
@@ -65,13 +65,13 @@ class History:
         self.images = [MetadataImage()]
         self.batches: list[tuple[Frame, ...]] = []
         self._uuids = (UUID(int=i + 1000) for i in count())
-        self.apply(Decision(bootstrap_frames(), None))
+        self.apply(ControllerResult(bootstrap_frames(), None))
 
     @property
     def image(self) -> MetadataImage:
         return self.images[-1]
 
-    def apply(self, decision: Decision[Any]) -> None:
+    def apply(self, decision: ControllerResult[Any]) -> None:
         if decision.frames:
             delta = MetadataDelta(self.image).replay_all(frame.record for frame in decision.frames)
             offset = self.image.offset + len(decision.frames)
@@ -89,7 +89,7 @@ class History:
                 timestamp_ms=image.timestamp_ms,
             )
 
-    def decide(self, step: tuple[Any, ...]) -> Decision[Any]:
+    def decide(self, step: tuple[Any, ...]) -> ControllerResult[Any]:
         image = self.image
         match step:
             case ("create", name, partitions, factor, tiered):
@@ -126,7 +126,7 @@ class History:
                 return self.commit_next(name, partition)
             case ("life", more):
                 life = image.life + more
-                return Decision(
+                return ControllerResult(
                     (newest(LifeRecord(life=life, life_id=UUID(int=life) if life else None)),), None
                 )
             case ("recovered", name, unchecked, settings_unknown):
@@ -136,7 +136,7 @@ class History:
                     unchecked_partitions=unchecked,
                     settings_unknown=settings_unknown,
                 )
-                return Decision(() if topic is None else (newest(record),), None)
+                return ControllerResult(() if topic is None else (newest(record),), None)
             case (what, broker):
                 epoch = image.brokers[broker].epoch if broker in image.brokers else -1
                 if what == "fence":
@@ -146,10 +146,10 @@ class History:
                 return allocate_producer_ids(image, broker, epoch)
         raise AssertionError(step)
 
-    def commit_next(self, name: str, partition: int) -> Decision[Any]:
+    def commit_next(self, name: str, partition: int) -> ControllerResult[Any]:
         topic = self.image.topics_by_name.get(name)
         if topic is None or partition not in topic.partitions:
-            return Decision((), None)
+            return ControllerResult((), None)
         current = self.image.remote.get((topic.id, partition))
         version = 0 if current is None else current.version
         epoch = topic.partitions[partition].leader_epoch

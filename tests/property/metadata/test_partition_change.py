@@ -13,7 +13,7 @@ from service.metadata.controller.partition_change import (
     RECOVERING,
     Election,
     ElectionRules,
-    Wanted,
+    PartitionTarget,
     change_partition,
 )
 from service.metadata.delta import changed_partition
@@ -82,7 +82,7 @@ def test_whatever_changes_a_partition_stays_one(
         rules,
         alive.__contains__,
         election=election,
-        wanted=Wanted(isr=isr, unclean=unclean),
+        wanted=PartitionTarget(isr=isr, unclean=unclean),
     )
     if record is None:
         return
@@ -148,7 +148,7 @@ def test_a_change_that_was_made_is_not_made_again(
     case: tuple[PartitionImage, ElectionRules, frozenset[int], Election, tuple[int, ...], frozenset[int]],
 ) -> None:
     state, rules, alive, election, isr, unclean = case
-    wanted = Wanted(isr=isr, unclean=unclean)
+    wanted = PartitionTarget(isr=isr, unclean=unclean)
     record = change_partition(TOPIC_ID, 0, state, rules, alive.__contains__, election=election, wanted=wanted)
     if record is None:
         return
@@ -166,7 +166,7 @@ def test_who_has_room_leads_before_who_has_none(
     full: frozenset[int],
 ) -> None:
     state, rules, alive, election, isr, unclean = case
-    wanted = Wanted(isr=isr, unclean=unclean)
+    wanted = PartitionTarget(isr=isr, unclean=unclean)
 
     def change(has_room: Callable[[int], bool]) -> PartitionImage:
         record = change_partition(

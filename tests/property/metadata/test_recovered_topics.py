@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.metadata.controller.adoption_control import Found, adopt
+from service.metadata.controller.adoption_control import BucketContent, adopt
 from service.metadata.controller.recovered_topics import recovered_topics
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -106,7 +106,7 @@ def test_what_comes_back_is_one_cluster_that_keeps_what_the_copy_does_not_vouch_
             assert topic.partition_count >= known[1]
     # It can be written into any metadata, that of an empty disk among them.
     for own in (MetadataImage(), image_of(copied or {}, set())):
-        told = Found(found.topics, copy, copy is not None and is_copy_newer, -1, 0)
+        told = BucketContent(found.topics, copy, copy is not None and is_copy_newer, -1, 0)
         decision = adopt(own, told, node_id=1, life_id=UUID(int=70))
         delta = MetadataDelta(own).replay_all(frame.record for frame in decision.frames)
         after = delta.build(own.offset + len(decision.frames), 1, 0)

@@ -13,7 +13,7 @@ from service.base.types import TopicIdPartition
 from service.metadata.controller.partition_change import (
     Election,
     ElectionRules,
-    Wanted,
+    PartitionTarget,
     change_partition,
 )
 from service.metadata.delta import changed_partition
@@ -24,7 +24,7 @@ Record = tuple[int, int]
 """(leader epoch, value)"""
 
 
-_AS_IT_IS = Wanted()
+_AS_IT_IS = PartitionTarget()
 
 
 class Violation(Exception):
@@ -188,7 +188,7 @@ class ModelController:
         return known is not None and known.is_active
 
     def change(
-        self, tip: TopicIdPartition, election: Election = Election.ONLINE, wanted: Wanted = _AS_IT_IS
+        self, tip: TopicIdPartition, election: Election = Election.ONLINE, wanted: PartitionTarget = _AS_IT_IS
     ) -> None:
         state = self.partitions[tip]
         least = min(self.min_isr[tip], len(state.replicas))
@@ -220,7 +220,7 @@ class ModelController:
         state = self.partitions[tip]
         if broker_id in state.isr or broker_id in unclean:
             isr = tuple(one for one in state.isr if one != broker_id)
-            self.change(tip, wanted=Wanted(isr=isr, unclean=unclean))
+            self.change(tip, wanted=PartitionTarget(isr=isr, unclean=unclean))
 
     def unfence(self, broker_id: int) -> None:
         self.brokers[broker_id] = self.brokers[broker_id]._replace(is_active=True, is_fenced=False)
@@ -249,7 +249,7 @@ class ModelController:
             known = self.brokers.get(member.broker_id)
             if known is None or not known.is_active or member.broker_epoch not in (-1, known.epoch):
                 return ErrorCode.ineligible_replica
-        self.change(tip, wanted=Wanted(isr=isr, recovery=0))
+        self.change(tip, wanted=PartitionTarget(isr=isr, recovery=0))
         new = self.partitions[tip]
         self.publish()
         if new.leader != broker_id:

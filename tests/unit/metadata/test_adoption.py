@@ -12,7 +12,7 @@ from service.metadata.controller.adoption_control import (
     EPOCH_MARGIN,
     PRODUCER_ID_MARGIN,
     Adoption,
-    Found,
+    BucketContent,
     adopt,
     checked,
 )
@@ -63,7 +63,7 @@ def adopted(
     life: int = 0,
 ) -> tuple[MetadataImage, Adoption]:
     """`lost` is the copy of the metadata in the bucket."""
-    found = Found(topics, lost, lost is not None and is_copy_newer, 4999, life)
+    found = BucketContent(topics, lost, lost is not None and is_copy_newer, 4999, life)
     decision = adopt(image, found, node_id=1, life_id=LIFE)
     delta = MetadataDelta(image).replay_all(frame.record for frame in decision.frames)
     after = delta.build(image.offset + len(decision.frames), 1, 0)
@@ -188,7 +188,7 @@ KEPT = topic(p0=AdoptedPartition(entry(4), 9))
 
 
 def test_nothing_counts_before_all_of_it_is_written() -> None:
-    found = Found([KEPT], None, False, 1, 0)
+    found = BucketContent([KEPT], None, False, 1, 0)
     frames = adopt(MetadataImage(), found, node_id=1, life_id=LIFE).frames
     for written in range(len(frames)):
         image = image_of(*(frame.record for frame in frames[:written]))
@@ -327,7 +327,7 @@ def test_nothing_of_any_topic_expires_where_settings_may_have_been_altered_since
     other = UUID(int=8)
     own = image_of(TopicRecord(name="local", topic_id=other), base=known(entry(4)))
     for is_copy_newer in (True, False):
-        found = Found([KEPT], known(entry(4)), is_copy_newer, 1, 0, "a newer copy is lost")
+        found = BucketContent([KEPT], known(entry(4)), is_copy_newer, 1, 0, "a newer copy is lost")
         frames = adopt(own, found, node_id=1, life_id=LIFE).frames
         image = image_of(*(frame.record for frame in frames), base=own)
         assert image.recovered[ID].settings_unknown
@@ -370,6 +370,6 @@ def test_so_does_one_that_topics_json_alone_tells_of() -> None:
     again = topic(topic_id=UUID(int=8))
     for doubt, expected in ((None, ID), ("topics.json was made of later metadata", again.topic_id)):
         own = known(entry(4))
-        frames = adopt(own, Found([again], None, False, 1, 0, doubt), node_id=1, life_id=LIFE).frames
+        frames = adopt(own, BucketContent([again], None, False, 1, 0, doubt), node_id=1, life_id=LIFE).frames
         image = image_of(*(frame.record for frame in frames), base=own)
         assert image.topics_by_name["events"].id == expected

@@ -16,7 +16,7 @@ from service.metadata.controller.cluster_control import (
     register_broker,
     unfence_broker,
 )
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.producer_ids_control import allocate_producer_ids
 from service.metadata.controller.requests import CreateTopic, RegisterBroker, TopicDefaults
@@ -34,8 +34,8 @@ class Cluster:
     def __init__(self) -> None:
         self.image = MetadataImage()
 
-    def apply(self, decision: Decision[Any] | Steps[Decision[Any]]) -> Any:
-        decision = decision if isinstance(decision, Decision) else at_once(decision)
+    def apply(self, decision: ControllerResult[Any] | Steps[ControllerResult[Any]]) -> Any:
+        decision = decision if isinstance(decision, ControllerResult) else at_once(decision)
         delta = MetadataDelta(self.image).replay_all(frame.record for frame in decision.frames)
         self.image = delta.build(self.image.offset + len(decision.frames), 1, 0)
         return decision.response

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.controller.cluster_control import fence_broker, relieve_directories
 from service.metadata.controller.elections_control import balance_leaders
-from service.metadata.controller.full_directories import FullDirectories
+from service.metadata.controller.full_directories import DirectoriesWithoutRoom
 from service.metadata.controller.isr_control import alter_partitions
 from service.metadata.controller.requests import (
     AlterPartition,
@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
-        self.full = FullDirectories()
+        self.full = DirectoriesWithoutRoom()
         self.settings = SETTINGS._replace(full=self.full)
 
     def says(self, broker: int, full: tuple[UUID, ...] = (), resting: tuple[UUID, ...] = ()) -> None:

@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.broker_sessions import ProbeOutcome, Tick
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTick
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.requests import BrokerHeartbeat, CreateTopic
 from service.metadata.frames import Frame, newest
 from service.metadata.image import BrokerImage, MetadataImage
@@ -92,9 +92,9 @@ def test_what_follows_a_first_batch_is_written_without_being_decided_again(
             decisions = []
             begin = controller.publisher.next_offset
 
-            def decide(image: MetadataImage) -> Decision[str]:
+            def decide(image: MetadataImage) -> ControllerResult[str]:
                 decisions.append(image.offset)
-                return Decision((newest(NoOpRecord()),) * 5, "done", is_atomic=False)
+                return ControllerResult((newest(NoOpRecord()),) * 5, "done", is_atomic=False)
 
             answer, offset = await controller._turns.run(decide)
             assert (answer, len(decisions), overtaken.count) == ("done", 1, 5)
@@ -117,7 +117,7 @@ def test_what_is_overtaken_until_its_time_is_up_is_not_decided(tmp_path: Path) -
         begin = clock.monotonic_ms()
         with pytest.raises(RequestError) as error:
             await controller._turns.run(
-                lambda image: Decision((newest(NoOpRecord()),), None), deadline_ms=begin + 3_000
+                lambda image: ControllerResult((newest(NoOpRecord()),), None), deadline_ms=begin + 3_000
             )
         assert error.value.code is ErrorCode.request_timed_out
         await controller.close()
@@ -131,7 +131,7 @@ def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
         await controller.start()
         overtaken = Overtaking(controller, 1, by=lambda one: one.renounce())
         with pytest.raises(RequestError) as error:
-            await controller._turns.run(lambda image: Decision((newest(NoOpRecord()),) * 2, None))
+            await controller._turns.run(lambda image: ControllerResult((newest(NoOpRecord()),) * 2, None))
         assert error.value.code is ErrorCode.not_controller
         assert overtaken.count == 1
         await controller.close()
@@ -188,8 +188,8 @@ def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_a
             await create(controller, "t", 1000)
             clock.advance(10_000)
             begin = controller.publisher.next_offset
-            controller._overseer.act(Tick())
-            (fencing,) = controller._overseer._works
+            controller._overseer.handle(SessionTick())
+            (fencing,) = controller._overseer._effect_tasks
             while not controller._turns._turn.locked():
                 await asyncio.sleep(0)
             write_control(controller)
@@ -198,7 +198,7 @@ def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_a
             assert controller.publisher.next_offset == begin + 1, "what the quorum wrote, and no more"
             assert not controller.image.brokers[2].fenced
             controller.connection_lost(2, epoch)
-            await asyncio.wait(controller._overseer._works)
+            await asyncio.wait(controller._overseer._effect_tasks)
             assert probed == [2]
 
     asyncio.run(scenario())

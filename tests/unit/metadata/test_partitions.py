@@ -17,7 +17,7 @@ from service.base.steps import Steps, at_once
 from service.metadata.batches import encode_batch_in_steps
 from service.metadata.controller.cluster_control import fence_broker, take_offline
 from service.metadata.controller.configs_control import incremental_alter_configs
-from service.metadata.controller.decision import Decision, QuorumLevel
+from service.metadata.controller.decision import ControllerResult, QuorumLevel
 from service.metadata.controller.directories_control import assign_replicas
 from service.metadata.controller.elections_control import (
     ElectionSettings,
@@ -107,9 +107,9 @@ def image_of(*records: MetadataRecord, elr: bool = True) -> MetadataImage:
 
 
 def applied(
-    image: MetadataImage, decision: Decision[Any] | Steps[Decision[Any]]
+    image: MetadataImage, decision: ControllerResult[Any] | Steps[ControllerResult[Any]]
 ) -> tuple[MetadataImage, Any]:
-    made = decision if isinstance(decision, Decision) else at_once(decision)
+    made = decision if isinstance(decision, ControllerResult) else at_once(decision)
     delta = MetadataDelta(image).replay_all(frame.record for frame in made.frames)
     return delta.build(image.offset + len(made.frames), 1, 0), made.response
 

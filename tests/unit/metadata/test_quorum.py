@@ -111,7 +111,7 @@ class Cluster:
             **options,
         )
         publisher = Publisher(given, world, on_fatal=_refuse, peers=InProcess(self, node_id))
-        publisher.invite(_Guest(self, node_id))
+        publisher.set_controller(_Guest(self, node_id))
         self.running[node_id] = publisher
         await publisher.start()
         return publisher

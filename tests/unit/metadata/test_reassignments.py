@@ -20,7 +20,7 @@ from service.metadata.controller.requests import (
     AlterPartition,
     AlterResource,
     BrokerState,
-    Reassignment,
+    OngoingReassignment,
     ReassignPartition,
     ReassignResult,
 )
@@ -64,7 +64,7 @@ def in_sync(image: MetadataImage, *isr: int, number: int = 0) -> tuple[MetadataI
     return after, result.error
 
 
-def listed(image: MetadataImage) -> list[Reassignment]:
+def listed(image: MetadataImage) -> list[OngoingReassignment]:
     found = at_once(list_reassignments(image, None))
     moving = [(TOPIC_ID, one.partition) for one in found]
     assert moving == list(image.index.partitions(MOVING_SHELF))
@@ -79,7 +79,7 @@ def test_a_partition_moves_to_another_broker() -> None:
     assert (state.replicas, state.adding_replicas, state.removing_replicas) == ((2, 1), (2,), (1,))
     assert (state.isr, state.leader, state.leader_epoch, state.partition_epoch) == ((1,), 1, 5, 8)
     assert state.directories == (UUID(int=1), directory(1)), "a broker of several directories chooses"
-    assert listed(after) == [Reassignment("t", 0, (2, 1), (2,), (1,))]
+    assert listed(after) == [OngoingReassignment("t", 0, (2, 1), (2,), (1,))]
 
     after, error = in_sync(after, 1, 2)
     assert error is ErrorCode.new_leader_elected
@@ -135,7 +135,7 @@ def test_what_adds_nothing_may_be_done_at_once() -> None:
 def test_more_replicas_are_added() -> None:
     image = image_with(partition(0, (1,), (1,), 1))
     image, _ = alter(image, (0, (1, 2, 3)))
-    assert listed(image) == [Reassignment("t", 0, (1, 2, 3), (2, 3), ())]
+    assert listed(image) == [OngoingReassignment("t", 0, (1, 2, 3), (2, 3), ())]
     image, _ = in_sync(image, 1, 2)
     assert listed(image)
     image, _ = in_sync(image, 1, 2, 3)
@@ -174,16 +174,16 @@ def test_a_move_under_way_gets_another_aim() -> None:
 def test_whom_the_last_aim_names_is_kept_and_nobody_else_is_waited_for() -> None:
     image = image_with(partition(0, (1, 2), (1, 2), 1))
     image, _ = alter(image, (0, (1, 3)))
-    assert listed(image) == [Reassignment("t", 0, (1, 3, 2), (3,), (2,))]
+    assert listed(image) == [OngoingReassignment("t", 0, (1, 3, 2), (3,), (2,))]
     more, _ = alter(image, (0, (1, 2, 3)))
-    assert listed(more) == [Reassignment("t", 0, (1, 2, 3), (3,), ())], "2 is wanted again"
+    assert listed(more) == [OngoingReassignment("t", 0, (1, 2, 3), (3,), ())], "2 is wanted again"
     more, _ = in_sync(more, 1, 2, 3)
     assert state_of(more).replicas == (1, 2, 3)
     back, _ = alter(image, (0, (2, 1)))
     assert not listed(back), "3 is not wanted any more"
     assert (state_of(back).replicas, state_of(back).isr) == ((2, 1), (1, 2))
     both, _ = alter(image, (0, (3, 4)))
-    assert listed(both) == [Reassignment("t", 0, (3, 4, 1, 2), (4,), (1, 2))]
+    assert listed(both) == [OngoingReassignment("t", 0, (3, 4, 1, 2), (4,), (1, 2))]
 
 
 def test_a_partition_that_is_named_twice_is_changed_twice() -> None:
@@ -365,8 +365,8 @@ def test_one_that_is_refused_holds_up_no_other() -> None:
 def test_what_is_told_of_partitions_that_are_named() -> None:
     image = image_with(partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1), partition(2, (1,), (1,), 1))
     image, _ = alter(image, (0, (2,)), (2, (1, 3)))
-    first = Reassignment("t", 0, (2, 1), (2,), (1,))
-    last = Reassignment("t", 2, (1, 3), (3,), ())
+    first = OngoingReassignment("t", 0, (2, 1), (2,), (1,))
+    last = OngoingReassignment("t", 2, (1, 3), (3,), ())
     assert at_once(list_reassignments(image, None)) == [first, last]
     asked = [("u", (0,)), ("t", (2, 1, 0, 9, -1)), ("t", ())]
     assert at_once(list_reassignments(image, asked)) == [last, first]

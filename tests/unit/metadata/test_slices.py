@@ -14,7 +14,7 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.base.turn_queues import SLICE_US
 from service.metadata.controller.configs_control import incremental_alter_configs
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.requests import (
     AlterConfig,
     AlterResource,
@@ -41,7 +41,7 @@ def work_of(steps: Steps[Any]) -> tuple[list[int], Any]:
         return told, e.value
 
 
-def creation(count: int, partitions: int = 1) -> Steps[Decision[Any]]:
+def creation(count: int, partitions: int = 1) -> Steps[ControllerResult[Any]]:
     return create_topics(
         MetadataImage(brokers={1: BROKER}),
         [CreateTopic(f"t{n}", partitions, 1) for n in range(count)],
@@ -57,13 +57,13 @@ def with_topics(count: int) -> MetadataImage:
     return MetadataDelta(image).replay_all(one.record for one in decision.frames).build(1, 1, 0)
 
 
-def alteration(count: int) -> Steps[Decision[Any]]:
+def alteration(count: int) -> Steps[ControllerResult[Any]]:
     change = AlterConfig("segment.ms", 0, "7")
     resources = [AlterResource(2, f"t{n}", (change,)) for n in range(count)]
     return incremental_alter_configs(with_topics(count), resources, AnyConfig())
 
 
-def deletion(count: int) -> Steps[Decision[Any]]:
+def deletion(count: int) -> Steps[ControllerResult[Any]]:
     return delete_topics(with_topics(count), [DeleteTopic(f"t{n}") for n in range(count)], now_ms=5)
 
 
