@@ -9,8 +9,8 @@ and passes a `SessionTick` then.
 
 *Dead, not slow.* A broker whose heartbeat connection broke is suspected: its address is probed, at once and
 again after `FIRST_SUSPICION_MS`, then after four times as long, up to the heartbeat interval, until a
-heartbeat comes. After a claim a broker has `CLAIM_MS` for a heartbeat before it is suspected: it sends one as soon as
-it knows the new controller (`broker_lifecycle.ControllerChanged`). `REFUSALS` refusals within
+heartbeat comes. After a claim a broker has `CLAIM_MS` for a heartbeat before it is suspected: it sends one as
+soon as it knows the new controller (`broker_lifecycle.ControllerChanged`). `REFUSALS` refusals within
 ``firn.broker.refused.fence.ms``, without a heartbeat between them, fence a broker before its session ends. A
 refusal counts only where the prober has found this address open before in this broker epoch: a listener that
 the controller cannot reach refuses, too. A timeout proves nothing. An open address ends the suspicion, as a
