@@ -37,7 +37,7 @@ _CONTROL_KEY: Final = struct.Struct(">hh")
 
 
 class ControlType(IntEnum):
-    """Control records of a Raft log; others are decoded and ignored."""
+    """Control records of a Raft log; those of other types are ignored."""
 
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3

@@ -108,16 +108,16 @@ def check_metadata_place(disk: Disk, cluster: ClusterConfig) -> None:
 
 
 def effective_levels(
-    asked: Mapping[str, int], features: Iterable[FeatureRange], *, is_dynamic: bool
+    requested: Mapping[str, int], features: Iterable[FeatureRange], *, is_dynamic: bool
 ) -> dict[str, int]:
-    """Return the feature levels of a new cluster: those `asked` for, else the newest supported.
+    """Return the feature levels of a new cluster: those `requested` for, else the newest supported.
 
     `is_dynamic`: the voters are not in the configuration. Raises `ConfigError` for an unknown feature, an
     unsupported level, and a ``kraft.version`` that contradicts the kind of quorum.
     """
     ranges = {one.name: one for one in features if one.name != KRAFT_VERSION}
     levels = {name: one.max_level for name, one in ranges.items()}
-    for name, level in asked.items():
+    for name, level in requested.items():
         if name == KRAFT_VERSION:
             continue
         if name not in ranges:
@@ -126,28 +126,28 @@ def effective_levels(
         if not ranges[name].min_level <= level <= ranges[name].max_level:
             raise ConfigError(f"No feature:{name} with feature level {level}")
         levels[name] = level
-    levels[KRAFT_VERSION] = _kraft_version(asked.get(KRAFT_VERSION), is_dynamic=is_dynamic)
+    levels[KRAFT_VERSION] = _kraft_version(requested.get(KRAFT_VERSION), is_dynamic=is_dynamic)
     return levels
 
 
-def _kraft_version(asked: int | None, *, is_dynamic: bool) -> int:
-    if asked is None:
+def _kraft_version(requested: int | None, *, is_dynamic: bool) -> int:
+    if requested is None:
         return MAX_KRAFT_VERSION if is_dynamic else 0
-    if not 0 <= asked <= MAX_KRAFT_VERSION:
-        raise ConfigError(f"No feature:{KRAFT_VERSION} with feature level {asked}")
+    if not 0 <= requested <= MAX_KRAFT_VERSION:
+        raise ConfigError(f"No feature:{KRAFT_VERSION} with feature level {requested}")
     flags = "one of the flags --standalone, --initial-controllers, or --no-initial-controllers is used"
-    if is_dynamic and asked == 0:
+    if is_dynamic and requested == 0:
         raise ConfigError(
             f"Cannot set kraft.version to 0 if controller.quorum.voters is empty and {flags}. For dynamic "
             "controllers support, try removing the --feature flag for kraft.version."
         )
-    if asked and not is_dynamic:
+    if requested and not is_dynamic:
         raise ConfigError(
-            f"Cannot set kraft.version to {asked} unless controller.quorum.voters is empty and {flags}. For "
-            "dynamic controllers support, try using one of --standalone, --initial-controllers, or "
+            f"Cannot set kraft.version to {requested} unless controller.quorum.voters is empty and {flags}. "
+            "For dynamic controllers support, try using one of --standalone, --initial-controllers, or "
             "--no-initial-controllers and removing controller.quorum.voters."
         )
-    return asked
+    return requested
 
 
 def release_level(release: str) -> int:

@@ -241,7 +241,7 @@ class Publisher:
         if self._options.quorum is None and not self._quorum.machine.core.is_sole_voter:
             raise ConfigError(
                 f"{log.directory}: the configuration has this node alone, but the log has the voters "
-                f"{_told(log)}"
+                f"{_format_voters(log)}"
             )
         self._snapshotter = Snapshotter(
             log,
@@ -428,7 +428,7 @@ class Publisher:
         self._on_fatal("metadata log", failure)
 
 
-def _told(log: MetadataLog) -> str:
+def _format_voters(log: MetadataLog) -> str:
     """Format the voters of a log."""
     return ", ".join(
         f"{voter.node_id} ({encode_uuid(voter.key.directory_id)})" for voter in log.voters.latest

@@ -126,7 +126,7 @@ def stale_heartbeats_accepted() -> None:
 
     def make(heartbeat: Any) -> Any:
         async def careless(self: Any, request: Any, **options: Any) -> Any:
-            known = self._turns.latest.brokers.get(request.broker_id) if self._turns.is_open else None
+            known = self._decisions.latest.brokers.get(request.broker_id) if self._decisions.is_open else None
             if known is not None:
                 request = request._replace(broker_epoch=known.epoch)
             return await heartbeat(self, request, **options)

@@ -348,7 +348,7 @@ class BrokerSessions:
                     del self._sessions[broker_id]
             case ConnectionLost(broker_id, broker_epoch):
                 if (lost := self._of(broker_id, broker_epoch)) is not None and lost.is_unfenced:
-                    return self._lose(broker_id, lost, now_ms)
+                    return self._connection_lost(broker_id, lost, now_ms)
             case ProbeFinished():
                 return self._probed(event, now_ms)
         return []
@@ -368,7 +368,7 @@ class BrokerSessions:
             session.suspect_gap_ms = wait_ms
             session.suspect_ms = now_ms + wait_ms
 
-    def _lose(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
+    def _connection_lost(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
         was_heard_since = session.suspect_ms is None
         breaks_again = was_heard_since and now_ms - session.lost_ms < BREAKS_MS
         session.lost_ms = now_ms

@@ -137,9 +137,9 @@ class Controller:
     ) -> None:
         """Create a standby controller.
 
-        `probe` and `on_disproved`: see `Overseer`. `on_news`: called when `next_deadline_ms` may have moved
-        forward. `counts(offset)` returns once a response that depends on the log up to there may be sent;
-        None: once this node's image includes that offset.
+        `probe` and `on_disproved`: see `Overseer`. `on_news`: called when `next_deadline_ms` may be earlier
+        than before. `counts(offset)` returns once a response that depends on the log up to there may be sent;
+        None: once this node has applied the image with that offset.
         """
         self._options = options
         self._publisher = publisher
@@ -148,14 +148,14 @@ class Controller:
         self._rules = config_rules
         self._incarnation_id = options.incarnation_id
         self._full = DirectoriesWithoutRoom()
-        self._turns = DecisionQueue(
+        self._decisions = DecisionQueue(
             publisher, self._clock, lambda: self._overseer.wrote(), counts or publisher.committed
         )
         self._elections = options.elections._replace(
             full=self._full, is_awaited=lambda one: self._overseer.is_awaited(one)
         )
         self._overseer = Overseer(
-            self._turns,
+            self._decisions,
             self._clock,
             sessions=options.sessions,
             tasks=options.periodic_tasks,
@@ -178,7 +178,7 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """True while requests are decided here."""
-        return self._turns.is_open
+        return self._decisions.is_open
 
     # -- claim and renounce
 
@@ -196,7 +196,7 @@ class Controller:
         committed and this process is registered; it raises `RequestError` NOT_CONTROLLER where leadership is
         lost before, and `StorageError`.
         """
-        self._turns.begin(epoch)
+        self._decisions.begin(epoch)
         self._full.clear()
         self._overseer.claimed(self._publisher.image, self._options.node_id)
         task = asyncio.get_running_loop().create_task(self._activate(), name="controller-activation")
@@ -205,7 +205,7 @@ class Controller:
 
     async def _activate(self) -> None:
         options = self._options
-        await self._turns.run(
+        await self._decisions.run(
             lambda image: activate(
                 image,
                 options.bootstrap,
@@ -230,12 +230,12 @@ class Controller:
     def renounce(self) -> None:
         """End the leadership: drop uncommitted decisions, answer their requests with NOT_CONTROLLER, and stop
         ticks."""
-        self._turns.lose()
+        self._decisions.renounce()
         self._overseer.renounced()
 
     def stop(self) -> None:
         """Decide nothing more: new requests get NOT_CONTROLLER. Proposed records may still be committed."""
-        self._turns.stop()
+        self._decisions.stop()
         self._overseer.renounced()
 
     # -- time
@@ -374,7 +374,7 @@ class Controller:
         def decided(epoch: int, offset: int) -> None:
             self._overseer.record(BrokerRegistered(request.broker_id, epoch))
 
-        return (await self._turns.run(decide, deadline_ms=deadline_ms, decided=decided))[0]
+        return (await self._decisions.run(decide, deadline_ms=deadline_ms, decided=decided))[0]
 
     async def heartbeat(
         self, request: BrokerHeartbeat, *, deadline_ms: int | None = None
@@ -384,9 +384,9 @@ class Controller:
         The session is extended at once, however long the decision waits for its turn.
         """
         broker_id, broker_epoch = request.broker_id, request.broker_epoch
-        if not self._turns.is_open:
+        if not self._decisions.is_open:
             raise not_controller()
-        known = self._turns.latest.brokers.get(broker_id)
+        known = self._decisions.latest.brokers.get(broker_id)
         if known is not None and known.epoch == broker_epoch:
             self._overseer.handle(HeartbeatReceived(broker_id, broker_epoch, request.metadata_offset))
             self._full.heard(broker_id, request.full_log_dirs, request.resting_log_dirs)
@@ -410,7 +410,7 @@ class Controller:
                 is_unfenced = outcome.next is BrokerControl.UNFENCED
                 self._overseer.record(FencingDecided(broker_id, broker_epoch, is_unfenced))
 
-        outcome, _ = await self._turns.run(decide, deadline_ms=deadline_ms, decided=decided)
+        outcome, _ = await self._decisions.run(decide, deadline_ms=deadline_ms, decided=decided)
         return outcome.reply
 
     async def unfence_broker(self, broker_id: int, broker_epoch: int) -> None:
@@ -421,7 +421,7 @@ class Controller:
             self._overseer.record(FencingDecided(broker_id, broker_epoch, True))
 
         settings = self._elections
-        await self._turns.run(
+        await self._decisions.run(
             lambda image: cluster_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=decided,
         )
@@ -429,14 +429,14 @@ class Controller:
     async def fence_broker(self, broker_id: int, broker_epoch: int) -> None:
         """Fence the broker: it leads nothing any more, and another process may take its id."""
         settings = self._elections
-        await self._turns.run(
+        await self._decisions.run(
             lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
             decided=lambda _, offset: self._overseer.record(SessionClosed(broker_id, broker_epoch)),
         )
 
     async def unregister_broker(self, broker_id: int, *, deadline_ms: int | None = None) -> None:
         """Remove a broker's registration; BROKER_ID_NOT_REGISTERED where there is none."""
-        await self._turns.run(
+        await self._decisions.run(
             lambda image: cluster_control.unregister_broker(image, broker_id, settings=self._elections),
             deadline_ms=deadline_ms,
             decided=lambda epoch, offset: self._overseer.record(SessionClosed(broker_id, epoch)),
@@ -448,7 +448,7 @@ class Controller:
 
     def connection_lost(self, broker_id: int, broker_epoch: int) -> None:
         """Handle the break of the connection that carried this broker process's heartbeats."""
-        if self._turns.is_open:
+        if self._decisions.is_open:
             self._overseer.handle(ConnectionLost(broker_id, broker_epoch))
 
     # -- partitions
@@ -519,7 +519,7 @@ class Controller:
         Without commits it is a barrier: everything that was committed before is in the log at or below that
         offset.
         """
-        return await self._turns.run(
+        return await self._decisions.run(
             lambda image: catalog_control.commit_catalog(
                 image, commits, sender=sender, needs_level=gates_catalog(self._options.supported)
             ),
@@ -555,5 +555,5 @@ class Controller:
 
     async def _decide(self, decide: Decide[R], deadline_ms: int | None = None) -> R:
         """Run one decision, and return its response once it is committed."""
-        answer, _ = await self._turns.run(decide, deadline_ms=deadline_ms)
+        answer, _ = await self._decisions.run(decide, deadline_ms=deadline_ms)
         return answer

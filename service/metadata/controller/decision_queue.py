@@ -71,14 +71,14 @@ class DecisionQueue:
 
     def begin(self, epoch: int) -> None:
         """Begin the leadership of `epoch`; no decision is made before the `activating` one."""
-        self.lose()
+        self.renounce()
         self._lead = _Leadership(epoch)
 
     def stop(self) -> None:
         """Decide nothing more. Proposed records may still be committed, and their requests still wait."""
         self._lead = None
 
-    def lose(self) -> None:
+    def renounce(self) -> None:
         """End the leadership: drop uncommitted decisions, and answer their requests with NOT_CONTROLLER."""
         lead, self._lead = self._lead, None
         if lead is not None:

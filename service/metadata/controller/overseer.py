@@ -65,7 +65,7 @@ class Overseer:
 
     def __init__(
         self,
-        turns: DecisionQueue,
+        decisions: DecisionQueue,
         clock: Clock,
         *,
         sessions: SessionTimes,
@@ -77,7 +77,7 @@ class Overseer:
     ) -> None:
         """`on_disproved(broker_id, broker_epoch)` is called when a heartbeat comes after the address
         refused."""
-        self._turns = turns
+        self._decisions = decisions
         self._clock = clock
         self._times = sessions
         self._elections = elections
@@ -173,7 +173,7 @@ class Overseer:
         note_failure(task)
 
     async def _probe_broker(self, effect: Probe) -> None:
-        broker = self._turns.latest.brokers.get(effect.broker_id)
+        broker = self._decisions.latest.brokers.get(effect.broker_id)
         outcome, address = ProbeOutcome.UNKNOWN, ""
         if self._probe is not None and broker is not None and broker.epoch == effect.broker_epoch:
             outcome, address = await self._probe(broker)
@@ -198,26 +198,28 @@ class Overseer:
                 _logger.warning("broker %d of epoch %d is fenced: %s", broker_id, epoch, _why(effect))
                 self.record(FencingDecided(broker_id, epoch, False))
 
-        await self._turns.run(decide, decided=decided)
+        await self._decisions.run(decide, decided=decided)
 
     async def _elect_unclean(self) -> None:
         """Elect leaders where an election waited for a broker's session."""
         has_more = True
         while has_more:
-            has_more, _ = await self._turns.run(lambda image: elect_unclean_leaders(image, self._elections))
+            has_more, _ = await self._decisions.run(
+                lambda image: elect_unclean_leaders(image, self._elections)
+            )
 
     # -- time
 
     @property
     def next_deadline_ms(self) -> int:
         """Time of the next `tick`; `NEVER` where none is needed."""
-        if not self._turns.is_open:
+        if not self._decisions.is_open:
             return NEVER
         return min(self._sessions.next_deadline_ms, self._periodic.next_deadline_ms)
 
     async def tick(self) -> None:
         """Run due tasks one after the other, until leadership is lost."""
-        if not self._turns.is_open:
+        if not self._decisions.is_open:
             return
         self.handle(SessionTick())
         for task in self._periodic.due(self._clock.monotonic_ms()):
@@ -231,9 +233,9 @@ class Overseer:
     async def _run_task(self, task: PeriodicTask) -> None:
         elect = _ELECTIONS.get(task)
         if elect is None:
-            await self._turns.run(lambda _: ControllerResult((newest(NoOpRecord()),), None))
+            await self._decisions.run(lambda _: ControllerResult((newest(NoOpRecord()),), None))
             return
-        has_more, _ = await self._turns.run(lambda image: elect(image, self._elections))
+        has_more, _ = await self._decisions.run(lambda image: elect(image, self._elections))
         if has_more:
             self._periodic.make_due(task, self._clock.monotonic_ms())
 

@@ -3,8 +3,8 @@
     20 digits   a space   8 hex digits: crc32c of the digits   a line end
 
 It is written in place after each flush of the log, and fsynced with snapshots and at shutdown: after a crash
-of the machine it may lag behind, and it never runs ahead. A crash of the process does not lose records below
-it: their loss is damage. Where the file cannot be read, the newest snapshot's end replaces it.
+of the machine it may lag behind, and it never runs ahead. No crash tears the log below it: records that are
+missing there are damage. Where the file cannot be read, the newest snapshot's end replaces it.
 """
 
 from __future__ import annotations

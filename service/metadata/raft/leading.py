@@ -101,7 +101,7 @@ class LeaderRole:
         records: ReadLog | bytes = b""
         if validity.fit is ValidationKind.VALID:
             if is_heard:
-                self._heard_fetch(state, request)
+                self._update_progress(state, request)
             if request.offset < state.visible_end:
                 records = ReadLog(request.offset, _bounded(request.max_bytes))
         return RaftFetchResponse(
@@ -116,7 +116,7 @@ class LeaderRole:
             records,
         )
 
-    def _heard_fetch(self, state: Leader, request: RaftFetchRequest) -> None:
+    def _update_progress(self, state: Leader, request: RaftFetchRequest) -> None:
         """Update the follower's progress: everything below its fetch offset is durable there."""
         core = self._core
         if request.replica.node_id < 0:
@@ -129,21 +129,20 @@ class LeaderRole:
         replica.leader_end = end
         replica.last_fetch_ms = core.now_ms
         replica.end_offset = request.offset
-        self.heard(state, request.replica)
+        self.update_check_quorum(state, request.replica)
         if core.voters.has(request.replica):
             self.advance(state)
 
-    def heard(self, state: Leader, key: ReplicaKey) -> None:
-        """Count a Fetch or FetchSnapshot of a voter; once a majority is counted, extend the quorum
-        deadline."""
+    def update_check_quorum(self, state: Leader, key: ReplicaKey) -> None:
+        """Count a Fetch or FetchSnapshot of a voter; a majority of voters extends the quorum deadline."""
         core = self._core
         if not core.voters.has(key):
             return
-        state.heard.add(key.node_id)
+        state.fetched_voters.add(key.node_id)
         ids = core.voters.ids
-        count = sum(node_id in state.heard for node_id in ids) + core.is_voter
+        count = sum(node_id in state.fetched_voters for node_id in ids) + core.is_voter
         if count >= core.voters.majority:
-            state.heard.clear()
+            state.fetched_voters.clear()
             state.quorum_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms * 3 // 2
 
     def replica(self, state: Leader, key: ReplicaKey) -> ReplicaState:
@@ -217,7 +216,7 @@ class LeaderRole:
         if error is NONE and isinstance(state, Leader):
             if request.replica.node_id >= 0 and request.replica.node_id != core.key.node_id:
                 self.replica(state, request.replica).last_fetch_ms = core.now_ms
-                self.heard(state, request.replica)
+                self.update_check_quorum(state, request.replica)
             answer = answer._replace(
                 snapshot=request.snapshot,
                 position=request.position,

@@ -182,7 +182,7 @@ class Reconfiguration:
         elif core.voters.get(voter.node_id) != voter:
             self._append(core.voters.with_voter(voter))
         if voter.node_id != core.key.node_id:
-            self._leading.heard(state, voter.key)
+            self._leading.update_check_quorum(state, voter.key)
         return NONE
 
     def upgrade(self, request_id: int, request: UpgradeKRaftVersion) -> None:

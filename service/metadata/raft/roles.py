@@ -142,7 +142,7 @@ class Leader:
     visible_at_ms: int | None = None
     """When the linger ends and they become visible."""
     replicas: dict[ReplicaKey, ReplicaState] = field(default_factory=dict)
-    heard: set[int] = field(default_factory=set)
+    fetched_voters: set[int] = field(default_factory=set)
     last_begin_ms: dict[int, int] = field(default_factory=dict)
     """When each voter was last sent BeginQuorumEpoch."""
     parked: dict[int, ParkedFetch] = field(default_factory=dict)

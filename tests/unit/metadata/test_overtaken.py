@@ -96,7 +96,7 @@ def test_what_follows_a_first_batch_is_written_without_being_decided_again(
                 decisions.append(image.offset)
                 return ControllerResult((newest(NoOpRecord()),) * 5, "done", is_atomic=False)
 
-            answer, offset = await controller._turns.run(decide)
+            answer, offset = await controller._decisions.run(decide)
             assert (answer, len(decisions), overtaken.count) == ("done", 1, 5)
             assert offset == begin + 6, "five records, and two of the quorum's"
 
@@ -116,7 +116,7 @@ def test_what_is_overtaken_until_its_time_is_up_is_not_decided(tmp_path: Path) -
         Overtaking(controller, 1, 2, 3, by=slowly)
         begin = clock.monotonic_ms()
         with pytest.raises(RequestError) as error:
-            await controller._turns.run(
+            await controller._decisions.run(
                 lambda image: ControllerResult((newest(NoOpRecord()),), None), deadline_ms=begin + 3_000
             )
         assert error.value.code is ErrorCode.request_timed_out
@@ -131,7 +131,7 @@ def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
         await controller.start()
         overtaken = Overtaking(controller, 1, by=lambda one: one.renounce())
         with pytest.raises(RequestError) as error:
-            await controller._turns.run(lambda image: ControllerResult((newest(NoOpRecord()),) * 2, None))
+            await controller._decisions.run(lambda image: ControllerResult((newest(NoOpRecord()),) * 2, None))
         assert error.value.code is ErrorCode.not_controller
         assert overtaken.count == 1
         await controller.close()
@@ -190,7 +190,7 @@ def test_a_broker_that_is_heard_while_its_fencing_is_overtaken_is_looked_after_a
             begin = controller.publisher.next_offset
             controller._overseer.handle(SessionTick())
             (fencing,) = controller._overseer._effect_tasks
-            while not controller._turns._turn.locked():
+            while not controller._decisions._turn.locked():
                 await asyncio.sleep(0)
             write_control(controller)
             await controller.heartbeat(BrokerHeartbeat(2, epoch, begin))

@@ -315,7 +315,7 @@ def test_our_own_fetch_of_a_snapshot_is_not_heard() -> None:
     node = leader()
     state: Any = node.machine.core.state
     node.ask(FetchSnapshotRequest(ReplicaKey(1, UUID(int=1)), node.machine.epoch, SnapshotId(3, 1), 0))
-    assert not state.heard
+    assert not state.fetched_voters
 
 
 @pytest.mark.parametrize(

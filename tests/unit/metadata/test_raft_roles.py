@@ -795,24 +795,24 @@ def test_a_majority_that_is_heard_keeps_the_leader() -> None:
     assert state.quorum_deadline_ms == NOW_MS + 3000
     assert list(state.replicas) == [key(9)]
     leading.fetch(1, RaftFetchRequest(key(2), 4, 4, 1))
-    assert (state.quorum_deadline_ms, state.heard) == (NOW_MS + 4000, set())
+    assert (state.quorum_deadline_ms, state.fetched_voters) == (NOW_MS + 4000, set())
     five = core(*[voter(n) for n in range(1, 6)], end=5)
     five.epoch, five.leader_id = 4, 1
     wide = Leader(5, (1, 2, 3), NOW_MS + 3000)
     five.resume(wide)
     leading = LeaderRole(five)
     for node_id in (2, 2):
-        leading.heard(wide, key(node_id))
-    assert (wide.quorum_deadline_ms, wide.heard) == (NOW_MS + 3000, {2})
+        leading.update_check_quorum(wide, key(node_id))
+    assert (wide.quorum_deadline_ms, wide.fetched_voters) == (NOW_MS + 3000, {2})
     five.now_ms += 50
-    leading.heard(wide, key(3))
-    assert (wide.quorum_deadline_ms, wide.heard) == (NOW_MS + 3050, set())
+    leading.update_check_quorum(wide, key(3))
+    assert (wide.quorum_deadline_ms, wide.fetched_voters) == (NOW_MS + 3050, set())
     removed = core(*[voter(n) for n in range(2, 5)], end=5)
     gone = Leader(5, (2, 3), 7)
     removed.resume(gone)
-    LeaderRole(removed).heard(gone, key(2))
+    LeaderRole(removed).update_check_quorum(gone, key(2))
     assert gone.quorum_deadline_ms == 7, "it does not count itself"
-    LeaderRole(removed).heard(gone, key(3))
+    LeaderRole(removed).update_check_quorum(gone, key(3))
     assert gone.quorum_deadline_ms == NOW_MS + 3000
 
 
