@@ -189,7 +189,9 @@ def _check_settings(image: MetadataImage, found: BucketContent, config: BrokerCo
         ) from e
 
 
-def _log_adoption(bucket: BucketContents, found: BucketContent, adoption: Adoption, image: MetadataImage) -> None:
+def _log_adoption(
+    bucket: BucketContents, found: BucketContent, adoption: Adoption, image: MetadataImage
+) -> None:
     copy = bucket.newest.copy
     for problem in (*bucket.problems, *bucket.archive.problems):
         log.error("firn.remote.recover: document is unreadable or contradicts others: %s", problem)

@@ -58,8 +58,8 @@ from service.metadata.raft.requests import (
     VoteResponse,
 )
 from service.metadata.raft.state import MAX_EPOCH
-from service.wire.apis import ApiKey
 from service.metadata.raft.voters import VoterNode
+from service.wire.apis import ApiKey
 
 __all__ = [
     "make",
