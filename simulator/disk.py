@@ -101,9 +101,9 @@ class SimDisk:
         with self._call("open", "opening", path):
             if len(self._open) >= self._most_descriptors:
                 raise OSError(EMFILE, "")
-            if how in (Open.CREATE, Open.ANEW):
+            if how in (Open.CREATE, Open.TRUNCATE):
                 file = self.platter.create(path)
-                if how is Open.ANEW and file.data:
+                if how is Open.TRUNCATE and file.data:
                     file.truncate(0)
             else:
                 file = self.platter.file(path)
@@ -125,15 +125,15 @@ class SimDisk:
         with self._call("pread", "reading", path):
             return bytes(file.data[position : position + size])
 
-    def pread_now(self, fd: int, size: int, position: int) -> bytes | None:
+    def pread_nowait(self, fd: int, size: int, position: int) -> bytes | None:
         data = self.pread(fd, size, position)
-        is_near = self.calls % _FAR_EVERY != 0
-        return data if len(data) == size and is_near else None
+        is_resident = self.calls % _FAR_EVERY != 0
+        return data if len(data) == size and is_resident else None
 
-    def is_near(self, fd: int, size: int, position: int) -> bool:
-        return self.pread_now(fd, size, position) is not None
+    def is_resident(self, fd: int, size: int, position: int) -> bool:
+        return self.pread_nowait(fd, size, position) is not None
 
-    def bring(self, fd: int, size: int, position: int) -> None:
+    def prefetch(self, fd: int, size: int, position: int) -> None:
         self.pread(fd, size, position)
 
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
@@ -180,23 +180,23 @@ class SimDisk:
             file.modified_ms = self._now_ms()
 
     def size(self, fd: int) -> int:
-        path, file = self._file(fd, "looking at")
-        with self._call("size", "looking at", path):
+        path, file = self._file(fd, "inspecting")
+        with self._call("size", "inspecting", path):
             return len(file.data)
 
     # Names
 
     def stat(self, path: Path) -> Entry:
-        with self._call("stat", "looking at", path):
+        with self._call("stat", "inspecting", path):
             return _entry(path.name, self.platter.find(path))
 
     def space(self, path: Path) -> Space:
-        with self._call("stat", "looking at", path):
+        with self._call("stat", "inspecting", path):
             self.platter.find(path)
             return Space(_TOTAL, int(_TOTAL * self._faults.left()))
 
     def device(self, path: Path) -> int:
-        with self._call("stat", "looking at", path):
+        with self._call("stat", "inspecting", path):
             self.platter.find(path)
             return 1
 

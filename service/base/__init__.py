@@ -1,4 +1,4 @@
-"""The ground floor: names, errors, and the world as parameters: clock, disk, threads.
+"""Names, errors, and the world as parameters: clock, disk, threads. The lowest room.
 
-Knows nothing of Kafka's messages or of storage.
+Imports nothing of Kafka's messages or of storage.
 """

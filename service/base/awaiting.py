@@ -1,4 +1,4 @@
-"""Where a task stands that waits, in words: for what should not take long, and does. [P]"""
+"""Description of the place where a suspended task waits, for logs of waits that take too long. [P]"""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _DEPTH: Final = 4
-"""Functions that are named, the innermost first."""
+"""Number of functions in the description, counted from the innermost."""
 
 
 def waits_in(awaitable: Any) -> str:
-    """The functions that a coroutine, or whatever it awaits, has not returned from.
+    """Return the call chain of a suspended coroutine, innermost function first.
 
     >>> async def waits() -> None: ...
     >>> coroutine = waits()
@@ -28,4 +28,4 @@ def waits_in(awaitable: Any) -> str:
         name = path.relative_to(_PACKAGE) if path.is_relative_to(_PACKAGE) else path.name
         found.append(f"{frame.f_code.co_qualname} ({name}:{frame.f_lineno})")
         awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
-    return ", called by ".join(reversed(found[-_DEPTH:])) or "something of which nothing is known"
+    return ", called by ".join(reversed(found[-_DEPTH:])) or "an unknown awaitable"

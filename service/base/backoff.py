@@ -1,8 +1,8 @@
-"""How long to wait after the nth failure in a row: exponential, bounded, with jitter. [P]
+"""Pause after the nth failure in a row: exponential, bounded, with jitter. [P]
 
-Same shape as Kafka's `ExponentialBackoff`: ``first * 2 ** (failures - 1)``, as far as that is not above the
-longest, times a factor in 1 ± jitter, and never above the longest. Randomness comes in as a number, so that
-the caller owns its source.
+The shape is that of Kafka's `ExponentialBackoff`: ``first * 2 ** (failures - 1)``, capped at the longest,
+times a factor in 1 ± jitter, and capped again. The caller passes the random number, so that it owns the
+source of randomness.
 
 >>> backoff(1, first=500, longest=30_000, jitter=0.2, uniform=0.5)
 500.0
@@ -18,7 +18,8 @@ _MOST_DOUBLINGS: Final = 30
 
 
 def backoff(failures: int, *, first: float, longest: float, jitter: float, uniform: float) -> float:
-    """The pause after `failures` (at least 1) failures in a row, in the unit of `first` and `longest`;
+    """Return the pause after `failures` (at least 1) failures in a row, in the unit of `first` and `longest`.
+
     `uniform` lies in [0, 1].
     """
     pause = min(first * (1 << min(failures - 1, _MOST_DOUBLINGS)), longest)

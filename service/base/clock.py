@@ -1,4 +1,4 @@
-"""Time as a parameter: the node has one `SystemClock`, tests and the simulator bring a `ManualClock`."""
+"""Time as a parameter: `SystemClock` for a node, `ManualClock` for tests and the simulator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Clock(Protocol):
     """Source of time, in milliseconds."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the Unix epoch."""
+        """Return wall clock time in milliseconds since the Unix epoch."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back; for deadlines and durations only."""
+        """Return milliseconds that never go back. For deadlines and durations only."""
 
 
 class SystemClock:
@@ -27,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """Clock that moves only by `advance`."""
 
     def __init__(self, now_ms: int = 1_600_000_000_000) -> None:
         self._now_ms = now_ms

@@ -1,8 +1,8 @@
-"""The disk as a parameter: files and directories behind one port, and one error for whatever fails on them.
+"""The disk as a parameter: one port for files and directories, one error for every failed call.
 
-A node has one `SystemDisk`; the simulator brings a model of a disk that loses, tears, fails and fills up.
-Everything below `node/node.py` reaches files through this port alone, so a call that fails is a `DiskError`
-wherever it is caught. Safe from any thread.
+A node has one `SystemDisk`. The simulator has a model of a disk that loses, tears and fails writes and fills
+up. Code below `node/node.py` reaches files through this port alone, so each failed call raises `DiskError`.
+Safe from any thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from service.base.page_cache import is_cached
 from service.base.types import Buffer
 
 FULL: Final = (ENOSPC, EDQUOT)
-"""There is no room: more of it may come."""
+"""Error numbers that mean "no space"; space may be freed later."""
 
 
 class DiskError(StorageError):
-    """A file or directory could not be read, written, made, renamed or removed.
+    """Failed call on a file or directory.
 
-    ``errno`` is POSIX's, ``path`` what it was about.
+    ``errno`` is POSIX's; ``path`` names the file or directory.
     """
 
     def __init__(self, doing: str, path: Path | str, errno: int) -> None:
@@ -49,40 +49,40 @@ class LockHeld(DiskError):
     """Another process, or this one, holds the lock."""
 
 
-def words_of(error: OSError) -> str:
-    """What the system says of it, without the words that somebody put around that."""
+def os_error_text(error: OSError) -> str:
+    """Return the operating system's text for `error`, without the text that Python's caller added."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror)
 
 
 def disk_error(doing: str, path: Path | str, error: OSError) -> DiskError:
-    """`error` as the port raises it."""
+    """Return `error` as a `DiskError`, or as a `MissingFile` for ENOENT and ENOTDIR."""
     errno = error.errno or EIO
     kind = MissingFile if errno in (ENOENT, ENOTDIR) else DiskError
     return kind(doing, path, errno)
 
 
 class Open(Enum):
-    """How a file is opened."""
+    """Mode in which `Disk.open` opens a file."""
 
     READ = os.O_RDONLY
-    """it must exist"""
+    """read only; the file must exist"""
     WRITE = os.O_RDWR
-    """for reading and writing; it must exist"""
+    """read and write; the file must exist"""
     CREATE = os.O_RDWR | os.O_CREAT
-    """for reading and writing; made where it is missing"""
-    ANEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-    """for reading and writing, empty"""
+    """read and write; the file is created if it is missing"""
+    TRUNCATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+    """read and write; the file is created, or emptied"""
 
 
 class Space(NamedTuple):
-    """Bytes of a file system: all of them, and those that this process may still fill."""
+    """Bytes of a file system: its size, and the bytes that this process may still allocate."""
 
     total: int
     usable: int
 
 
 class Entry(NamedTuple):
-    """What a directory says of one of its names. Symbolic links are neither file nor directory."""
+    """One entry of a directory. A symbolic link is neither file nor directory."""
 
     name: str
     is_file: bool
@@ -92,73 +92,72 @@ class Entry(NamedTuple):
 
 
 class Disk(Protocol):
-    """Files by descriptors, directories by paths. Every method raises `DiskError`, and nothing else.
-
-    But for `sendfile`, which raises what the socket says, too.
+    """Port to files by descriptor and directories by path. Every method raises `DiskError` and nothing else,
+    except `sendfile`, which also raises the socket's errors.
     """
 
     def open(self, path: Path, how: Open = Open.READ) -> int:
-        """A descriptor. `MissingFile` where there is no file and `how` does not make one."""
+        """Return a descriptor. `MissingFile` if there is no file and `how` does not create one."""
 
     def close(self, fd: int) -> None:
-        """Give the descriptor back; it is gone even where this raises."""
+        """Close the descriptor. It is closed even if this raises."""
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Bytes from `position` on; fewer than `size` at the end of the file only."""
+        """Read `size` bytes from `position`; fewer at the end of the file only."""
 
-    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
-        """`size` bytes from `position` on; None where the device would have to be waited for, or the file
-        ends. Where the system cannot tell, as `pread`."""
+    def pread_nowait(self, fd: int, size: int, position: int) -> Buffer | None:
+        """Read `size` bytes from `position`, or return None if the read would wait for the device or the file
+        ends first. Systems without RWF_NOWAIT read as `pread` does."""
 
-    def is_near(self, fd: int, size: int, position: int) -> bool:
-        """Whether these bytes can be read without waiting for the device, as far as the system can tell."""
+    def is_resident(self, fd: int, size: int, position: int) -> bool:
+        """Return whether these bytes can be read without waiting for the device, as far as known."""
 
-    def bring(self, fd: int, size: int, position: int) -> None:
-        """Read these bytes into the page cache, as far as the file goes. From then on whoever reads from `fd`
-        reads from the device what was asked for, and no more: what comes behind is brought as well."""
+    def prefetch(self, fd: int, size: int, position: int) -> None:
+        """Read these bytes, up to the end of the file, into the page cache, and switch the kernel's readahead
+        off for `fd`: later reads fetch what they ask for and no more. Callers prefetch what follows."""
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
-        """Write all of `data`; where this raises any part of it may have been written."""
+        """Write all of `data`. If this raises, any part of it may have been written."""
 
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
-        """Put at most `size` bytes from `position` on into a socket: how many, 0 at the end of the file only.
+        """Send at most `size` bytes from `position` to a socket; return the count, 0 at the end of file only.
 
-        `BlockingIOError` where the socket takes none now, `ConnectionError` or `TimeoutError` where the peer
-        is gone.
+        Raises `BlockingIOError` while the socket's buffer is full, and `ConnectionError` or `TimeoutError`
+        if the peer is gone.
         """
 
     def fsync(self, fd: int) -> None:
-        """Return once the file is on the device. After an error nobody knows what is."""
+        """Return once the file is on the device. After an error the durable content is unknown."""
 
     def fdatasync(self, fd: int) -> None:
-        """As `fsync`, but for times and owners: content and size are on the device."""
+        """Return once the file's content and size, but not its times or owner, are on the device."""
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut the file, or fill it up with zeros, to `size` bytes."""
+        """Cut the file, or extend it with zeros, to `size` bytes."""
 
     def size(self, fd: int) -> int:
-        """Bytes of the file."""
+        """Return the file's size in bytes."""
 
     def stat(self, path: Path) -> Entry:
-        """What is at `path`, links not followed. `MissingFile` where nothing is."""
+        """Return the entry at `path` without following links. `MissingFile` if there is none."""
 
     def space(self, path: Path) -> Space:
-        """How large the file system is that `path` lies in, and what is left of it."""
+        """Return the total and usable bytes of the file system of `path`."""
 
     def device(self, path: Path) -> int:
-        """The file system that `path` lies in: two paths of one have the same."""
+        """Return the device number of the file system of `path`; equal for paths of one file system."""
 
     def list(self, path: Path) -> list[Entry]:
-        """What the directory holds, in the order of the names."""
+        """Return the directory's entries, sorted by name."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, whatever bears the new name already. Durable after `fsync_dir`, as all names are."""
+        """Rename `source`, replacing `target` if it exists. Durable after `fsync_dir`, as are all names."""
 
     def unlink(self, path: Path) -> None:
-        """Remove a file. `MissingFile` where there is none."""
+        """Remove a file. `MissingFile` if there is none."""
 
     def mkdir(self, path: Path) -> None:
-        """Make one directory; it must not exist, its parent must."""
+        """Create one directory; it must not exist, its parent must."""
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory."""
@@ -168,9 +167,9 @@ class Disk(Protocol):
         could not be asked for."""
 
     def lock(self, path: Path) -> int:
-        """Make the file where it is missing and lock it for this process; `LockHeld` where another has it.
+        """Create the file if it is missing and lock it for this process; `LockHeld` if it is locked already.
 
-        The descriptor holds the lock: closing it gives the lock up.
+        Closing the returned descriptor releases the lock.
         """
 
 
@@ -178,7 +177,7 @@ class SystemDisk:
     """The disk of this machine."""
 
     _locked: ClassVar[set[Path]] = set()
-    """Locks are the process's, whichever object took them."""
+    """Paths that this process has locked, through any object of this class."""
 
     def __init__(self) -> None:
         self._paths: dict[int, Path] = {}  # for messages
@@ -209,7 +208,7 @@ class SystemDisk:
         except OSError as e:
             raise self._error("reading", fd, e) from e
 
-    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
+    def pread_nowait(self, fd: int, size: int, position: int) -> Buffer | None:
         if _NOW is not None:
             data = bytearray(size)
             try:
@@ -222,14 +221,14 @@ class SystemDisk:
         found = self.pread(fd, size, position)
         return found if len(found) == size else None
 
-    def is_near(self, fd: int, size: int, position: int) -> bool:
-        is_near = is_cached(fd, size, position)
-        if is_near is None:
+    def is_resident(self, fd: int, size: int, position: int) -> bool:
+        is_resident = is_cached(fd, size, position)
+        if is_resident is None:
             at = (*range(position, position + size, _STRIDE_BYTES), position + size - 1)
-            is_near = all(self.pread_now(fd, 1, one) for one in at)
-        return is_near
+            is_resident = all(self.pread_nowait(fd, 1, one) for one in at)
+        return is_resident
 
-    def bring(self, fd: int, size: int, position: int) -> None:
+    def prefetch(self, fd: int, size: int, position: int) -> None:
         if _ADVISE is not None:
             with self._saying("reading", fd):
                 _ADVISE(fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -242,7 +241,7 @@ class SystemDisk:
 
     @staticmethod
     def _read_rest(fd: int, size: int, position: int, data: bytes) -> bytes:
-        """One call gives at most 2 GiB, and less where a signal comes."""
+        """Read what the first call left: one call returns at most 2 GiB, and less after a signal."""
         while len(data) < size:
             more = os.pread(fd, size - len(data), position + len(data))
             if not more:
@@ -288,20 +287,20 @@ class SystemDisk:
             os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
-        with self._saying("looking at", fd):
+        with self._saying("inspecting", fd):
             return os.fstat(fd).st_size
 
     def stat(self, path: Path) -> Entry:
-        with _saying("looking at", path):
+        with _saying("inspecting", path):
             return _entry(path.name, os.lstat(path))
 
     def space(self, path: Path) -> Space:
-        with _saying("looking at", path):
+        with _saying("inspecting", path):
             found = os.statvfs(path)
         return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def device(self, path: Path) -> int:
-        with _saying("looking at", path):
+        with _saying("inspecting", path):
             return os.stat(path).st_dev
 
     def list(self, path: Path) -> list[Entry]:
@@ -311,7 +310,7 @@ class SystemDisk:
                 try:
                     found.append(_entry(entry.name, entry.stat(follow_symlinks=False)))
                 except FileNotFoundError:
-                    continue  # removed since
+                    continue  # removed after scandir returned it
             return sorted(found)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -347,7 +346,7 @@ class SystemDisk:
     def lock(self, path: Path) -> int:
         with _saying("locking", path):
             real = path.resolve()
-        if real in self._locked:  # the system's locks are a process's: it would give us ours again
+        if real in self._locked:  # POSIX locks belong to a process: lockf would succeed again
             raise LockHeld("locking", path, EAGAIN)
         fd = self.open(path, Open.CREATE)
         try:
@@ -385,16 +384,16 @@ def _entry(name: str, found: os.stat_result) -> Entry:
 
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
-"""macOS has none."""
+"""fsync on macOS, which has no fdatasync."""
 
 _STRIDE_BYTES: Final = 64 << 10
-"""The system mostly brings pages, and gives them up, in about such pieces."""
+"""Distance between the bytes that `is_resident` probes: about the kernel's unit of readahead."""
 _BROUGHT_BYTES: Final = 256 << 10
 _ADVISE: Final[Callable[[int, int, int, int], None] | None] = getattr(os, "posix_fadvise", None)
-"""macOS has none."""
+"""None on macOS."""
 
 _NOW: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
-"""Linux alone has it, and not on each file system."""
+"""Linux only, and not supported by every file system."""
 
 _KIND: Final = 0o170000
 _FILE: Final = 0o100000

@@ -1,17 +1,17 @@
-"""Errors by whose fault they are, and so by who retries, who logs and who dies. [P]
+"""Errors by whose fault they are. The class decides who retries, who logs and who dies. [P]
 
-- `RequestError`: the peer's fault; it is answered with the protocol's error code and nothing else feels it.
+- `RequestError`: the peer's fault. It is answered with the protocol's error code and has no other effect.
 - `CorruptionError`: bytes at rest or on the wire are not what they must be.
-- `StorageError`: the environment's fault (disk, object store); retried by whoever owns the work.
-- `ConfigError`: the operator's fault; refused at start or at the request that brings it.
-- anything else that escapes is our bug and ends the node loudly.
+- `StorageError`: the environment's fault (disk, object store). The owner of the work retries.
+- `ConfigError`: the operator's fault. The node refuses to start, or refuses the request.
+- Any other exception that escapes is a bug of Firn and ends the node.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # Spark's workers know these errors too, and would pay for kio with every task
+if TYPE_CHECKING:  # Spark's workers import this module: no kio for them
     from kio.schema.errors import ErrorCode
 
 
@@ -20,7 +20,7 @@ class FirnError(Exception):
 
 
 class RequestError(FirnError):
-    """The peer asked for something that the protocol answers with an error code."""
+    """A request that the protocol answers with an error code."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -29,24 +29,24 @@ class RequestError(FirnError):
 
 
 class CorruptionError(FirnError):
-    """Bytes failed a checksum, a length or a magic number. The message says where."""
+    """Bytes that fail a checksum, a length or a magic number. The message names the place."""
 
 
 class UnknownVersion(CorruptionError):
-    """A sound document of a later version: there is nothing to repair, it is for later software to read."""
+    """A valid document of a later version. It needs later software, not repair."""
 
 
 class StorageError(FirnError):
-    """The disk or the object store did not do what it was asked."""
+    """A failed operation of the disk or the object store."""
 
 
 class DataAsleep(StorageError):
-    """The bytes are there, and cannot be read before somebody has restored them from an archive class."""
+    """Existing bytes in an archive storage class, unreadable until they are restored from it."""
 
 
 class ConfigError(FirnError):
-    """A configuration key or value is refused; the message names the key and the reason."""
+    """A refused configuration key or value; the message names the key and the reason."""
 
 
 class InvariantError(FirnError):
-    """Our own bug: a numbered invariant (docs/invariants.md) does not hold. Never caught, never retried."""
+    """A bug of Firn: a numbered invariant (docs/invariants.md) does not hold. Never caught, never retried."""

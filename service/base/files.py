@@ -1,7 +1,7 @@
-"""Files that are either whole or not there, directories made and removed, and Kafka's checkpoint text format.
+"""Atomic replacement of files, creation and removal of directories, and Kafka's checkpoint file format.
 
-A checkpoint file is ``<version>\\n<number of lines>\\n<line>\\n…`` (Apache Kafka ``CheckpointFile``); what a
-line holds is its owner's business. Everything raises `DiskError` where the disk refuses.
+A checkpoint file is ``<version>\\n<number of lines>\\n<line>\\n…`` (Apache Kafka ``CheckpointFile``); the
+caller defines the lines. Every function raises `DiskError` if a call on the disk fails.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TEMPORARY: Final = ".tmp"
 
 
 class FsyncFailed(DiskError):
-    """What was written since the last fsync may be lost, whatever later ones say: nobody knows."""
+    """A failed fsync. Writes since the last successful fsync may be lost even if a later fsync succeeds."""
 
 
 def fsync_file(disk: Disk, fd: int) -> None:
-    """As `Disk.fsync`, with an error of its own: `FsyncFailed`."""
+    """Call `Disk.fsync`; raise its error as `FsyncFailed`."""
     try:
         disk.fsync(fd)
     except DiskError as e:
@@ -30,7 +30,7 @@ def fsync_file(disk: Disk, fd: int) -> None:
 
 
 def sync_data(disk: Disk, fd: int) -> None:
-    """As `Disk.fdatasync`, with an error of its own: `FsyncFailed`."""
+    """Call `Disk.fdatasync`; raise its error as `FsyncFailed`."""
     try:
         disk.fdatasync(fd)
     except DiskError as e:
@@ -49,7 +49,7 @@ def fsync_dir(disk: Disk, path: Path) -> None:
 
 
 def read_file(disk: Disk, path: Path, most_bytes: int) -> bytes:
-    """The whole file. `MissingFile` where there is none, `CorruptionError` where it is larger than that."""
+    """Read the whole file. `MissingFile` if there is none, `CorruptionError` above `most_bytes`."""
     fd = disk.open(path)
     try:
         size = disk.size(fd)
@@ -61,7 +61,7 @@ def read_file(disk: Disk, path: Path, most_bytes: int) -> bytes:
 
 
 def exists(disk: Disk, path: Path) -> bool:
-    """Whether anything is at `path`."""
+    """Return whether anything is at `path`."""
     try:
         disk.stat(path)
     except MissingFile:
@@ -70,9 +70,9 @@ def exists(disk: Disk, path: Path) -> bool:
 
 
 def write_atomically(disk: Disk, path: Path, data: bytes, *, fsync: bool = True) -> None:
-    """Replace `path` by `data` so that a crash leaves either the old or the new content."""
+    """Replace the file at `path` by `data`; after a crash it has either the old or the new content."""
     temporary = path.with_name(path.name + TEMPORARY)
-    fd = disk.open(temporary, Open.ANEW)
+    fd = disk.open(temporary, Open.TRUNCATE)
     try:
         disk.pwrite(fd, data, 0)
         if fsync:
@@ -85,7 +85,7 @@ def write_atomically(disk: Disk, path: Path, data: bytes, *, fsync: bool = True)
 
 
 def make_directory(disk: Disk, path: Path) -> None:
-    """Make a directory, and its parents, where they are missing. Durable, but for what was there before."""
+    """Create a directory and its missing parents, durably."""
     missing = []
     while not exists(disk, path):
         missing.append(path)
@@ -96,7 +96,7 @@ def make_directory(disk: Disk, path: Path) -> None:
 
 
 def remove_tree(disk: Disk, path: Path) -> None:
-    """Remove a directory with all that is in it, links not followed. What is gone already is not missed."""
+    """Remove a directory with all its content, links not followed. Missing entries are ignored."""
     try:
         for entry in disk.list(path):
             if entry.is_dir:
@@ -109,7 +109,7 @@ def remove_tree(disk: Disk, path: Path) -> None:
 
 
 def remove_file(disk: Disk, path: Path) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file; do nothing if it is missing."""
     try:
         disk.unlink(path)
     except MissingFile:
@@ -126,9 +126,9 @@ def write_checkpoint(
 
 
 def read_checkpoint(disk: Disk, path: Path, *, version: int = 0) -> list[str]:
-    """Lines of a checkpoint file, none where the file is not there.
+    """Read the lines of a checkpoint file; return none if there is no file.
 
-    Raises `CorruptionError` when the version, the count or the encoding is not as written.
+    Raises `CorruptionError` if the version, the number of lines or the encoding is wrong.
     """
     try:
         text = read_file(disk, path, MAX_CHECKPOINT_BYTES).decode()
@@ -137,10 +137,10 @@ def read_checkpoint(disk: Disk, path: Path, *, version: int = 0) -> list[str]:
     except UnicodeDecodeError as e:
         raise CorruptionError(f"{path}: not text: {e}") from e
     if not text.endswith("\n"):
-        raise CorruptionError(f"{path}: ends in the middle of a line")  # of which a number may be cut short
+        raise CorruptionError(f"{path}: ends in the middle of a line")  # a number in it may be cut short
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != str(version) or not lines[1].isdigit():
         raise CorruptionError(f"{path}: not a checkpoint file of version {version}")
     if len(lines) - 2 != int(lines[1]):
-        raise CorruptionError(f"{path}: {lines[1]} lines promised, {len(lines) - 2} found")
+        raise CorruptionError(f"{path}: {lines[1]} lines expected, {len(lines) - 2} found")
     return lines[2:]

@@ -1,4 +1,4 @@
-"""What a node says of its own health. [P]"""
+"""Health checks of a node and their states. [P]"""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
-    """Of one part of a node."""
+class HealthState(Enum):
+    """Health of one part of a node."""
 
     OK = "ok"
     DEGRADED = "degraded"
-    """It serves, though not all that it should."""
+    """The part serves, but not fully."""
     FAILED = "failed"
-    """It does not serve, or not yet."""
+    """The part does not serve, or not yet."""
 
 
 class Check(NamedTuple):
-    """One part of a node: a word for it, its state, and why."""
+    """Health of one part of a node: the part's name, its state, and the reason."""
 
     what: str
-    state: State
+    state: HealthState
     why: str = ""

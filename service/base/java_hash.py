@@ -1,4 +1,4 @@
-"""Java's ``String.hashCode``, by which Kafka's clients and brokers choose a group's partition. [P]"""
+"""Java's ``String.hashCode``, by which Kafka's clients and brokers map a group to a partition. [P]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT_CHARS: Final = 250
 
 
 def string_hash(text: str) -> int:
-    """``text.hashCode()``: over UTF-16 code units, a signed number of 32 bits.
+    """Return ``text.hashCode()``: over UTF-16 code units, a signed 32-bit integer.
 
     >>> string_hash("polygenelubricants")
     -2147483648
@@ -24,7 +24,7 @@ def string_hash(text: str) -> int:
 
 
 def partition_of(text: str, count: int) -> int:
-    """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0)."""
+    """Return the partition, of `count`, of `text` (as Kafka's `Utils.abs`, the least integer becomes 0)."""
     return _kept(text, count) if len(text) <= _KEPT_CHARS else _partition_of(text, count)
 
 
@@ -34,4 +34,4 @@ def _partition_of(text: str, count: int) -> int:
 
 
 _kept: Final = lru_cache(maxsize=4096)(_partition_of)
-"""The same groups are asked about again and again."""
+"""Cache of `_partition_of`: the same groups are looked up again and again."""

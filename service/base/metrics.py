@@ -1,9 +1,9 @@
-"""What is counted while work is done: plain integers, and histograms of fixed buckets. [P]
+"""Counters as plain integers, and histograms with fixed buckets. [P]
 
-Each room keeps its counters in dataclasses with slots in its `metrics.py`, made by who counts or handed in.
-The hot path does ``metrics.requests += 1`` or ``metrics.time.observe(0.0003)``, and nothing else; whoever
-scrapes reads. An increment of an attribute or of an item is one step between two points at which CPython
-changes threads, so threads of a pool count without a lock.
+Each room keeps its counters in dataclasses with slots in its `metrics.py`; the code that counts makes them
+or is given them. The hot path does ``metrics.requests += 1`` or ``metrics.time.observe(0.0003)``, and nothing
+else; the scraper reads the values. CPython does not switch threads within an increment of an attribute or an
+item, so the threads of a pool count without a lock.
 
 >>> times = Histogram((0.01, 0.1))
 >>> for value in (0.002, 0.1, 7.0): times.observe(value)
@@ -25,23 +25,23 @@ SECONDS: Final = (
 
 
 class HistogramSnapshot(NamedTuple):
-    """What a histogram had seen at one moment."""
+    """Content of a histogram at one moment."""
 
     bounds: tuple[float, ...]
-    """greatest value of each bucket but the last, which has none"""
+    """upper bound of each bucket but the last, which has none"""
     counts: tuple[int, ...]
-    """values in each bucket alone, one more than there are bounds"""
+    """number of values in each bucket alone; one more than there are bounds"""
     total: float
     """sum of all values"""
 
     @property
     def observed(self) -> int:
-        """How many values there were."""
+        """Number of values."""
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """The bound of the bucket in which `share` (0 to 1) of all values have come together; inf where that
-        is the last, 0 where nothing was seen."""
+        """Return the upper bound of the bucket that completes `share` (0 to 1) of all values: inf for the
+        last bucket, 0 without values."""
         wanted, seen = share * self.observed, 0
         if not wanted:
             return 0.0
@@ -49,17 +49,17 @@ class HistogramSnapshot(NamedTuple):
             seen += count
             if seen >= wanted:
                 return bound
-        raise AssertionError("more was wanted than there is")
+        raise AssertionError("share is above 1")
 
 
 class Histogram:
-    """Counts of values by size. `observe` is for the hot path: a bisection and two additions."""
+    """Counts of values by bucket. `observe` is for the hot path: a bisection and two additions."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Iterable[float] = SECONDS) -> None:
         self.bounds = tuple(bounds)
-        """ascending; a value belongs to the first that is not less than it"""
+        """ascending; a value belongs to the first bound that is not below it"""
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 

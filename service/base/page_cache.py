@@ -1,6 +1,6 @@
-"""What of a file is in the page cache, as the system tells (Linux 6.5 and later, ``cachestat``).
+"""Query of the page cache by ``cachestat`` (Linux 6.5 and later).
 
-Counting is free of side effects; a read that is not to wait (``RWF_NOWAIT``) has the system begin to read.
+The query has no side effects. A read with ``RWF_NOWAIT`` that fails makes the kernel start the read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 _CACHESTAT: Final = 451
-"""of every architecture"""
+"""system call number on every architecture"""
 
 
 class _Range(ctypes.Structure):
@@ -28,8 +28,10 @@ _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def is_cached(fd: int, size: int, position: int) -> bool | None:
-    """Whether all pages of these bytes are in the page cache; None where the system does not tell, or has
-    none of them, as of file systems with a cache of their own. Pages behind the end of the file are not."""
+    """Return whether all pages of these bytes are in the page cache. Pages past the end of file are not.
+
+    None if the call is not supported, or no page is cached, as on file systems with a cache of their own.
+    """
     if _LIBC is None or size <= 0:
         return None
     first, last = position // mmap.PAGESIZE, (position + size - 1) // mmap.PAGESIZE

@@ -1,7 +1,7 @@
-"""Text from elsewhere made fit for a line of a log or a terminal. [P]
+"""Escaping and shortening of foreign text for one line of a log or a terminal. [P]
 
-Topics, client ids, keys of a bucket, messages of a peer: whoever names them must not be able to end our line,
-forge another, move the cursor or fill the disk with one name.
+Topics, client ids, object keys and peers' messages are chosen by others. They must not be able to end a log
+line, forge another, move the cursor or fill the disk with one name.
 
 >>> print(printable("t\\n2026-01-01 INFO all is well \\x1b[2J"))
 t\\n2026-01-01 INFO all is well \\x1b[2J
@@ -14,24 +14,24 @@ from __future__ import annotations
 from typing import Final
 
 MOST_CHARACTERS: Final = 256
-"""More than the longest topic name."""
+"""Longer than the longest topic name."""
 
 
 def printable(value: object, most: int = MOST_CHARACTERS) -> str:
-    """The first `most` characters of ``str(value)``, with escapes for all that does not print."""
+    """Return the first `most` characters of ``str(value)``, with escapes for unprintable ones."""
     text = str(value)
     end = "" if len(text) <= most else f"… ({len(text)} characters)"
     return escaped(text[:most]) + end
 
 
 def quoted(value: str, most: int = MOST_CHARACTERS) -> str:
-    """As `printable`, between quotes that `value` cannot close."""
+    """Return `value` as `printable` does, in quotes that it cannot close."""
     end = "" if len(value) <= most else f"… ({len(value)} characters)"
     return repr(value[:most]) + end
 
 
 def escaped(text: str) -> str:
-    """`text` with Python's escapes for control, format and other characters that do not print."""
+    """Return `text` with Python's escapes for control, format and other unprintable characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

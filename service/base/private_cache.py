@@ -1,8 +1,8 @@
-"""Folders on disk that are their user's alone, for code that this process is going to load.
+"""Folders that only their user can write to, for code that this process loads.
 
-Who else may write to such a folder, or may swap it for one of their own, could have this process run what
-they like. So each folder from the root down has to belong to root or to this user, and nobody else may write
-to it, except where the sticky bit lets them touch their own entries alone, as in ``/tmp``.
+Another user who can write to such a folder, or replace it, can run code in this process. So each folder from
+the root down must belong to root or to this user, and no other user may write to it, except where the sticky
+bit restricts others to their own entries, as in ``/tmp``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 
 def private_folders(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    """This user's folders for `name` that can be trusted, best first, made where they are missing.
+    """Yield this user's private folders for `name`, best first, creating missing ones.
 
-    In the user's cache (``XDG_CACHE_HOME``, else ``~/.cache``), and in the system's temporary folder for
-    users without a home, as those in containers. None at all on systems without users' ids.
+    The first is in the user's cache (``XDG_CACHE_HOME``, else ``~/.cache``), the second in the system's
+    temporary folder, for users without a home, as in containers. None on systems without user ids.
     """
     if not hasattr(os, "getuid"):
         return
@@ -35,11 +35,11 @@ def private_folders(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
             if is_private(folder):
                 yield folder
         except OSError:
-            continue  # no home, a read-only disk, somebody's file in its place: the next one
+            continue  # no home, a read-only disk or a file in its place: try the next
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but this user (and root) can change what `folder` holds or put another in its place."""
+    """Return whether only this user and root can change the content of `folder` or replace it."""
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         return False
@@ -51,12 +51,12 @@ def is_private(folder: Path) -> bool:
     return True
 
 
-def keep(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
-    """A file of `folder` with these bytes, named by them; written unless it is there, whole, already.
+def store_file(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
+    """Return a file in `folder` with these bytes, named by their hash; write it unless it is there and whole.
 
     Processes may race: each renames a file of its own into place. Raises `OSError`.
 
-    >>> keep(Path("/home/me/.cache/firn/kernels"), "kernel", ".so", b"…")    # doctest: +SKIP
+    >>> store_file(Path("/home/me/.cache/firn/kernels"), "kernel", ".so", b"…")    # doctest: +SKIP
     PosixPath('/home/me/.cache/firn/kernels/kernel-2d3f….so')
     """
     digest = hashlib.sha256(data).hexdigest()

@@ -1,8 +1,8 @@
 """Java's `.properties` syntax, as `java.util.Properties.load` reads it. [P]
 
-Comments start with `#` or `!`; key and value part at the first unescaped `=`, `:` or blank; a line whose
-number of trailing backslashes is odd goes on in the next one, whose leading blanks do not count;
-`\\t \\n \\r \\f \\uXXXX` are understood and a backslash before anything else vanishes.
+Comments start with `#` or `!`. The first unescaped `=`, `:` or blank separates key and value. A line with an
+odd number of trailing backslashes continues in the next line, without that line's leading blanks.
+`\\t \\n \\r \\f \\uXXXX` are escapes; a backslash before any other character is dropped.
 
 >>> parse_properties("# a node\\nlog.dirs = /var/a,\\\\\\n   /var/b\\nnode.id:7\\n")
 {'log.dirs': '/var/a,/var/b', 'node.id': '7'}
@@ -19,7 +19,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values of a properties text. Raises `ConfigError` for a malformed `\\uXXXX`."""
+    """Parse a properties text into keys and values. Raises `ConfigError` for a malformed `\\uXXXX`."""
     result: dict[str, str] = {}
     for line in _logical_lines(text):
         key, value = _split(line)

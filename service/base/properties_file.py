@@ -1,6 +1,6 @@
-"""Properties files, as people write them for a node or a Spark session.
+"""Properties files for a node or a Spark session.
 
-Read before there is a node, and so with the machine's own files.
+They are read before a node exists, and so without its disk port.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def load_properties(path: Path | str) -> dict[str, str]:
-    """Read a properties file (UTF-8); the last of several equal keys wins, as in Java.
+    """Read a properties file (UTF-8). Of several equal keys the last one wins, as in Java.
 
     Raises `ConfigError` when the file cannot be read, is not text or is over 1 MiB.
     """

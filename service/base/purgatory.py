@@ -1,13 +1,13 @@
-"""Operations that wait: for an event on one of their keys, or for their time, whichever comes first. [P]
+"""Operations that wait for an event on one of their keys, or for their deadline, whichever comes first. [P]
 
-A key is anything that can be hashed and that things happen to: a partition whose log grows, a group, a
-session. Who makes something happen says so with `happened`, and each operation that watches the key says
-whether that was all it waited for. What is complete is told so once and is known here no more.
+A key is any hashable thing that has events: a partition whose log grows, a group, a session. The cause of an
+event calls `happened`; each operation that watches the key answers whether its wait is over. The purgatory
+calls `completed` once for a wait that is over, and forgets the operation.
 
-An operation without a deadline may watch for as long as it likes: it answers every event with False.
+An operation without a deadline may watch forever: it answers False to every event.
 
-Used by one event loop, so there are no locks and no repeated checks: nothing can happen between the look
-before `watch` and the watch. Role of Kafka's ``DelayedOperationPurgatory``.
+One event loop uses a purgatory, so there are no locks and no repeated checks: no event can come between the
+caller's check and its `watch`. Role of Kafka's ``DelayedOperationPurgatory``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from service.base.errors import InvariantError
 from service.base.timing_wheel import Timer, TimingWheel
 
 ENOUGH: Final = 1 << 62
-"""An amount that ends every wait: something changed that whoever waits must look at."""
+"""An amount that ends every wait, for a change that the waiting operation must check itself."""
 
 
 class Operation:
-    """What waits, in one purgatory at a time. `happened` and `completed` are for who inherits."""
+    """An operation that waits in at most one purgatory. Subclasses define `happened` and `completed`."""
 
     __slots__ = ("_keys", "_timer")
 
@@ -36,16 +36,16 @@ class Operation:
         return self._keys is not None
 
     def happened(self, key: Hashable, amount: int) -> bool:
-        """`amount` (bytes, or whatever its keys count) came to `key`; True when the wait is over."""
+        """Note an event of `amount` (bytes, or the key's unit) on `key`; return whether the wait is over."""
         raise NotImplementedError
 
     def completed(self, *, expired: bool) -> None:
-        """The wait is over, by its time or by something that happened. Called once per `watch` at most."""
+        """Act on the end of the wait, by deadline or by event. Called once per `watch` at most."""
         raise NotImplementedError
 
 
 class Purgatory:
-    """All operations of a node that wait. Times are milliseconds of a clock that never goes back."""
+    """All waiting operations of a node. Times are milliseconds of a monotonic clock."""
 
     def __init__(self, now_ms: int) -> None:
         self._wheel = TimingWheel(now_ms)
@@ -53,25 +53,25 @@ class Purgatory:
         self._count = 0
 
     def __len__(self) -> int:
-        """Operations that wait."""
+        """Return the number of waiting operations."""
         return self._count
 
     @property
     def key_count(self) -> int:
-        """Keys that somebody watches."""
+        """Number of watched keys."""
         return len(self._watched)
 
     def is_watched(self, key: Hashable) -> bool:
-        """Whether anything waits for events on `key`."""
+        """Return whether any operation watches `key`."""
         return key in self._watched
 
     @property
     def next_ms(self) -> int | None:
-        """When `advance` has to be called, at the latest; None while nothing has a deadline."""
+        """Latest time of the next `advance`; None without deadlines."""
         return self._wheel.next_ms()
 
     def watch(self, operation: Operation, keys: Iterable[Hashable], due_ms: int | None = None) -> None:
-        """Let `operation` wait for events on `keys`, until `due_ms` where that is given."""
+        """Let `operation` wait for events on `keys`, until `due_ms` if given."""
         if operation._keys is not None:
             raise InvariantError("the operation waits already")
         operation._keys = tuple(keys)
@@ -86,27 +86,27 @@ class Purgatory:
                 others[operation] = None
 
     def happened(self, key: Hashable, amount: int = ENOUGH) -> int:
-        """Tell who watches `key`; the number of operations that this completed."""
+        """Pass an event on `key` to the operations that watch it; return how many it completed."""
         watching = self._watched.get(key)
         if watching is None:
             return 0
         count = 0
         for operation in tuple(watching):
-            # One of those before may have ended this one's wait.
+            # An operation before this one may have ended its wait.
             if operation in watching and operation.happened(key, amount) and self.forget(operation):
                 count += 1
                 operation.completed(expired=False)
         return count
 
     def complete(self, operation: Operation) -> bool:
-        """End the wait of `operation`, as an event would; False when it is over already."""
+        """End the wait of `operation`, as an event would; return False if it is over already."""
         if not self.forget(operation):
             return False
         operation.completed(expired=False)
         return True
 
     def forget(self, operation: Operation) -> bool:
-        """End the wait of `operation` and do not tell it; False when it is over already."""
+        """End the wait of `operation` without calling it; return False if it is over already."""
         keys, operation._keys = operation._keys, None
         if keys is None:
             return False
@@ -116,17 +116,17 @@ class Purgatory:
             operation._timer = None
         for key in keys:
             watching = self._watched.get(key)
-            # A key may have been named twice.
+            # `keys` may contain a key twice.
             if watching is not None and watching.pop(operation, watching) is None and not watching:
                 del self._watched[key]
         return True
 
     def advance(self, now_ms: int) -> int:
-        """Complete what is due by `now_ms`, soonest first; returns how many there were."""
+        """Complete the operations due by `now_ms`, soonest first; return their number."""
         count = 0
         for item in self._wheel.advance(now_ms):
             assert isinstance(item, Operation)
-            # One of those before may have ended it, or made it wait anew.
+            # An operation before this one may have ended its wait, or started another.
             if item._timer is not None and not item._timer.is_waiting and self.forget(item):
                 count += 1
                 item.completed(expired=True)

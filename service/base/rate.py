@@ -1,4 +1,4 @@
-"""So many bytes per second, and no more than a window's worth of them at once. [P]
+"""Rate limit in bytes per second, with a burst of at most one window. [P]
 
 >>> rate = Rate(lambda: RateLimit(bytes_per_s=100, window_s=10))
 >>> rate.wait_ms(0)
@@ -17,16 +17,16 @@ UNLIMITED: Final = (1 << 63) - 1
 
 
 class RateLimit(NamedTuple):
-    """What may be spent on average over a window."""
+    """Average rate over a window."""
 
     bytes_per_s: int = UNLIMITED
     window_s: int = 10
 
 
 class Rate:
-    """What was spent lately, under a limit that may change at any time. Owned by the loop.
+    """Bytes spent lately, under a limit that may change at any time. Owned by the loop.
 
-    Whoever spends more than is left makes the next one wait, as Kafka's quotas do: nothing is cut in pieces.
+    A transfer may exceed the rest; the next one then waits, as with Kafka's quotas. Transfers are not cut.
     """
 
     def __init__(self, limit: Callable[[], RateLimit]) -> None:
@@ -35,13 +35,13 @@ class Rate:
         self._at_ms = 0
 
     def spend(self, amount: int, now_ms: int) -> None:
-        """So many bytes are moved from now on."""
+        """Count `amount` bytes as moved at `now_ms`."""
         self._let_go(now_ms)
         if self._limit().bytes_per_s < UNLIMITED:
             self._spent += amount
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long the next one has to wait; 0: not at all. `now_ms`: monotonic."""
+        """Return how long the next transfer has to wait, in ms. `now_ms`: monotonic."""
         self._let_go(now_ms)
         limit = self._limit()
         surplus = self._spent - limit.bytes_per_s * limit.window_s

@@ -1,4 +1,4 @@
-"""Log lines that a peer can cause: so many per interval, and then a count of what was left out."""
+"""Rate limit for log lines that a peer can cause, with a count of the suppressed ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 
 class RateLimitedLog:
-    """At most `burst` lines per `interval_s` seconds, whatever their text; the next line that passes tells
-    how many were left out. `now` are seconds that never go back. One thread at a time.
+    """Logger that writes at most `burst` lines per `interval_s` seconds, whatever their text.
+
+    The next line after that tells how many were suppressed. `now` returns monotonic seconds. For one thread.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class RateLimitedLog:
         self.suppressed = 0
 
     def log(self, level: int, message: str, *args: object, error: BaseException | None = None) -> None:
-        """Write the line, with `error`'s traceback where one is given, or count it."""
+        """Write the line, with `error`'s traceback if given, or count it as suppressed."""
         now = self._now()
         if now - self._since >= self._interval_s:
             self._since, self._written = now, 0

@@ -1,6 +1,6 @@
-"""Which Firn this is: the version, and the commit that it was built of.
+"""Firn's version, and the commit that it was built from.
 
-A build writes the commit into ``service/COMMIT`` (setup.py); a checkout is asked for it.
+A build writes the commit into ``service/COMMIT`` (setup.py); in a checkout git knows it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _GIT_S = 5.0
 
 
 class Release(NamedTuple):
-    """`commit` is empty where nobody knows; it ends in ``-dirty`` where files were changed since."""
+    """Version and commit. `commit` is empty if unknown and ends in ``-dirty`` if files have changed since."""
 
     version: str
     commit: str
@@ -24,7 +24,7 @@ class Release(NamedTuple):
 
 
 def release(*, ask_git: bool = True) -> Release:
-    """Of the software that runs here. In a checkout git is asked, which takes a child process."""
+    """Return the release of the running software. In a checkout this runs git as a child process."""
     from importlib.metadata import version
 
     written = HOME / "COMMIT"

@@ -1,7 +1,7 @@
-"""Memory that outlives a process and not the machine's run: tmpfs, where the system has one.
+"""Memory that survives a process, but not a reboot: files in tmpfs.
 
-A block belongs to one process at a time. What was written to it is there for the next one, however this one
-ended. Linux only; in a container it lives as long as the container's ``/dev/shm`` does.
+One process at a time owns a block. The next owner finds its content, however the last one ended. Linux only;
+in a container it lives as long as the container's ``/dev/shm``.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _FOLDER: Final = Path("/dev/shm")
 _WORD_BYTES: Final = 8
 
 
-class Block(Protocol):
-    """Signed 64-bit words. A word is written whole or not at all."""
+class SharedBlock(Protocol):
+    """Block of signed 64-bit words. A word is written whole or not at all."""
 
     @property
     def words(self) -> MutableSequence[int]:
-        """All of them; ask again after `grow`."""
+        """All words; invalid after `grow`."""
 
     def grow(self, count: int) -> None:
-        """Have `count` words, the new ones 0. `OSError` where there is no memory; then it is as before."""
+        """Resize to `count` words, new ones 0. `OSError` without memory; the block is then unchanged."""
 
     def remove(self) -> None:
-        """Forget it for good. `close` is left to be called."""
+        """Remove the block for good. `close` must still be called."""
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the block to other processes."""
 
 
 class SharedMemory(Protocol):
-    def open(self, name: str) -> Block | None:
-        """The block of that name, empty where there was none; None where another process has it, or there is
-        no such memory."""
+    def open(self, name: str) -> SharedBlock | None:
+        """Return the block of that name, empty if it is new; None if another process owns it, or the system
+        has no such memory."""
 
 
 class SystemSharedMemory:
-    """Files in ``/dev/shm``, of this user alone."""
+    """Shared memory in ``/dev/shm``, in files that only this user can open."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._folder = folder
 
-    def open(self, name: str) -> Block | None:
+    def open(self, name: str) -> SharedBlock | None:
         path = self._folder / name
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -57,7 +57,7 @@ class SystemSharedMemory:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(fd)
-            # Another process may have removed it since it was opened here.
+            # Another process may have removed the file between open and flock.
             is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
             if not is_ours or not os.path.samestat(found, os.lstat(path)):
                 raise PermissionError(path)
@@ -68,7 +68,7 @@ class SystemSharedMemory:
 
 
 class _File:
-    """A locked file, mapped while it has a size."""
+    """A locked file, mapped unless it is empty."""
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class _File:
 
     def grow(self, count: int) -> None:
         size = count * _WORD_BYTES
-        # What is not allocated would end the process when it is written to, once the memory is used up.
+        # A write to an unallocated page kills the process (SIGBUS) once the memory is used up.
         os.posix_fallocate(self._fd, 0, size)
         self._map_words(count)
 

@@ -1,9 +1,8 @@
-"""Long work on the loop, cut into slices: what exceeds one goes on in a later turn, after everybody else's.
+"""Long work on the loop, cut into slices: work beyond one slice continues in a later turn.
 
-Work is counted in microseconds that are *estimated* by whoever does it, before it is done, not read off a
-clock: so the same request is cut at the same places in every run, also under the simulator's time. All tasks
-of a node share the slice of a turn (`base/turn_queues.py`): many that have much to do take more turns, not
-longer ones.
+The code that does the work *estimates* it in microseconds beforehand; no clock is read. So a request is cut
+at the same places in every run, also under the simulator's time. All tasks of a node share the slice of a
+turn (`base/turn_queues.py`): many tasks with long work take more turns, not longer ones.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FREED_US: Final = 200
 class Slice:
     """The work of one task, in this turn of the loop and in later ones.
 
-    ``if piece.charge(30): await piece.next_turn()`` stands before each step.
+    ``if piece.charge(30): await piece.next_turn()`` precedes each step.
     """
 
     __slots__ = ("_queue",)
@@ -34,15 +33,15 @@ class Slice:
         self._queue = turn_queues(asyncio.get_running_loop()).slices
 
     def charge(self, work_us: int) -> bool:
-        """Count a step that is about to be done; True when it belongs to a later turn."""
+        """Count a step that is about to be done; return True if it belongs to a later turn."""
         return self._queue.charge(work_us)
 
     async def next_turn(self) -> None:
-        """Let everybody else go first, then begin a new slice. May be cancelled here, and only here."""
+        """Wait for a later turn and begin a new slice. The task can be cancelled here, and only here."""
         await self._queue.next_turn()
 
     async def go_through(self, steps: Generator[None, None, T], step_us: int) -> T:
-        """Return what `steps` return; each takes `step_us` at most."""
+        """Run `steps`, each of at most `step_us`, and return their result."""
         while True:
             if self.charge(step_us):
                 await self.next_turn()
@@ -53,7 +52,7 @@ class Slice:
                 return result
 
     async def go_on(self, steps: Steps[T]) -> T:
-        """Return what `steps` return; each tells its work (µs) before it is done."""
+        """Run `steps`, each of which yields its work (µs) before it is done, and return their result."""
         while True:
             try:
                 work_us = next(steps)
@@ -65,15 +64,15 @@ class Slice:
 
 
 async def next_turn() -> None:
-    """Let everybody else go first; other tasks with much to do as well."""
+    """Wait for a later turn, behind other tasks with long work."""
     await turn_queues(asyncio.get_running_loop()).slices.next_turn()
 
 
 def in_slices(steps: Steps[T]) -> T | Awaitable[T]:
-    """Return what `steps` return: at once where all of it fits into a slice, else the rest in later turns.
+    """Run `steps` and return their result: at once if all fits into a slice, else the rest in later turns.
 
-    Each step tells its work (µs) before it is done. Whoever calls this for many peers in one turn has to stop
-    when the turn is old: what is done at once is not counted among the work of tasks.
+    Each step yields its work (µs) before it is done. A caller that does this for many peers in one turn has
+    to stop when the turn is old: work done at once is not counted against the turn's slice.
     """
     left_us = SLICE_US
     try:
@@ -92,8 +91,8 @@ async def _rest_in_slices(steps: Steps[T]) -> T:
 
 
 def free_in_slices(lists: Iterable[list[Any]]) -> None:
-    """Empty `lists`, which nobody reads any more, in later turns: what a long request was decoded to, and
-    what was found for it, would be freed in one go with the last who knows it."""
+    """Empty `lists`, which must have no other readers, in later turns. Otherwise the last reference to a long
+    decoded request or its response would free it in one go."""
     asyncio.get_running_loop().create_task(_freed(list(lists)), name="freeing")
 
 
@@ -109,8 +108,8 @@ async def _freed(lists: list[list[Any]]) -> None:
 async def each_in_slices(
     call: Callable[[S], T], items: Iterable[S], work_us: int, more_us: Callable[[S], int] = lambda item: 0
 ) -> list[T]:
-    """Return what `call` makes of each item, which takes it so long, in later turns where they are many.
-    `more_us`: what an item takes beyond `work_us`, by its own size."""
+    """Apply `call`, which takes `work_us`, to each item, in later turns if they are many; return the results.
+    `more_us` returns the time that an item takes beyond `work_us`."""
     piece = Slice()
     made = []
     for item in items:

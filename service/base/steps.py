@@ -1,7 +1,6 @@
-"""Work in steps, each of which tells how long it takes (µs) before it is done. [P]
+"""Work in steps: generators that yield the estimated time (µs) of each step before they do it. [P]
 
-So whoever does the work can stop between two steps: `base/slices.py` does on the loop. A generator of steps
-returns what comes of the work.
+The caller can stop between two steps, as `base/slices.py` does on the loop. The generator returns the result.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Steps = Generator[int, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """What `steps` return, for who need not let anybody else go first."""
+    """Run `steps` to the end without a pause and return their result."""
     try:
         while True:
             next(steps)

@@ -1,7 +1,7 @@
 """Threads as a parameter: pools, locks and sleep behind one port.
 
-A node has one `SystemThreads`; the simulator brings threads that run when it says so. Work that blocks goes
-to a pool made here, and what threads share is guarded by locks made here.
+A node has one `SystemThreads`; the simulator has threads that run when it schedules them. Blocking work runs
+in a pool made here, and locks made here guard what threads share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Lock(Protocol):
-    """A lock that does not let its holder in again."""
+    """A lock that is not reentrant."""
 
     def __enter__(self) -> object: ...
 
@@ -35,38 +35,38 @@ class Lock(Protocol):
 
 
 class Condition(Lock, Protocol):
-    """A lock that can be waited at; `wait`, `notify` and `notify_all` while holding it."""
+    """A lock with a condition; hold it to call `wait`, `notify` and `notify_all`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until notified: True; or until `timeout` seconds are over: False."""
+        """Wait for a notification; return False if `timeout` seconds pass first."""
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Until `predicate` is true, as it is then; at most `timeout` seconds."""
+        """Wait until `predicate` is true, at most `timeout` seconds; return its last value."""
 
     def notify(self, n: int = 1) -> None:
-        """Wake `n` that wait."""
+        """Wake `n` waiting threads."""
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
 
 
 class Threads(Protocol):
-    """Where the threads of a node come from."""
+    """Port to the threads of a node."""
 
     def pool(self, name: str, size: int, *, nice: int = 0) -> Executor:
-        """At most `size` threads, named by `name`, made as they are needed; its owner shuts the pool down.
+        """Return a pool of at most `size` threads, started as needed; the caller shuts it down.
 
-        `nice`: so much lower than the others' is their priority (Linux; elsewhere a thread has none).
+        `name`: prefix of the threads' names. `nice`: added to the threads' nice value (Linux only).
         """
 
     def lock(self) -> Lock:
-        """A new lock."""
+        """Return a new lock."""
 
     def condition(self) -> Condition:
-        """A new condition with a lock of its own."""
+        """Return a new condition with a lock of its own."""
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread of a pool. Never to be called on the event loop."""
+        """Block the calling thread of a pool. Must not be called on the event loop."""
 
 
 class SystemThreads:
@@ -86,10 +86,10 @@ class SystemThreads:
 
 
 class ThreadPool(Executor):
-    """As `ThreadPoolExecutor`, but a process may end while one of its threads hangs.
+    """`ThreadPoolExecutor` whose threads do not keep the process from ending.
 
-    A call to a store that is away can take a minute to fail; a node that was told to stop has then shut
-    everything down, and must not wait for it. Whoever needs his work done waits in `shutdown`.
+    A call to an unreachable store can take a minute to fail. A node that stops has shut everything down by
+    then and must not wait for the call. Callers that need their work done wait in `shutdown`.
     """
 
     def __init__(self, name: str, size: int, nice: int = 0) -> None:
@@ -98,14 +98,14 @@ class ThreadPool(Executor):
         self._nice = nice
         self._lock = threading.Lock()
         self._spare = 0
-        """threads without work, less the work that waits"""
+        """idle threads, less the queued work"""
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_shut = False
         self._is_told = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """`RuntimeError` after `shutdown`, and where the system gives us no thread and there is none yet."""
+        """Queue a call. `RuntimeError` after `shutdown`, or if the first thread cannot be started."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_shut:
@@ -124,9 +124,9 @@ class ThreadPool(Executor):
         except RuntimeError as e:
             if not self._threads:
                 raise
-            if not self._is_told:  # each piece of work tries again
+            if not self._is_told:  # each `submit` tries again, so log once
                 self._is_told = True
-                _log.warning("%s goes on with %d threads: %s", self._name, len(self._threads), e)
+                _log.warning("%s continues with %d threads: %s", self._name, len(self._threads), e)
         else:
             self._threads.append(thread)
             self._spare += 1
@@ -144,17 +144,17 @@ class ThreadPool(Executor):
                 try:
                     result = call()
                 except BaseException as e:
-                    error = e  # it belongs to who waits for it; the thread lives on
-            with self._lock:  # before anybody hears of it, who may have more work for this thread
+                    error = e  # the future carries it; the thread goes on
+            with self._lock:  # before the result is set: its reader may submit more work
                 self._spare += 1
             if error is not None:
                 future.set_exception(error)
             elif is_wanted:
                 future.set_result(result)
-            del item, future, call, result, error  # nothing is kept alive while the thread waits
+            del item, future, call, result, error  # an idle thread keeps nothing alive
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; `wait` until what was taken is done."""
+        """Refuse new work; `wait` until the queued work is done."""
         with self._lock:
             self._is_shut = True
             while cancel_futures:
@@ -172,9 +172,9 @@ class ThreadPool(Executor):
 
 
 def _be_nice(by: int) -> None:
-    """Lower the priority of the calling thread. That needs no right, but a sandbox may refuse it."""
+    """Raise the nice value of the calling thread. That needs no privilege, but a sandbox may refuse it."""
     if sys.platform != "linux":
-        return  # it would be the whole process's
+        return  # elsewhere the nice value belongs to the process
     thread = threading.get_native_id()
     try:
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + by)

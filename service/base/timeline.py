@@ -1,9 +1,9 @@
-"""Dictionaries whose changes can be taken back until they are committed: the state of a log-backed shard. [P]
+"""Dictionaries whose changes can be reverted until they are committed: the state of a log-backed shard. [P]
 
-A shard's state is changed by replaying records, some of which are not committed yet, or never will be. Its
-`Journal` remembers what each of those changed; the newest state is what decisions look at, the committed one
-is what is told to anybody. What is committed needs no memory: while everything is, a `Timeline` costs what a
-dictionary does.
+A shard's state changes by replay of records, some of which are not committed yet, or never will be. The
+shard's `Journal` remembers the changes of each uncommitted record. Decisions read the newest state; answers
+to clients read the committed one. Committed changes are not remembered: while everything is committed, a
+`Timeline` costs as much as a dictionary.
 
 >>> journal = Journal()
 >>> members: Timeline[str, int] = Timeline(journal)
@@ -37,9 +37,9 @@ _MISSING: Final = _Missing()
 
 
 class _Change:
-    """One change of one key that is not committed: what there was before, and its neighbours of the same key.
+    """One uncommitted change of one key: the value before, and the neighbouring changes of the same key.
 
-    `last` is the newest change of the key, and true only in the oldest one.
+    `last` is the newest change of the key; it is valid in the oldest change only.
     """
 
     __slots__ = ("earlier", "key", "last", "later", "offset", "old", "timeline")
@@ -55,9 +55,9 @@ class _Change:
 
 
 class Journal:
-    """What the timelines of one shard changed, by the offsets of the records that did it.
+    """Uncommitted changes of the timelines of one shard, by the offset of the record that made them.
 
-    Nothing is remembered of what records below the committed offset change.
+    Changes by records below the committed offset are not remembered.
     """
 
     __slots__ = ("_changes", "_committed", "_offset")
@@ -68,22 +68,22 @@ class Journal:
         self._committed = 0
 
     def __len__(self) -> int:
-        """Changes that are not committed."""
+        """Return the number of uncommitted changes."""
         return len(self._changes)
 
     @property
     def committed_offset(self) -> int:
-        """Everything below is committed."""
+        """Offset below which everything is committed."""
         return self._committed
 
     def at(self, offset: int) -> None:
-        """What is changed from now on is changed by the record at `offset`."""
+        """Attribute the changes from now on to the record at `offset`."""
         if offset < self._offset:
             raise InvariantError(f"the record at offset {offset} after the one at {self._offset}")
         self._offset = offset
 
     def commit(self, offset: int) -> None:
-        """Everything below `offset` is committed. It never becomes less: an earlier one changes nothing."""
+        """Commit everything below `offset`. An offset below the committed one changes nothing."""
         if offset <= self._committed:
             return
         self._committed = offset
@@ -96,7 +96,7 @@ class Journal:
                 change.timeline._commit(change, change.later)
 
     def revert_to(self, offset: int) -> None:
-        """Undo what the records at `offset` and later have changed; none of them may be committed."""
+        """Undo the changes of the records at `offset` and later, none of which may be committed."""
         if offset < self._committed:
             raise InvariantError(f"a revert to offset {offset}, below the committed {self._committed}")
         changes = self._changes
@@ -107,9 +107,9 @@ class Journal:
 
 
 class Timeline(Generic[K, V]):
-    """A dictionary of immutable values, newest and as it was at the journal's committed offset.
+    """A dictionary of immutable values, with its newest state and its state at the committed offset.
 
-    In order of insertion; a key whose removal was undone comes last.
+    Keys are in order of insertion; a key whose removal was undone comes last.
     """
 
     __slots__ = ("_journal", "_oldest", "_values")
@@ -159,10 +159,10 @@ class Timeline(Generic[K, V]):
         self._values[key] = value
 
     def put_committed(self, items: Iterable[tuple[K, V]]) -> None:
-        """Many keys at once, as the record says that the journal is at: it is committed already."""
+        """Set many keys at once. The journal's current record must be committed already."""
         journal = self._journal
         if journal._offset >= journal._committed or self._oldest is not None:
-            raise InvariantError("what can still be taken back is put key by key")
+            raise InvariantError("uncommitted changes must be made key by key")
         self._values.update(items)
 
     def __delitem__(self, key: K) -> None:
@@ -173,7 +173,7 @@ class Timeline(Generic[K, V]):
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
     def pop(self, key: K, default: object = _MISSING) -> object:
-        """What `key` had, which it has no more; KeyError when it had nothing and no default is given."""
+        """Remove `key` and return its value; KeyError if there is none and no default is given."""
         old = self._values.get(key, _MISSING)
         if old is _MISSING:
             if default is _MISSING:
@@ -190,7 +190,7 @@ class Timeline(Generic[K, V]):
     @overload
     def committed(self, key: K, default: D) -> V | D: ...
     def committed(self, key: K, default: object = None) -> object:
-        """What `key` had at the committed offset."""
+        """Return the value of `key` at the committed offset."""
         if self._oldest is not None:
             change = self._oldest.get(key)
             if change is not None:
@@ -198,7 +198,7 @@ class Timeline(Generic[K, V]):
         return self._values.get(key, default)
 
     def committed_items(self) -> Iterator[tuple[K, V]]:
-        """Keys and values at the committed offset; keys that were removed since come last."""
+        """Yield keys and values at the committed offset; keys removed since come last."""
         oldest = self._oldest
         if not oldest:
             yield from self._values.items()
@@ -214,7 +214,7 @@ class Timeline(Generic[K, V]):
                 yield key, change.old  # type: ignore[misc]
 
     def committed_count(self) -> int:
-        """How many keys there were at the committed offset."""
+        """Return the number of keys at the committed offset."""
         count = len(self._values)
         for key, change in (self._oldest or {}).items():
             count += (change.old is not _MISSING) - (key in self._values)
@@ -225,7 +225,7 @@ class Timeline(Generic[K, V]):
     def _remember(self, key: K, old: object) -> None:
         journal = self._journal
         if journal._offset < journal._committed:
-            return  # it is committed with the record that makes it
+            return  # the current record is committed already
         change = _Change(journal._offset, self, key, old)
         journal._changes.append(change)
         if self._oldest is None:
@@ -237,13 +237,13 @@ class Timeline(Generic[K, V]):
             first.last = change
 
     def _commit(self, change: _Change, later: _Change) -> None:
-        """`change` is the oldest of its key, `later` the next."""
+        """Drop `change`, the oldest of its key; `later` is the next one."""
         assert self._oldest is not None
         later.earlier, later.last = None, change.last
         self._oldest[change.key] = later  # type: ignore[index]
 
     def _revert(self, change: _Change) -> None:
-        """`change` is the newest of its key."""
+        """Undo `change`, the newest of its key."""
         assert self._oldest is not None
         key: K = change.key  # type: ignore[assignment]
         earlier = change.earlier
@@ -255,7 +255,7 @@ class Timeline(Generic[K, V]):
         if change.old is _MISSING:
             del self._values[key]
         else:
-            # Always as a new entry where the key was removed: what is undone in one order lies in one order.
+            # A removed key becomes a new entry: replicas that undo in one order get one order.
             self._values[key] = change.old  # type: ignore[assignment]
 
     def _forget(self, change: _Change) -> None:

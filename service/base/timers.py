@@ -1,8 +1,8 @@
-"""The purgatory of an event loop: one timer of the loop's drives all deadlines.
+"""The purgatory of an event loop: one timer of the loop drives all deadlines.
 
-Deadlines come and go at every fetch, so the loop's own timer is only moved when an earlier one comes; when
-it goes off for nothing, it is set to what is next. Long waits end together, a little late: thousands of
-connections that do nothing but wait would wake the node for each of them otherwise.
+Deadlines come and go with every fetch, so the loop's timer moves only for an earlier deadline; if it fires
+before the next deadline, it is set again. The ends of long waits are rounded up to a grid: otherwise
+thousands of idle connections would wake the node one by one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 from service.base.purgatory import Operation, Purgatory
 
 _EXACT_BITS: Final = 9
-"""Waits of more bits (of ms) end on a grid, by less than 1/256 of their time late."""
+"""Waits of more bits (of ms) end on a grid, late by less than 1/256 of their length."""
 _STOOD_STILL_S: Final = 1.0
 _READ_FIRST_S: Final = 0.5
-"""so long after a standstill nothing is due: what peers sent meanwhile waits in the sockets"""
+"""Delay of all deadlines after a standstill, to read first what peers sent meanwhile."""
 
 
 class Timers:
-    """`Purgatory` in seconds of the loop's clock. Owned by the loop."""
+    """`Purgatory` with timeouts in seconds of the loop's clock. Owned by the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -32,8 +32,7 @@ class Timers:
         self._is_put_off = False
 
     def watch(self, operation: Operation, keys: Iterable[Hashable], timeout_s: float) -> None:
-        """Let `operation` wait for events on `keys`, for `timeout_s` seconds and never for less, nor for much
-        more."""
+        """Let `operation` wait for events on `keys`, for at least `timeout_s` seconds and little more."""
         due_ms = math.ceil((self._loop.time() + timeout_s) * 1000)
         coarse_bits = int(timeout_s * 1000).bit_length() - _EXACT_BITS
         if coarse_bits > 0:
@@ -43,7 +42,7 @@ class Timers:
             self._set()
 
     def _set(self) -> None:
-        """Have `_due` called when it is time. A timer that is set for an earlier time stays."""
+        """Schedule `_due` for the next deadline, unless it is scheduled for an earlier time."""
         next_ms = self.purgatory.next_ms
         if next_ms is None or (self._handle is not None and self._set_for_ms <= next_ms):
             return
@@ -55,11 +54,11 @@ class Timers:
     def _due(self) -> None:
         now_s = self._loop.time()
         if now_s - self._set_for_ms / 1000 > _STOOD_STILL_S and not self._is_put_off:
-            # Of a process that was stopped, or a machine, every member's session would seem to be over.
+            # After a stop of the process or the machine every member's session would seem to be over.
             self._is_put_off = True
             self._handle = self._loop.call_at(now_s + _READ_FIRST_S, self._due)
             return
-        # The loop calls a little early, within its clock's resolution; what it was set for is due anyway.
+        # The loop may fire early, within its clock's resolution; the deadline is due anyway.
         self._handle, self._is_put_off = None, False
         try:
             self.purgatory.advance(max(self._set_for_ms, int(self._loop.time() * 1000)))

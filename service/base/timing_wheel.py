@@ -1,11 +1,11 @@
-"""Deadlines in a hierarchy of wheels: O(1) to add and to cancel, however many there are. [P]
+"""Deadlines in a hierarchy of timing wheels: O(1) to add and to cancel. [P]
 
 Level n has 64 slots of 64^n ms each. A timer lies at the level of the highest group of six bits in which its
-time differs from the wheel's, so all of a lower level come due before any of a higher one, and no slot ever
-wraps. When the wheel's time comes to a slot of a higher level its timers move down: each does so at most once
-per level. Levels are made as they are needed; an hour takes four.
+time differs from the wheel's. So all timers of a lower level are due before any of a higher one, and no slot
+wraps. When the wheel's time reaches a slot of a higher level, the slot's timers move down; each timer moves
+once per level at most. Levels are created as needed; an hour takes four.
 
-Time is given, in milliseconds, and never goes back. Role of Kafka's ``TimingWheel``.
+The caller passes the time, in milliseconds; it never goes back. Role of Kafka's ``TimingWheel``.
 
 >>> wheel = TimingWheel(now_ms=1000)
 >>> later, sooner = wheel.add(1500, "later"), wheel.add(1200, "sooner")
@@ -38,12 +38,12 @@ class Timer:
 
     @property
     def is_waiting(self) -> bool:
-        """Neither due yet nor cancelled."""
+        """True until the timer is due or cancelled."""
         return self._level >= 0
 
 
 class _Level:
-    """Slots of one size; `occupied` has a bit for each that holds a timer."""
+    """Slots of one size; `occupied` has a bit for each slot that holds a timer."""
 
     __slots__ = ("occupied", "slots")
 
@@ -61,18 +61,18 @@ class TimingWheel:
         self._count = 0
 
     def __len__(self) -> int:
-        """Timers that are waiting."""
+        """Return the number of waiting timers."""
         return self._count
 
     def add(self, due_ms: int, item: object) -> Timer:
-        """`item` is due at `due_ms`; what lies in the past is due at the next millisecond."""
+        """Add `item`, due at `due_ms`, or at the next millisecond if that is past."""
         timer = Timer(max(due_ms, self.now_ms + 1), item)
         self._place(timer)
         self._count += 1
         return timer
 
     def cancel(self, timer: Timer) -> bool:
-        """Forget `timer`; False when it was due or cancelled already."""
+        """Cancel `timer`; return False if it was due or cancelled already."""
         if timer._level < 0:
             return False
         level = self._levels[timer._level]
@@ -85,9 +85,9 @@ class TimingWheel:
         return True
 
     def next_ms(self) -> int | None:
-        """When to call `advance`: at or before the soonest deadline, and after now; None while nothing waits.
+        """Return when to call `advance`: after now, by the soonest deadline; None without timers.
 
-        It may lie before that deadline, where timers only move down a level; no more often than once a level.
+        The time may be before that deadline, when timers only move down; once per level at most.
         """
         for number, level in enumerate(self._levels):
             if level.occupied:
@@ -96,7 +96,7 @@ class TimingWheel:
         return None
 
     def advance(self, now_ms: int) -> list[object]:
-        """The items due by `now_ms`, by their times."""
+        """Move the time to `now_ms` and return the items due by then, in order of their deadlines."""
         due: list[object] = []
         while (soonest := self.next_ms()) is not None and soonest <= now_ms:
             self.now_ms = soonest
@@ -125,6 +125,6 @@ class TimingWheel:
         level.occupied |= 1 << slot
 
     def _start_of(self, number: int, slot: int) -> int:
-        """The first millisecond of a slot, which is not over."""
+        """Return the first millisecond of a slot that has not passed."""
         shift = number * _BITS
         return ((self.now_ms >> shift + _BITS) << shift + _BITS) | (slot << shift)

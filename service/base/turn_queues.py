@@ -1,17 +1,16 @@
-"""Queues of the loop's work, in order of arrival: each turn takes from them what its budget allows.
+"""Queues of the loop's work, in order of arrival. Each turn of the loop does as much as its budget allows.
 
-A limit for each peer, task or wait is no limit of a turn: a thousand of them make the turn a thousand times
-as long, and everybody else waits for its end. So whatever can be many at once stands in one of three queues
-that all of a node's peers share:
+Limits for each peer, task or wait do not limit a turn: a thousand of them make the turn a thousand times as
+long. So work that can come in large numbers goes into one of three queues that all peers of a node share:
 
 - `calls`: short calls, such as a request that came when the turn was old, a fetch that an append woke, or the
-  end of a connection that is too slow. A turn takes `CALLS_S` of them, by the clock.
-- `more`: further requests of peers that have sent several ahead. They have a share of their own, so that who
-  asks for one thing does not wait behind them.
-- `slices`: tasks of long work. One of them goes on in each turn, for a slice of `SLICE_US`, which it
-  *estimates* before it works (`base/slices.py`), so that a request is cut at the same places in every run.
+  end of a connection that is too slow. A turn spends `CALLS_S` on them, by the clock.
+- `more`: further requests of peers that pipeline several. Their separate budget keeps them from delaying
+  peers that send one.
+- `slices`: tasks of long work. One of them continues in each turn, for a slice of `SLICE_US`. Each task
+  *estimates* its work beforehand (`base/slices.py`), so a request is cut at the same places in every run.
 
-What a turn leaves is taken in the next one, behind what peers have sent meanwhile.
+A turn leaves the rest to the next one, after the reads of what peers have sent meanwhile.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 CALLS_S: Final = 0.002
-"""How long the calls of one turn may take, and little more: the last of them may begin just before. As much
-again of further requests."""
+"""Time that the calls of one turn may take; the last call may begin just before the end. `more` gets the same
+again."""
 CALLS_AT_ONCE: Final = 256
-"""Calls of one turn at most, where the clock stands still."""
+"""Most calls of one turn, if the clock stands still."""
 SLICE_US: Final = 2000
-"""How much the long work of one turn may be."""
+"""Most long work of one turn."""
 
 
 class CallQueue:
-    """Short calls that wait for their turn. Used by one loop, which is running when something is added."""
+    """Queue of short calls. Used by one loop, which must be running when a call is added."""
 
     __slots__ = ("_is_due", "_waiting")
 
@@ -45,7 +44,7 @@ class CallQueue:
         return len(self._waiting)
 
     def add(self, call: Callable[..., object], *args: Any) -> None:
-        """Have `call` called in a later turn, behind those that wait already."""
+        """Call `call` in a later turn, after the calls already queued."""
         self._waiting.append((call, args))
         if not self._is_due:
             self._is_due = True
@@ -54,7 +53,7 @@ class CallQueue:
     def _take(self) -> None:
         loop, waiting = asyncio.get_running_loop(), self._waiting
         end = loop.time() + CALLS_S
-        # What these calls add is for the next turn.
+        # Calls that these calls add wait for the next turn.
         left = min(len(waiting), CALLS_AT_ONCE)
         try:
             while left:
@@ -68,38 +67,38 @@ class CallQueue:
                     break
         finally:
             if waiting:
-                # A timer that is due comes behind what peers have sent meanwhile, `call_soon` before it.
+                # A due timer runs after the reads of what peers sent meanwhile, `call_soon` before.
                 loop.call_later(0, self._take)
             else:
                 self._is_due = False
 
 
 class SliceQueue:
-    """Tasks of long work that wait for their turn. Used by one loop."""
+    """Queue of tasks with long work. Used by one loop."""
 
     __slots__ = ("_is_due", "_is_taken", "_left_us", "_waiting", "taken")
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_taken = False
-        """One task has the slice of the next turn."""
+        """whether a task has the slice of the next turn"""
         self._is_due = False
         self._left_us = SLICE_US
         self.taken = 0
-        """slices that tasks have waited for so far"""
+        """number of slices that tasks have waited for"""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def charge(self, work_us: int) -> bool:
-        """Count a step of a task that is about to be done; True when it belongs to a later turn."""
+        """Count a step that is about to be done; return True if it belongs to a later turn."""
         if not self._is_due:
             self._ask()
         self._left_us -= work_us
         return self._left_us < 0
 
     async def next_turn(self) -> None:
-        """Wait for a slice, behind the tasks that wait already. A task may be cancelled here."""
+        """Wait for a slice, behind the tasks already queued. The task can be cancelled here."""
         self.taken += 1
         if self._is_taken or self._waiting:
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -121,7 +120,7 @@ class SliceQueue:
         self._left_us = SLICE_US
         while self._waiting:
             place = self._waiting.popleft()
-            if not place.done():  # its task was not cancelled meanwhile
+            if not place.done():  # its task has not been cancelled
                 self._is_taken = True
                 self._ask()
                 place.set_result(None)  # the task goes on in the next turn
@@ -129,7 +128,7 @@ class SliceQueue:
 
 
 class TurnQueues:
-    """The queues of one node."""
+    """The three queues of one node."""
 
     __slots__ = ("calls", "more", "slices")
 
@@ -141,11 +140,11 @@ class TurnQueues:
 
 ByLoop = MutableMapping[asyncio.AbstractEventLoop, TurnQueues]
 NODES: Final[ContextVar[ByLoop]] = ContextVar("queues", default=WeakKeyDictionary())  # noqa: B039
-"""The queues of each loop. Where several nodes share a loop, each has a mapping of its own in its context."""
+"""Queues by loop. Where several nodes share a loop, each node's context has its own mapping."""
 
 
 def turn_queues(loop: asyncio.AbstractEventLoop) -> TurnQueues:
-    """The queues of the node that runs on `loop`."""
+    """Return the queues of the node that runs on `loop`."""
     by_loop = NODES.get()
     found = by_loop.get(loop)
     if found is None:

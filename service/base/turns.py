@@ -1,9 +1,9 @@
-"""How long the loop's turns take, and who held it. [P]
+"""Durations of the event loop's turns, and who caused the long ones. [P]
 
-A turn is what the loop does between two times that it asks for events. Whoever drives the loop
-(`node/event_loop.py`) tells when turns begin and end; in a world without such a driver nothing is ever told,
-and nothing counted. Whoever had the loop for long says so with `held`; what nobody claims is told by
-`sampled`, by whoever interrupts it.
+A turn is one iteration of the loop, between two polls for events. The driver of the loop
+(`node/event_loop.py`) notes when turns begin and end; without such a driver nothing is counted. Code that has
+held the loop for long calls `note_holder`. For a turn that no code claims, a sampler that interrupts the loop
+calls `note_sample`.
 
 Times are in seconds of the loop's clock. Owned by the loop.
 """
@@ -17,36 +17,36 @@ from typing import Final, NamedTuple
 from service.base.metrics import Histogram
 
 NOTICED_S: Final = 0.01
-"""Who holds the loop for longer is asked for a name."""
+"""Turns, and uses of the loop within one, that are longer are noted."""
 LONG_S: Final = 0.05
-"""No turn is to take longer: those that do are logged."""
+"""Longer turns are logged."""
 KEPT: Final = 16
 LATEST: Final = 256
 NO_TURN: Final = float("inf")
-"""`Turns.began` while the loop waits for events."""
+"""`TurnTimes.began` while the loop polls for events."""
 
 
 class LongTurn(NamedTuple):
-    """One of the longest turns so far."""
+    """One long turn."""
 
     took_s: float
     ended_s: float
     who: str
-    """API, client and partition of the request, or the task and where in the code it was"""
+    """API, client and partition of the request, or the task and its place in the code"""
     cpu_s: float = 0.0
-    """CPU time of the loop's thread in it: less than `took_s` where something else had the processor"""
+    """CPU time of the loop's thread in the turn; less than `took_s` if other threads ran meanwhile"""
 
 
-class Sample(NamedTuple):
-    """What the loop was seen doing in the middle of a turn."""
+class TurnSample(NamedTuple):
+    """Stack of the loop in the middle of a turn."""
 
     began: float
     who: Callable[[], str]
-    """called on the loop, when the turn has ended"""
+    """formats the stack; called on the loop, when the turn has ended"""
 
 
-class Turns:
-    """All turns of one loop."""
+class TurnTimes:
+    """Statistics of all turns of one loop."""
 
     __slots__ = (
         "_held",
@@ -62,28 +62,28 @@ class Turns:
 
     def __init__(self) -> None:
         self.began = NO_TURN
-        """when the present turn began"""
+        """start of the current turn"""
         self.cpu_began = 0.0
-        """the thread's CPU time then"""
+        """CPU time of the thread at that start"""
         self.histogram = Histogram()
         self.on_long: Callable[[LongTurn], None] | None = None
         self._held = ""
         self._held_s = 0.0
-        self._sample: Sample | None = None
+        self._sample: TurnSample | None = None
         self._kept: list[LongTurn] = []
         self._latest: deque[LongTurn] = deque(maxlen=LATEST)
 
-    def held(self, took_s: float, who: str) -> None:
-        """`who` had the loop for `took_s` of this turn; to be told where it is more than `NOTICED_S`."""
+    def note_holder(self, took_s: float, who: str) -> None:
+        """Note that `who` has held the loop for `took_s` of this turn. Call it above `NOTICED_S`."""
         if took_s > self._held_s:
             self._held_s, self._held = took_s, who
 
-    def sampled(self, sample: Sample) -> None:
-        """What the loop does in the turn that began when `sample` says."""
+    def note_sample(self, sample: TurnSample) -> None:
+        """Note a sample of the turn that began at ``sample.began``."""
         self._sample = sample
 
-    def ended(self, took_s: float, now_s: float, cpu_s: float = 0.0) -> None:
-        """Note a turn of more than `NOTICED_S`, which is over."""
+    def note_turn(self, took_s: float, now_s: float, cpu_s: float = 0.0) -> None:
+        """Note the end of a turn that took more than `NOTICED_S`."""
         held, held_s, sample, began = self._held, self._held_s, self._sample, self.began
         self._held, self._held_s, self._sample = "", 0.0, None
         who = held
@@ -99,10 +99,10 @@ class Turns:
 
     @property
     def longest(self) -> tuple[LongTurn, ...]:
-        """The longest turns so far, the longest first, at most `KEPT`."""
+        """The longest turns so far, longest first, at most `KEPT`."""
         return tuple(self._kept)
 
     @property
     def latest(self) -> tuple[LongTurn, ...]:
-        """The last turns of more than `NOTICED_S`, the oldest first, at most `LATEST`."""
+        """The last turns of more than `NOTICED_S`, oldest first, at most `LATEST`."""
         return tuple(self._latest)

@@ -1,4 +1,4 @@
-"""Names for the quantities that every room speaks of. [P]
+"""Names for the quantities that every room uses. [P]
 
 Offsets, epochs and ids are plain integers: arithmetic on a ``NewType`` falls back to ``int``, so wrapping
 each sum again would cost readers more than the distinction gives. Names carry the role instead
@@ -20,11 +20,11 @@ NO_EPOCH = -1
 NO_LEADER_EPOCH = -1
 
 MAX_INFLATED_BATCH_BYTES = 256 << 20
-"""No batch that inflates to more is accepted from a producer, nor read from a log."""
+"""Largest inflated size of a batch that is accepted from a producer or read from a log."""
 
 
 class TimestampedOffset(NamedTuple):
-    """A record found by time: its offset, its timestamp (ms) and the leader epoch of its batch.
+    """A record found by timestamp: its offset, its timestamp (ms) and the leader epoch of its batch.
 
     -1 stands for none in each field, as in ListOffsets.
     """
@@ -35,9 +35,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition: ``topic_id`` is its identity for life, ``topic`` the name under which clients ask for
-    it.
-    """
+    """One partition: ``topic_id`` identifies the topic for life, ``topic`` is the name that clients use."""
 
     topic_id: UUID
     topic: str

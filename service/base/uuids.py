@@ -1,4 +1,4 @@
-"""Ids as Kafka writes them in files, tools and messages to people. [P]"""
+"""UUIDs in Kafka's text form, as in its files and tools. [P]"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 
 def encode_uuid(value: UUID) -> str:
-    """A UUID in Kafka's text form: URL-safe base64, 22 characters.
+    """Return a UUID in Kafka's text form: URL-safe base64, 22 characters.
 
     >>> encode_uuid(UUID(int=1))
     'AAAAAAAAAAAAAAAAAAAAAQ'
@@ -17,7 +17,7 @@ def encode_uuid(value: UUID) -> str:
 
 
 def decode_uuid(text: str) -> UUID:
-    """`ValueError` if `text` is none."""
+    """Parse Kafka's text form of a UUID. Raises `ValueError`."""
     try:
         return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):

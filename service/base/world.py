@@ -1,7 +1,7 @@
-"""All that a node is given of the world: clock, disk, threads, randomness, ids and environment.
+"""Everything that a node uses of its environment: clock, disk, threads, randomness, ids and variables.
 
-`system_world` is the machine's, made once by whoever composes a process; rooms below `node/node.py` take a
-`World`, or the part of it that they need, by their constructors and make none themselves.
+`system_world` returns the machine's, once per process; rooms below `node/node.py` get a `World`, or a part of
+it, by their constructors and make none themselves.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One node's surroundings, but for the network and the object store.
+    """Environment of one node, except the network and the object store.
 
-    ``environ``: the process's environment variables, where credentials come from. ``boot_id``: another one
-    each time the machine is started, empty where it is not known. What the system's cache held lives as long,
-    and so does ``memory``; None: there is none.
+    ``environ``: the process's environment variables, which may hold credentials. ``boot_id``: changes with
+    each start of the machine, empty if unknown. The content of the page cache and of ``memory`` lives as long
+    as the boot id stays. ``memory``: None if the system has none.
     """
 
     clock: Clock
@@ -40,19 +40,19 @@ class World:
     memory: SharedMemory | None = None
 
     def new_uuid(self) -> UUID:
-        """A random id (RFC 9562, version 4)."""
+        """Return a random UUID (RFC 9562, version 4)."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
 
 def system_world(clock: Clock | None = None) -> World:
-    """This machine. Ids and jitter come from the system's entropy."""
+    """Return the world of this machine, with ids and jitter from the system's entropy."""
     clock = clock or SystemClock()
     chance, memory = random.SystemRandom(), SystemSharedMemory()
     return World(clock, SystemDisk(), SystemThreads(), chance, os.environ, _boot_id(), memory)
 
 
 def _boot_id() -> str:
-    """Linux tells it; elsewhere it is not known."""
+    """Read the boot id of Linux; return "" on other systems."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

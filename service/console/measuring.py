@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from service.base.metrics import HistogramSnapshot
 from service.base.printable import printable
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.console.ports import Cold, Groups, Watched
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
@@ -116,7 +116,7 @@ def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
             yield from _tiering(node.cold.tiering, now_ms)
 
 
-def _loop(turns: Turns) -> Iterator[Sample]:
+def _loop(turns: TurnTimes) -> Iterator[Sample]:
     yield Sample("firn_loop_turn_seconds", turns.histogram.snapshot())
     longest = turns.longest
     yield Sample("firn_loop_longest_turn_seconds", longest[0].took_s if longest else 0)

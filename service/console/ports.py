@@ -10,7 +10,7 @@ from typing import Protocol
 
 from service.base.health import Check
 from service.base.steps import Steps
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.metrics import GroupMetrics
 from service.hot.manager import LogManager
@@ -58,7 +58,7 @@ class Watched(Protocol):
     """A node, from before it starts until it has ended; parts that are not there yet are None."""
 
     @property
-    def turns(self) -> Turns: ...
+    def turns(self) -> TurnTimes: ...
     @property
     def network(self) -> NetworkMetrics: ...
     @property

@@ -22,7 +22,7 @@ from aiohttp.web_response import Response, StreamResponse
 
 from service.base.clock import Clock
 from service.base.errors import ConfigError
-from service.base.health import Check, State
+from service.base.health import Check, HealthState
 from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
@@ -152,7 +152,7 @@ class Console:
         if self._loop.time() - self._checked_at > _AGE_S:
             self._checks, self._checked_at = self._node.health(), self._loop.time()
         checks = self._checks
-        is_ready = bool(checks) and all(one.state is not State.FAILED for one in checks)
+        is_ready = bool(checks) and all(one.state is not HealthState.FAILED for one in checks)
         said = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
         return _json({"ready": is_ready, "checks": said}, 200 if is_ready else 503)
 

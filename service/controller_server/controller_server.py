@@ -16,7 +16,7 @@ from typing import Any, Final
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
 from service.base.threads import Threads
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.async_channel import ChannelOptions, Channels
 from service.config.listeners import Listener
@@ -109,7 +109,7 @@ class ControllerNode:
         peers: Peers | None = None,
         calls: Calls | None = None,
         metrics: NetworkMetrics | None = None,
-        turns: Turns | None = None,
+        turns: TurnTimes | None = None,
     ) -> None:
         """`peers` of the quorum and `calls` to the active controller; None: over the network. `metrics` and
         `turns` are told of its listeners."""
@@ -167,7 +167,7 @@ class ControllerNode:
         self._stopping = False
 
     def _make_servers(
-        self, metrics: NetworkMetrics | None, turns: Turns | None, threads: Threads
+        self, metrics: NetworkMetrics | None, turns: TurnTimes | None, threads: Threads
     ) -> list[Server]:
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
         admission = Admission(self._options.max_connections)

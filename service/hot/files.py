@@ -63,17 +63,17 @@ class SegmentFile:
         """Read bytes from `position` on, fewer than `size` only at the end of the file."""
         return self.disk.pread(self.fd, size, position)
 
-    def pread_now(self, size: int, position: int) -> Buffer | None:
-        """See `Disk.pread_now`."""
-        return self.disk.pread_now(self.fd, size, position)
+    def pread_nowait(self, size: int, position: int) -> Buffer | None:
+        """See `Disk.pread_nowait`."""
+        return self.disk.pread_nowait(self.fd, size, position)
 
-    def is_near(self, size: int, position: int) -> bool:
-        """See `Disk.is_near`."""
-        return self.disk.is_near(self.fd, size, position)
+    def is_resident(self, size: int, position: int) -> bool:
+        """See `Disk.is_resident`."""
+        return self.disk.is_resident(self.fd, size, position)
 
-    def bring(self, size: int, position: int) -> None:
-        """See `Disk.bring`."""
-        self.disk.bring(self.fd, size, position)
+    def prefetch(self, size: int, position: int) -> None:
+        """See `Disk.prefetch`."""
+        self.disk.prefetch(self.fd, size, position)
 
     def read(self, position: int, size: int) -> bytes:
         """Read exactly `size` bytes; `StorageError` if the file ends before."""
@@ -201,7 +201,7 @@ class FileHandle:
         """Create the file, empty and open; replaces an existing one."""
         self.drop()
         disk = self._cache.disk
-        fd = disk.open(self.path, Open.ANEW)
+        fd = disk.open(self.path, Open.TRUNCATE)
         self.size = 0
         file = SegmentFile(disk, self.path, 0, fd)
         self._file = weakref.ref(file)

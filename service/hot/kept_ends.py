@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.shared_memory import Block
+from service.base.shared_memory import SharedBlock
 from service.base.types import TopicIdPartition
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class KeptEnd(NamedTuple):
 class KeptEnds:
     """The ends of one directory's logs. ``epoch``: of the broker process that kept them."""
 
-    def __init__(self, block: Block, boot_id: str) -> None:
+    def __init__(self, block: SharedBlock, boot_id: str) -> None:
         """`boot_id`: of this run of the machine; ends kept in another run are ignored."""
         self._block = block
         self._words = block.words

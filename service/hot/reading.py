@@ -107,7 +107,7 @@ class LogReader:
                 break
             file = segment.log.get()
             if size < segment.size:
-                head = file.pread_now(LOG_OVERHEAD, 0)
+                head = file.pread_nowait(LOG_OVERHEAD, 0)
                 if head is None or size_at(head) > size:
                     break  # not resident, or less than the first batch: a later read returns that whole
             _ = file.fd

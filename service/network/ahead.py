@@ -30,14 +30,14 @@ class ReadFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Bytes from `position` on, fewer than `size` at the end of the file only."""
 
-    def pread_now(self, size: int, position: int) -> Buffer | None:
-        """As `Disk.pread_now`."""
+    def pread_nowait(self, size: int, position: int) -> Buffer | None:
+        """As `Disk.pread_nowait`."""
 
-    def is_near(self, size: int, position: int) -> bool:
-        """As `Disk.is_near`."""
+    def is_resident(self, size: int, position: int) -> bool:
+        """As `Disk.is_resident`."""
 
-    def bring(self, size: int, position: int) -> None:
-        """As `Disk.bring`."""
+    def prefetch(self, size: int, position: int) -> None:
+        """As `Disk.prefetch`."""
 
 
 class ReadAhead:
@@ -53,7 +53,7 @@ class ReadAhead:
         """Have a thread read these bytes into the page cache, as far as the file goes. `DiskError`. What
         comes behind them is read afterwards, as most read on."""
         self._metrics.device_reads += 1
-        reading = self._loop.run_in_executor(self._pool, file.bring, size, position)
+        reading = self._loop.run_in_executor(self._pool, file.prefetch, size, position)
         reading.add_done_callback(partial(self._read_on, file, position + size))
         return reading
 
@@ -69,5 +69,5 @@ class ReadAhead:
 
 def _bring_missing(file: ReadFile, position: int) -> None:
     """What fails here fails for whoever asks for it, should somebody."""
-    if not file.is_near(AHEAD_BYTES, position):
-        file.bring(AHEAD_BYTES, position)
+    if not file.is_resident(AHEAD_BYTES, position):
+        file.prefetch(AHEAD_BYTES, position)

@@ -234,7 +234,7 @@ class Peer(asyncio.BufferedProtocol):
         else:
             api.slow.observe(handling_s)
             if handling_s > NOTICED_S:
-                shared.turns.held(handling_s, shared.describe(context, request))
+                shared.turns.note_holder(handling_s, shared.describe(context, request))
         return ended
 
     def _answer_next(self, request: memoryview) -> None:

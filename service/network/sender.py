@@ -45,7 +45,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from service.base.errors import FirnError, StorageError
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.base.types import Buffer
 from service.network.ahead import AHEAD_BYTES, ReadAhead, ReadFile
 
@@ -102,7 +102,9 @@ class Outlet:
         "_began", "_is_due", "_loop", "_room", "_shared_until", "_turns", "_waiting", "ahead", "has_small",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns, ahead: ReadAhead | None = None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, turns: TurnTimes, ahead: ReadAhead | None = None
+    ) -> None:
         """`turns` tells one turn from the next. Where nobody measures them, room comes again when somebody
         has waited for it. `ahead`: without it the loop itself reads from the device.
         """
@@ -371,7 +373,7 @@ class Sender:
         position, wanted = part.position + self._at, min(part.size - self._at, most)
         if self._outlet.ahead is not None:
             if self._at >= self._near_to:
-                return part.file.pread_now(wanted, position)
+                return part.file.pread_nowait(wanted, position)
             wanted = min(wanted, self._near_to - self._at)
         data = part.file.pread(wanted, position)
         if len(data) != wanted:
@@ -385,7 +387,7 @@ class Sender:
         if self._at < self._near_to:
             return True
         size = min(part.size - self._at, AHEAD_BYTES)
-        if part.file.is_near(size, part.position + self._at):
+        if part.file.is_resident(size, part.position + self._at):
             self._near_to = self._at + size
             return True
         self._read_ahead(part)

@@ -24,10 +24,10 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from service.base.disk import words_of
+from service.base.disk import os_error_text
 from service.base.errors import ConfigError
 from service.base.threads import Threads
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
@@ -55,7 +55,7 @@ class Server:
         listener: str = "PLAINTEXT",
         admission: Admission | None = None,
         metrics: NetworkMetrics | None = None,
-        turns: Turns | None = None,
+        turns: TurnTimes | None = None,
         describe: Describe | None = None,
         on_gone: Gone | None = None,
         threads: Threads | None = None,
@@ -68,7 +68,7 @@ class Server:
         self.listener = listener
         self._admission = admission or Admission(sys.maxsize)
         self.counters = metrics or NetworkMetrics()
-        self._turns = turns or Turns()
+        self._turns = turns or TurnTimes()
         self._describe = describe or (lambda context, request: str(context))
         self._on_gone = on_gone
         self._threads = threads
@@ -126,7 +126,7 @@ class Server:
             )
         except OSError as e:
             host = f"[{self.host}]" if ":" in self.host else self.host
-            raise ConfigError(f"listeners: {self.listener}://{host}:{self.port}: {words_of(e)}") from e
+            raise ConfigError(f"listeners: {self.listener}://{host}:{self.port}: {os_error_text(e)}") from e
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
@@ -43,7 +43,7 @@ class Shared:
     pool: BufferPool
     admission: Admission
     counters: NetworkMetrics
-    turns: Turns
+    turns: TurnTimes
     describe: Describe
     on_gone: Gone | None = None
     ahead: ReadAhead | None = None

@@ -24,7 +24,7 @@ from typing import Any, Final
 from service.base.printable import printable
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.threads import Threads
-from service.base.turns import LONG_S, NO_TURN, NOTICED_S, LongTurn, Sample, Turns
+from service.base.turns import LONG_S, NO_TURN, NOTICED_S, LongTurn, TurnSample, TurnTimes
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = LONG_S / 2
@@ -58,7 +58,7 @@ class _FewEvents:
 class MeasuredSelector(selectors.DefaultSelector):
     """Tells `turns` when each turn begins and ends."""
 
-    def __init__(self, turns: Turns, now: Callable[[], float], cpu_now: Callable[[], float]) -> None:
+    def __init__(self, turns: TurnTimes, now: Callable[[], float], cpu_now: Callable[[], float]) -> None:
         super().__init__()
         self._turns = turns
         self._now = now
@@ -72,7 +72,7 @@ class MeasuredSelector(selectors.DefaultSelector):
         turns = self._turns
         took = now - turns.began
         if took > NOTICED_S:
-            turns.ended(took, now, self._cpu_now() - turns.cpu_began)
+            turns.note_turn(took, now, self._cpu_now() - turns.cpu_began)
         histogram = turns.histogram
         if took >= 0:
             histogram.counts[bisect_left(histogram.bounds, took)] += 1
@@ -88,7 +88,7 @@ class MeasuredSelector(selectors.DefaultSelector):
 
 
 def new_loop(
-    turns: Turns, now: Callable[[], float], cpu_now: Callable[[], float]
+    turns: TurnTimes, now: Callable[[], float], cpu_now: Callable[[], float]
 ) -> asyncio.AbstractEventLoop:
     """Make an event loop that tells `turns` of its turns; `now` is the clock of loops, in seconds, and
     `cpu_now` the CPU time of the thread that runs it."""
@@ -101,7 +101,7 @@ class LoopWatch:
     """Names and logs long turns of the running loop, from `start` to `close`."""
 
     def __init__(
-        self, turns: Turns, threads: Threads, thread_id: int, name_of: Callable[[asyncio.Task[Any]], str]
+        self, turns: TurnTimes, threads: Threads, thread_id: int, name_of: Callable[[asyncio.Task[Any]], str]
     ) -> None:
         """`thread_id` is the loop's, the process's main one: signals interrupt no other. `name_of` says in
         words what a task is for."""
@@ -155,7 +155,7 @@ class LoopWatch:
         def who() -> str:
             return f"{'a callback' if task is None else self._name_of(task)} in {where}"
 
-        self._turns.sampled(Sample(began, who))
+        self._turns.note_sample(TurnSample(began, who))
 
 
 def _functions(frame: FrameType | None) -> Iterable[str]:

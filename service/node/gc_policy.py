@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from service.base.turns import NOTICED_S, Turns
+from service.base.turns import NOTICED_S, TurnTimes
 
 LOOK_S: Final = 1.0
 YOUNG: Final = 5000
@@ -47,7 +47,7 @@ class Garbage:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: TurnTimes,
         now: Callable[[], float],
         many: int = MANY,
         is_loading: Callable[[], bool] = lambda: False,
@@ -115,7 +115,9 @@ class Garbage:
             self._began = self._now()
         elif (took_s := self._now() - self._began) > NOTICED_S:
             generation, freed = info["generation"], info["collected"]
-            self._turns.held(took_s, f"a collection of garbage, generation {generation}: {freed} objects")
+            self._turns.note_holder(
+                took_s, f"a collection of garbage, generation {generation}: {freed} objects"
+            )
 
 
 def _count() -> int:

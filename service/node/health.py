@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from service.base.health import Check, State
+from service.base.health import Check, HealthState
 from service.hot.manager import LogManager
 from service.hot.watermarks import Step, describe
 from service.metadata.image import MetadataImage
@@ -39,23 +39,27 @@ def checks(
 
 def _node(failure: BaseException | None, is_serving: bool) -> Check:
     if failure is not None:
-        return Check("node", State.FAILED, f"it ends: {failure}")
-    return Check("node", State.OK) if is_serving else Check("node", State.FAILED, "it starts or stops")
+        return Check("node", HealthState.FAILED, f"it ends: {failure}")
+    return (
+        Check("node", HealthState.OK)
+        if is_serving
+        else Check("node", HealthState.FAILED, "it starts or stops")
+    )
 
 
 def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
     if broker is None or logs is None:
-        return Check("logs", State.FAILED, "they are being opened")
+        return Check("logs", HealthState.FAILED, "they are being opened")
     failed = sum(1 for one in broker.replicas if one.log.failure is not None)
     if offline := failed + broker.replicas.closed_count:
-        return Check("logs", State.DEGRADED, f"{offline} partitions are offline")
-    return Check("logs", State.OK)
+        return Check("logs", HealthState.DEGRADED, f"{offline} partitions are offline")
+    return Check("logs", HealthState.OK)
 
 
 def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
     """Whether all log directories are there, and what is done because they fill up."""
     if broker is None or logs is None:
-        return Check("disks", State.FAILED, "they are not looked at yet")
+        return Check("disks", HealthState.FAILED, "they are not looked at yet")
     standings = broker.disks.standings()
     said = [
         f"{path} is {describe(standing)}"
@@ -65,13 +69,13 @@ def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
     offline = [str(path) for path in broker.config.log_dirs if not logs.is_online(path)]
     is_worse = offline or any(standing.step >= Step.THROTTLE for standing in standings.values())
     said += [f"{path} is offline" for path in offline]
-    return Check("disks", State.DEGRADED if is_worse else State.OK, "; ".join(said))
+    return Check("disks", HealthState.DEGRADED if is_worse else HealthState.OK, "; ".join(said))
 
 
 def _metadata(broker: Broker | None) -> Check:
     if broker is None:
-        return Check("metadata", State.FAILED, "it is being read")
-    return Check("metadata", State.OK)
+        return Check("metadata", HealthState.FAILED, "it is being read")
+    return Check("metadata", HealthState.OK)
 
 
 def _recovery(image: MetadataImage) -> Check:
@@ -90,7 +94,7 @@ def _recovery(image: MetadataImage) -> Check:
         )
     if unchecked:
         said.append(f"{unchecked} local logs were not compared with their archives yet")
-    return Check("recovery", State.DEGRADED if said else State.OK, "; ".join(said))
+    return Check("recovery", HealthState.DEGRADED if said else HealthState.OK, "; ".join(said))
 
 
 def _unpublished(metrics: TieringMetrics) -> set[str]:
@@ -118,7 +122,7 @@ def _store(cold: ColdTier) -> Check:
     if cold.tiering is not None and cold.tiering.waits is not None:
         problems.add(f"nothing is copied, expired or swept {cold.tiering.waits}")
     if problems:
-        return Check("store", State.DEGRADED, "; ".join(sorted(problems)))
+        return Check("store", HealthState.DEGRADED, "; ".join(sorted(problems)))
     if cold.tiering is None:
-        return Check("store", State.DEGRADED, "it has not said yet whose prefix this is")
-    return Check("store", State.OK)
+        return Check("store", HealthState.DEGRADED, "it has not said yet whose prefix this is")
+    return Check("store", HealthState.OK)

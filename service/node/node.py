@@ -25,7 +25,7 @@ from service.base.errors import ConfigError, InvariantError, StorageError
 from service.base.health import Check
 from service.base.steps import at_once
 from service.base.timers import Timers
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.base.world import World
 from service.config.settings import BrokerConfig
 from service.hot.log import LocalLog
@@ -89,7 +89,7 @@ class Node:
         *,
         open_files: int | None = None,
         open_store: OpenStore | None = None,
-        turns: Turns | None = None,
+        turns: TurnTimes | None = None,
     ) -> None:
         """`open_files`: descriptors that this process may have; None: no bound is known. `open_store` makes a
         client of the bucket, None: as the settings say. `turns` are told who holds the loop."""
@@ -99,7 +99,7 @@ class Node:
         self._clock = world.clock
         self._open_files = open_files
         self._open_store = open_store
-        self.turns = turns or Turns()
+        self.turns = turns or TurnTimes()
         self.network = NetworkMetrics()
         self.logs: LogManager | None = None
         self.metadata: Publisher | None = None

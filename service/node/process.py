@@ -22,7 +22,7 @@ from typing import Final
 from service.base.clock import Clock
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.turn_queues import turn_queues
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.base.world import system_world
 from service.config.parsing import without_effect
 from service.config.settings import BrokerConfig
@@ -52,7 +52,7 @@ def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) ->
     The signals are the node's from then on; after its end they do nothing.
     Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
     """
-    turns = Turns()
+    turns = TurnTimes()
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         return runner.run(_run(config, turns, open_console))
@@ -97,7 +97,7 @@ def _stop_at_signals(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) ->
         signal.signal(number, told)
 
 
-async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
+async def _run(config: BrokerConfig, turns: TurnTimes, open_console: OpenConsole | None) -> int:
     for complaint in (*without_effect(config.static), *config.cluster.complaints()):
         log.warning("configuration: %s", complaint)
     open_files = _allow_open_files()

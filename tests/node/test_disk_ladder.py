@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.base.disk import Space
-from service.base.health import Check, State
+from service.base.health import Check, HealthState
 from service.hot.watermarks import Step
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
@@ -150,7 +150,7 @@ def test_free_space_is_asked_by_threads_at_intervals(climb: Callable[..., Ladder
     ladder = climb()
     wait_until("a few looks", lambda: len(ladder.disk.asked) > 3)
     assert all(name.startswith("log-io") for name in ladder.disk.asked)
-    assert ladder.disks() == Check("disks", State.OK)
+    assert ladder.disks() == Check("disks", HealthState.OK)
 
 
 def test_uploads_of_a_directory_that_fills_up_are_hurried(
@@ -167,7 +167,7 @@ def test_uploads_of_a_directory_that_fills_up_are_hurried(
     assert (hurries(tips[one]), hurries(tips[two])) == (False, True)
     assert ladder.standing(one).step is Step.FREE
     check = ladder.disks()
-    assert check.state is State.OK, "nobody is kept from anything"
+    assert check.state is HealthState.OK, "nobody is kept from anything"
     assert (
         check.why == f"{two} is 82% full (46 GiB left): its tiered partitions are copied to the bucket first"
     )
@@ -279,7 +279,7 @@ def test_producers_wait_and_nobody_else_does(climb: Callable[..., Ladder]) -> No
         assert ladder.talk.create("other").error_code == 0
         assert not done.is_set(), "its connection is mute"
         check = ladder.disks()
-        assert check.state is State.DEGRADED
+        assert check.state is HealthState.DEGRADED
         assert "producers are slowed down" in check.why
         assert ladder.broker._logs.metrics.disk_throttle_time.snapshot().observed >= 2
         ladder.node.stop()  # which waits for no pause
@@ -415,7 +415,7 @@ def test_a_directory_that_failed_is_on_no_step_and_is_said_to_be_offline(
         ladder.produce(ladder.talk.topic_id(name))
     wait_until("the directory to be offline", lambda: two not in ladder.broker.disks.standings())
     check = ladder.disks()
-    assert (check.state, check.why) == (State.DEGRADED, f"{two} is offline")
+    assert (check.state, check.why) == (HealthState.DEGRADED, f"{two} is offline")
     assert ladder.standing(one).step is Step.FREE
 
 

@@ -111,7 +111,7 @@ def test_what_the_page_cache_has_given_up_is_read_by_threads(
     with log.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if SystemDisk().is_near(file.fileno(), log.stat().st_size, 0):
+        if SystemDisk().is_resident(file.fileno(), log.stat().st_size, 0):
             pytest.skip("this file system keeps its pages, or cannot tell")
     answer = talk.fetch(topic_id, 0, partition_max_bytes=4 << 20, max_bytes=4 << 20)
     assert values(answer.records) == produced

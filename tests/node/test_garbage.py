@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.node.gc_policy import MIDDLE, MOST_LOOKED_AT, YOUNG, Garbage
 
 LITTLE = YOUNG * (MIDDLE + 3)  # so that something has become old
@@ -45,7 +45,7 @@ def full_looks() -> Iterator[list[int]]:
 
 
 def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int]) -> None:
-    Garbage(Turns(), time.monotonic).begin()
+    Garbage(TurnTimes(), time.monotonic).begin()
     full_looks.clear()
     alive = [[n] for n in range(MUCH)]
     assert not full_looks
@@ -53,7 +53,7 @@ def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int])
 
 
 def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
-    garbage = Garbage(Turns(), time.monotonic)
+    garbage = Garbage(TurnTimes(), time.monotonic)
     garbage.begin()
     full_looks.clear()
     thing = Thing()
@@ -71,7 +71,7 @@ def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
 def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_life(
     full_looks: list[int],
 ) -> None:
-    garbage = Garbage(Turns(), time.monotonic, many=4 * MUCH)  # three blocks of memory each
+    garbage = Garbage(TurnTimes(), time.monotonic, many=4 * MUCH)  # three blocks of memory each
     garbage.begin()
     full_looks.clear()
     thing = Thing()
@@ -90,7 +90,7 @@ def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_
 
 def test_what_is_read_into_memory_is_set_aside_unseen(full_looks: list[int]) -> None:
     loading = True
-    garbage = Garbage(Turns(), time.monotonic, many=MUCH, is_loading=lambda: loading)
+    garbage = Garbage(TurnTimes(), time.monotonic, many=MUCH, is_loading=lambda: loading)
     garbage.begin()
     full_looks.clear()
     alive: list[object] = []
@@ -110,7 +110,7 @@ def test_what_is_read_into_memory_is_set_aside_unseen(full_looks: list[int]) -> 
 
 def test_nothing_is_looked_at_while_long_requests_are_answered(full_looks: list[int]) -> None:
     slices = 0
-    garbage = Garbage(Turns(), time.monotonic, many=MUCH, slices_taken=lambda: slices)
+    garbage = Garbage(TurnTimes(), time.monotonic, many=MUCH, slices_taken=lambda: slices)
     garbage.begin()
     full_looks.clear()
     decoded: list[object] = []
@@ -128,7 +128,7 @@ def test_nothing_is_looked_at_while_long_requests_are_answered(full_looks: list[
 def test_garbage_of_long_requests_is_found_while_others_are_answered(full_looks: list[int]) -> None:
     """A refusal refers to itself by the frames that it came through, and they to the request."""
     slices = 0
-    garbage = Garbage(Turns(), time.monotonic, slices_taken=lambda: slices)
+    garbage = Garbage(TurnTimes(), time.monotonic, slices_taken=lambda: slices)
     garbage.begin()
     refused = Thing()
     gone = weakref.ref(refused)
@@ -144,9 +144,9 @@ def test_garbage_of_long_requests_is_found_while_others_are_answered(full_looks:
 def test_a_long_collection_is_named_as_what_held_the_loop(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns()
+    turns = TurnTimes()
     Garbage(turns, time.monotonic).begin()
     monkeypatch.setattr("service.node.gc_policy.NOTICED_S", 0.0)
     gc.collect()
-    turns.ended(0.0, 1.0)
+    turns.note_turn(0.0, 1.0)
     assert turns.longest[0].who.startswith("a collection of garbage, generation 2: ")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from service.base.errors import ConfigError
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.network import sender
 from service.network.admission import Admission
 from service.network.exchange import Limits, RequestContext, Response
@@ -775,7 +775,7 @@ def test_who_holds_the_loop_is_told_with_what_he_asked() -> None:
         return f"{bytes(request or b'').decode()} of connection {context.connection_id}"
 
     async def scenario() -> None:
-        turns = Turns()
+        turns = TurnTimes()
         server = Server("127.0.0.1", 0, slow, turns=turns, describe=describe)
         await server.start()
         try:
@@ -785,7 +785,7 @@ def test_who_holds_the_loop_is_told_with_what_he_asked() -> None:
             writer.close()
         finally:
             await server.close(grace_s=0.2)
-        turns.ended(0.04, 0.0)
+        turns.note_turn(0.04, 0.0)
         assert [one.who for one in turns.longest] == ["slow of connection 1"]
         api = server.counters.of(0)
         assert api.handling().observed == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.base.private_cache import is_private, keep, private_folders
+from service.base.private_cache import is_private, private_folders, store_file
 from service.records import column_kernel, kernel
 from service.records.kernel_build import DIRECTIVES
 from service.records.zipped_kernels import KERNELS, SUFFIX
@@ -190,4 +190,4 @@ def test_no_home_is_made_for_users_without_one(tmp_path: Path, monkeypatch: pyte
     found = list(private_folders("kernels", {"HOME": str(tmp_path / "nobody")}))
     assert found == [tmp_path / f"firn-{os.getuid()}" / "kernels"]
     assert not (tmp_path / "nobody").exists()
-    assert keep(found[0], "one", ".so", b"data").read_bytes() == b"data"
+    assert store_file(found[0], "one", ".so", b"data").read_bytes() == b"data"

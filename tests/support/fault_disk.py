@@ -121,16 +121,16 @@ class FaultDisk:
         self.bytes_read += len(data)
         return data
 
-    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
-        data = self._do("pread", self._path(fd), lambda: self.disk.pread_now(fd, size, position))
+    def pread_nowait(self, fd: int, size: int, position: int) -> Buffer | None:
+        data = self._do("pread", self._path(fd), lambda: self.disk.pread_nowait(fd, size, position))
         self.bytes_read += len(data or b"")
         return data
 
-    def is_near(self, fd: int, size: int, position: int) -> bool:
-        return self._do("pread", self._path(fd), lambda: self.disk.is_near(fd, size, position))
+    def is_resident(self, fd: int, size: int, position: int) -> bool:
+        return self._do("pread", self._path(fd), lambda: self.disk.is_resident(fd, size, position))
 
-    def bring(self, fd: int, size: int, position: int) -> None:
-        self._do("pread", self._path(fd), lambda: self.disk.bring(fd, size, position))
+    def prefetch(self, fd: int, size: int, position: int) -> None:
+        self._do("pread", self._path(fd), lambda: self.disk.prefetch(fd, size, position))
 
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
         path = self._path(fd)

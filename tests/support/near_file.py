@@ -9,11 +9,11 @@ class NearFile:
     def pread(self, size: int, position: int) -> bytes:
         raise NotImplementedError
 
-    def pread_now(self, size: int, position: int) -> bytes | None:
+    def pread_nowait(self, size: int, position: int) -> bytes | None:
         return self.pread(size, position)
 
-    def is_near(self, size: int, position: int) -> bool:
+    def is_resident(self, size: int, position: int) -> bool:
         return True
 
-    def bring(self, size: int, position: int) -> None:
+    def prefetch(self, size: int, position: int) -> None:
         raise AssertionError("all of it is here")

@@ -135,7 +135,7 @@ class GroupCopy:
         disk = self._state.disk
         try:
             clear(disk, self._log)  # files that an earlier compaction could not delete
-            fd = disk.open(marked(self._log, names.CLEANED), Open.ANEW)
+            fd = disk.open(marked(self._log, names.CLEANED), Open.TRUNCATE)
             try:
                 yield from self._write(disk, fd)
                 fsync_file(disk, fd)
@@ -195,7 +195,7 @@ class GroupCopy:
         if rows:
             sides[names.TXN_INDEX] = rows
         for suffix, data in sides.items():
-            fd = disk.open(marked(self._log.with_suffix(suffix), names.CLEANED), Open.ANEW)
+            fd = disk.open(marked(self._log.with_suffix(suffix), names.CLEANED), Open.TRUNCATE)
             try:
                 disk.pwrite(fd, data, 0)
                 fsync_file(disk, fd)

@@ -68,7 +68,7 @@ def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: I
     part = path.with_name(path.name + _PART)
     size = 0
     try:
-        fd = disk.open(part, Open.ANEW)
+        fd = disk.open(part, Open.TRUNCATE)
         try:
             for batch in batches:
                 disk.pwrite(fd, batch, size)
@@ -102,7 +102,7 @@ def read_piece(
 
 def store_piece(disk: Disk, directory: Path, snapshot: SnapshotId, position: int, data: bytes) -> None:
     """Write a chunk of a fetched snapshot; position 0 starts the file again."""
-    fd = disk.open(_part_of(directory, snapshot), Open.ANEW if position == 0 else Open.WRITE)
+    fd = disk.open(_part_of(directory, snapshot), Open.TRUNCATE if position == 0 else Open.WRITE)
     try:
         disk.pwrite(fd, data, position)
     finally:

@@ -200,7 +200,7 @@ class DiskCache:
         path = self._folder / file.name
         temporary = path.with_name(file.name + ".tmp")
         try:
-            fd = self._disk.open(temporary, Open.ANEW)
+            fd = self._disk.open(temporary, Open.TRUNCATE)
             try:
                 self._disk.pwrite(fd, data, 0)
             finally:

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import parser
 
 from service.base.health import Check
 from service.base.steps import Steps
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
 from service.console.ports import Watched
 from service.console.rendering import render
@@ -28,7 +28,7 @@ class Shown:
     """A node of so many partitions, as far as metrics look at it."""
 
     def __init__(self, count: int) -> None:
-        self.turns, self.network = Turns(), NetworkMetrics()
+        self.turns, self.network = TurnTimes(), NetworkMetrics()
         self.serving = self.logs = self.metadata = self.cold = None
         self.groups: Any = None
         segments = SimpleNamespace(segments=[1, 2])

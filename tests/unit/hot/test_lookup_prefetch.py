@@ -43,13 +43,13 @@ class CoolDisk(SystemDisk):
         assert not missing, f"{sorted(missing)} would be waited for"
         return data
 
-    def pread_now(self, fd: int, size: int, position: int) -> Buffer | None:
-        return self.pread(fd, size, position) if self.is_near(fd, size, position) else None
+    def pread_nowait(self, fd: int, size: int, position: int) -> Buffer | None:
+        return self.pread(fd, size, position) if self.is_resident(fd, size, position) else None
 
-    def is_near(self, fd: int, size: int, position: int) -> bool:
+    def is_resident(self, fd: int, size: int, position: int) -> bool:
         return self._pages(fd, size, position) <= self._near
 
-    def bring(self, fd: int, size: int, position: int) -> None:
+    def prefetch(self, fd: int, size: int, position: int) -> None:
         self._near |= self._pages(fd, size, position)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from service.base.disk import SystemDisk
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
 from service.network.sender import (
     SHARED_S,
@@ -75,7 +75,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
 
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, Turns())
+        outlet = Outlet(loop, TurnTimes())
         pairs = [socket.socketpair() for _ in range(READERS)]
         ended: list[Any] = []
         senders = []
@@ -115,7 +115,7 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, Turns())
+        outlet = Outlet(loop, TurnTimes())
         outlet.used(TURN_BYTES)
         pairs = [socket.socketpair() for _ in range(2)]
         ended: list[Any] = []
@@ -145,7 +145,7 @@ def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, Turns())
+        outlet = Outlet(loop, TurnTimes())
         outlet.used(TURN_BYTES)
         pairs = [socket.socketpair() for _ in range(2)]
         for pair in pairs:
@@ -179,7 +179,7 @@ def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, Turns())
+        outlet = Outlet(loop, TurnTimes())
         outlet.used(TURN_BYTES)
         own, other = socket.socketpair()
         own.setblocking(False)
@@ -214,7 +214,7 @@ def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
     file = SegmentFile(SystemDisk(), path, EACH)
-    loop, turns = CountedLoop(), Turns()
+    loop, turns = CountedLoop(), TurnTimes()
     own, other = socket.socketpair()
     own.setblocking(False)
     try:
@@ -248,7 +248,7 @@ def test_a_turn_has_less_room_while_somebody_asks_for_little(tmp_path: Path) -> 
     path = tmp_path / "file"
     path.write_bytes(bytes(EACH))
     file = SegmentFile(SystemDisk(), path, EACH)
-    loop, turns = ClockedLoop(), Turns()
+    loop, turns = ClockedLoop(), TurnTimes()
     own, other = socket.socketpair()
     own.setblocking(False)
     try:
@@ -301,7 +301,7 @@ def test_responses_of_many_small_slices_are_shared_out_over_turns_as_well(tmp_pa
 
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, Turns())
+        outlet = Outlet(loop, TurnTimes())
         pairs = [socket.socketpair() for _ in range(READERS)]
         ended: list[Any] = []
         senders = []

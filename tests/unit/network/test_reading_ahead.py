@@ -18,7 +18,7 @@ import pytest
 import service.base.disk
 from service.base.disk import DiskError, Open, SystemDisk
 from service.base.threads import SystemThreads
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
 from service.network.ahead import AHEAD_BYTES, ReadAhead
 from service.network.metrics import NetworkMetrics
@@ -43,23 +43,23 @@ class FarFile(SegmentFile):
     def _are_near(self, size: int, position: int) -> bool:
         return self.pages.issuperset(range(position >> 12, (position + size - 1 >> 12) + 1))
 
-    def pread_now(self, size: int, position: int) -> Any:
+    def pread_nowait(self, size: int, position: int) -> Any:
         assert threading.get_ident() == self.loop_thread
-        return super().pread_now(size, position) if self._are_near(size, position) else None
+        return super().pread_nowait(size, position) if self._are_near(size, position) else None
 
-    def is_near(self, size: int, position: int) -> bool:
+    def is_resident(self, size: int, position: int) -> bool:
         return self._are_near(size, position)
 
     def pread(self, size: int, position: int) -> bytes:
         assert self._are_near(size, position), "the loop would wait for the device"
         return super().pread(size, position)
 
-    def bring(self, size: int, position: int) -> None:
+    def prefetch(self, size: int, position: int) -> None:
         assert threading.get_ident() != self.loop_thread
         assert self.may_read.wait(60)
         if position >= self.refuses_from:
             raise DiskError("reading", self.path, 5)
-        super().bring(size, position)
+        super().prefetch(size, position)
         self.pages.update(range(position >> 12, (position + size - 1 >> 12) + 1))
         self.read_by_threads += size
 
@@ -114,7 +114,7 @@ class Scene:
         loop = asyncio.get_running_loop()
         self.metrics = NetworkMetrics()
         self.ahead = ReadAhead(loop, SystemThreads(), self.metrics)
-        self.outlet = Outlet(loop, Turns(), self.ahead)
+        self.outlet = Outlet(loop, TurnTimes(), self.ahead)
 
     def file(self, *near: range) -> FarFile:
         return FarFile(SystemDisk(), self._path, SIZE).begin(*near)
@@ -217,7 +217,7 @@ def test_what_comes_behind_is_read_as_well_and_waited_for_by_nobody(tmp_path: Pa
         file = scene.file()
         async with scene.reader() as reader:
             assert await reader.take([FileSlice(file, 0, 50_000)], 50_000) == CONTENT[:50_000]
-        while not file.is_near(AHEAD_BYTES, 50_000):
+        while not file.is_resident(AHEAD_BYTES, 50_000):
             await asyncio.sleep(0.001)
         async with scene.reader() as reader:
             assert await reader.take([FileSlice(file, 50_000, 900_000)], 900_000) == CONTENT[50_000:950_000]
@@ -293,22 +293,22 @@ def test_the_system_says_what_it_would_have_to_read(
     path.write_bytes(CONTENT)
     fd = disk.open(path, Open.WRITE)
     try:
-        assert disk.is_near(fd, SIZE, 0)
-        assert disk.is_near(fd, SIZE - 5_000, 5_000)
-        assert not disk.is_near(fd, mmap.PAGESIZE, SIZE), "the file ends"
-        assert disk.pread_now(fd, 5_000, 77) == CONTENT[77:5_077]
-        assert disk.pread_now(fd, 100, SIZE - 50) is None, "the file ends"
+        assert disk.is_resident(fd, SIZE, 0)
+        assert disk.is_resident(fd, SIZE - 5_000, 5_000)
+        assert not disk.is_resident(fd, mmap.PAGESIZE, SIZE), "the file ends"
+        assert disk.pread_nowait(fd, 5_000, 77) == CONTENT[77:5_077]
+        assert disk.pread_nowait(fd, 100, SIZE - 50) is None, "the file ends"
         disk.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if disk.is_near(fd, AHEAD_BYTES, AHEAD_BYTES):
+        if disk.is_resident(fd, AHEAD_BYTES, AHEAD_BYTES):
             pytest.skip("this file system keeps its pages, or cannot tell")
-        disk.bring(fd, AHEAD_BYTES, AHEAD_BYTES)
-        assert disk.is_near(fd, AHEAD_BYTES, AHEAD_BYTES)
-        assert disk.pread_now(fd, AHEAD_BYTES, AHEAD_BYTES) == CONTENT[AHEAD_BYTES : 2 * AHEAD_BYTES]
-        disk.bring(fd, AHEAD_BYTES, SIZE - 50)
-        assert disk.pread_now(fd, 50, SIZE - 50) == CONTENT[-50:]
+        disk.prefetch(fd, AHEAD_BYTES, AHEAD_BYTES)
+        assert disk.is_resident(fd, AHEAD_BYTES, AHEAD_BYTES)
+        assert disk.pread_nowait(fd, AHEAD_BYTES, AHEAD_BYTES) == CONTENT[AHEAD_BYTES : 2 * AHEAD_BYTES]
+        disk.prefetch(fd, AHEAD_BYTES, SIZE - 50)
+        assert disk.pread_nowait(fd, 50, SIZE - 50) == CONTENT[-50:]
     finally:
         disk.close(fd)
-    for read in (disk.pread_now, disk.bring, disk.is_near):
+    for read in (disk.pread_nowait, disk.prefetch, disk.is_resident):
         with pytest.raises(DiskError, match="reading"):
             read(fd, 1, 0)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from service.base.disk import SystemDisk
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
 from service.network.sender import PIECE_BYTES, Outlet, Sender
 
@@ -44,7 +44,7 @@ def test_file_slices_go_through_a_transport_that_is_no_socket(tmp_path: Path) ->
     done: list[Exception | None] = []
     transport = MemoryTransport()
     loop = asyncio.new_event_loop()
-    sender = transport.sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop, Turns()))
+    sender = transport.sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop, TurnTimes()))
     assert not sender.send([b"head", FileSlice(file, 3, 1_000_000), b"middle", FileSlice(file, 9, 50)])
     while not done:
         transport.take()

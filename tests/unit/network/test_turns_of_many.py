@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from service.base.purgatory import Purgatory
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.network.exchange import Answer, Later, Limits, Promise, RequestContext, Response
 from service.network.pace import Pace
 from service.network.peer import Peer
@@ -34,7 +34,7 @@ ANSWER = bytes(8)
 class Node:
     """A server whose requests take as much time as the test says, of a clock that nothing else moves."""
 
-    def __init__(self, now: list[float], turns: Turns) -> None:
+    def __init__(self, now: list[float], turns: TurnTimes) -> None:
         self.now, self.turns = now, turns
         self.loop = asyncio.get_running_loop()
 
@@ -63,7 +63,7 @@ class Node:
 
 
 def play(scenario: Callable[[Node], Coroutine[Any, Any, None]]) -> Node:
-    now, turns = [1000.0], Turns()
+    now, turns = [1000.0], TurnTimes()
     found: list[Node] = []
 
     async def played() -> None:

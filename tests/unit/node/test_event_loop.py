@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 
 from service.base.threads import SystemThreads
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.node import event_loop
 from service.node.event_loop import MOST_EVENTS, LoopWatch, new_loop
 
@@ -24,7 +24,7 @@ async def _holds_the_loop(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def _with_watch(turns: Turns, seconds: float) -> None:
+async def _with_watch(turns: TurnTimes, seconds: float) -> None:
     watch = LoopWatch(turns, SystemThreads(), threading.get_ident(), lambda task: f"<{task.get_name()}>")
     watch.start()
     try:
@@ -35,7 +35,7 @@ async def _with_watch(turns: Turns, seconds: float) -> None:
 
 
 def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    turns = Turns()
+    turns = TurnTimes()
     with (
         caplog.at_level(logging.WARNING),
         asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner,
@@ -59,7 +59,7 @@ def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(event_loop, "_functions", look)
     before = signal.getsignal(signal.SIGURG)
-    turns = Turns()
+    turns = TurnTimes()
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         runner.run(_with_watch(turns, 0.3))
     assert set(looked) == {threading.get_ident()}
@@ -67,7 +67,7 @@ def test_nobody_else_looks_at_the_stack_of_the_loop(monkeypatch: pytest.MonkeyPa
 
 
 def test_waiting_for_events_is_no_turn() -> None:
-    turns = Turns()
+    turns = TurnTimes()
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         started = time.monotonic()
         runner.run(asyncio.sleep(0.5))
@@ -81,7 +81,7 @@ def test_between_turns_that_have_work_nothing_is_left_out() -> None:
         while time.monotonic() < end:
             await asyncio.sleep(0)
 
-    turns = Turns()
+    turns = TurnTimes()
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic, time.thread_time)) as runner:
         runner.run(steps())
     assert turns.histogram.total >= 0.29
@@ -119,7 +119,9 @@ def test_a_thousand_peers_that_ask_at_once_have_their_turns_one_after_the_other(
             own.close()
             other.close()
 
-    with asyncio.Runner(loop_factory=lambda: new_loop(Turns(), time.monotonic, time.thread_time)) as runner:
+    with asyncio.Runner(
+        loop_factory=lambda: new_loop(TurnTimes(), time.monotonic, time.thread_time)
+    ) as runner:
         runner.run(asked())
     assert sum(in_turn) == 10 * MOST_EVENTS
     assert max(in_turn) <= MOST_EVENTS
