@@ -12,7 +12,7 @@ from typing import Final
 from unittest.mock import patch
 
 from service.records import column_kernel, columns
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
 from tests.support.kernels import interpreted
@@ -29,7 +29,7 @@ WANTS: Final = {
 }
 
 
-def log(codec: Codec, records: int, batch_bytes: int) -> tuple[bytes, int]:
+def log(codec: CompressionType, records: int, batch_bytes: int) -> tuple[bytes, int]:
     """A log of at least so many records of 100 bytes in batches of about ``batch_bytes``, as if inflated."""
     data, offset = bytearray(), 0
     while offset < records:
@@ -55,20 +55,20 @@ def records_per_second(decoder: ColumnDecoder, data: bytes, records: int, second
     return best
 
 
-def measure(records: int, batch_bytes: int) -> dict[tuple[Codec, str], float]:
+def measure(records: int, batch_bytes: int) -> dict[tuple[CompressionType, str], float]:
     """Records per second by codec and wish."""
     found = {}
-    for codec in Codec:
+    for codec in CompressionType:
         data, count = log(codec, records, batch_bytes)
         for name, want in WANTS.items():
             found[codec, name] = records_per_second(ColumnDecoder(want=want), data, count)
     return found
 
 
-def show(title: str, found: dict[tuple[Codec, str], float]) -> None:
+def show(title: str, found: dict[tuple[CompressionType, str], float]) -> None:
     print(f"{title}: million records per second and core")
     print(" " * 8, *(f"{name:>18}" for name in WANTS))
-    for codec in Codec:
+    for codec in CompressionType:
         print(f"{codec.name.lower():8}", *(f"{found[codec, name] / 1e6:18.2f}" for name in WANTS))
 
 
@@ -81,7 +81,7 @@ def main() -> int:
     if column_kernel.COMPILED:
         compiled = measure(arguments.records, arguments.batch_bytes)
         show("compiled", compiled)
-        reached = compiled[Codec.NONE, "all but headers"]
+        reached = compiled[CompressionType.NONE, "all but headers"]
         verdict = "reached" if reached >= TARGET else "MISSED"
         print(f"target: {TARGET / 1e6:.0f} million uncompressed, all but headers: {verdict}\n")
     else:

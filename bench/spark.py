@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from bench import columns
 from bench.peers import KafkaPeer, kafka_is_here
 from service.base.world import system_world
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.columns import ColumnDecoder
 from service.remote.stores.obstore_store import open_store
 from service.spark.parts import open_archive, read_part
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def _decode() -> list[Line]:
-    data, count = columns.log(Codec.NONE, 200_000, 16_384)
+    data, count = columns.log(CompressionType.NONE, 200_000, 16_384)
     decoder = ColumnDecoder(want=columns.WANTS["all but headers"])
     rate = columns.records_per_second(decoder, data, count)
     return [Line("Decoder alone, one core", rate / 1e6, "", columns.TARGET / 1e6)]

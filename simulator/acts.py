@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from simulator import group_acts, pasts, refusal_acts
 from simulator.client import NoAnswer
 from simulator.faults import (
@@ -75,7 +75,7 @@ async def _produce(world: SimWorld, random: Random, *, idempotent: bool) -> None
     batches = [
         values_of(world, random.choice((1, 1, 2, 7)), random.choice((0, 10, 90, 400))) for _ in range(count)
     ]
-    codec = random.choice((Codec.NONE, Codec.NONE, Codec.GZIP))
+    codec = random.choice((CompressionType.NONE, CompressionType.NONE, CompressionType.GZIP))
     work = send_idempotent if idempotent else send
     world.spawn(work(world, topic, partition, batches, codec))
     if random.random() < 0.5:
@@ -205,7 +205,7 @@ async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
     await _stop(world, random)
     if await world.ensure_running():
         for topic, partition in list(world.partitions()):
-            world.spawn(send(world, topic, partition, [values_of(world, 1, 90)], Codec.NONE))
+            world.spawn(send(world, topic, partition, [values_of(world, 1, 90)], CompressionType.NONE))
         await asyncio.sleep(random.random() * 0.05)
 
 
@@ -218,7 +218,7 @@ async def _in_the_middle(world: SimWorld, random: Random) -> None:
     if there and run is not None and run.state is State.READY and random.random() < 0.6:
         topic, partition = random.choice(there)
         batches = [values_of(world, 1, 90) for _ in range(4)]
-        world.spawn(send_idempotent(world, topic, partition, batches, Codec.NONE))
+        world.spawn(send_idempotent(world, topic, partition, batches, CompressionType.NONE))
         await asyncio.sleep(random.random() * 0.006)
 
 
@@ -232,7 +232,7 @@ async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
     world.tell(f"now {SEGMENT_FSYNC}")
     batches = [values_of(world, 1, 90) for _ in range(6)]
     work = send_idempotent if random.random() < 0.5 else send
-    world.spawn(work(world, topic, partition, batches, Codec.NONE))
+    world.spawn(work(world, topic, partition, batches, CompressionType.NONE))
     await asyncio.sleep(random.choice((0.05, 0.5, 4.0)))
     world.faults.on.discard(SEGMENT_FSYNC)
 
@@ -254,7 +254,7 @@ async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
 def _fill(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> None:
     """Enough for segments to roll."""
     batches = [values_of(world, 1, 400) for _ in range(12)]
-    world.spawn(send(world, topic, partition, batches, Codec.NONE))
+    world.spawn(send(world, topic, partition, batches, CompressionType.NONE))
 
 
 async def _while_files_stay(world: SimWorld, random: Random) -> None:

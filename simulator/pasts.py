@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, head_key, partition_prefix
 from service.remote.format.manifest_codec import decode_cluster, decode_topics
 from simulator.durable import durable_end
@@ -93,7 +93,7 @@ async def _archive_what_the_copy_lacks(world: SimWorld, random: Random) -> None:
     topic = await create(world, random, "tiered", 1)
     if topic is not None:
         batches = [values_of(world, 1, 400) for _ in range(20)]
-        world.spawn(send(world, topic, topic.partitions[0], batches, Codec.NONE))
+        world.spawn(send(world, topic, topic.partitions[0], batches, CompressionType.NONE))
         await asyncio.sleep(4.0)
 
 
@@ -256,10 +256,10 @@ async def _both_are_written_to(world: SimWorld, random: Random, other: Machine) 
     """Enough for segments to roll. Nobody is promised what only the clone was given."""
     for topic, partition in [one for one in world.partitions() if one[0].tiered]:
         batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
-        world.spawn(send(world, topic, partition, batches, Codec.NONE))
+        world.spawn(send(world, topic, partition, batches, CompressionType.NONE))
         twin = PartitionModel(f"clone of {topic.name}", partition.index)
         batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
-        world.spawn(send(world, topic, twin, batches, Codec.NONE, other.address))
+        world.spawn(send(world, topic, twin, batches, CompressionType.NONE, other.address))
 
 
 async def new_disk(world: SimWorld, random: Random) -> None:

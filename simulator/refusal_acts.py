@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from service.partition.partition import Partition
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.remote.format.keys import topic_prefix
 from simulator.beside import PARTITIONS, REFUSALS, Beside, Spared
 from simulator.client import Client, NoAnswer
@@ -113,7 +113,9 @@ def _leading(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> P
 async def _fill(world: SimWorld, topic: TopicModel) -> None:
     """Enough for several segments to roll in each partition."""
     for one in topic.partitions:
-        await send(world, topic, one, [values_of(world, 1, 400) for _ in range(BATCHES)], Codec.NONE)
+        await send(
+            world, topic, one, [values_of(world, 1, 400) for _ in range(BATCHES)], CompressionType.NONE
+        )
 
 
 async def _read_for_ever(world: SimWorld, topic: TopicModel, partition: PartitionModel, at: int) -> None:

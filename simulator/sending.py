@@ -7,7 +7,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from simulator.client import Client, NoAnswer, Produced
 from simulator.model import PartitionModel, TopicModel, brief, key_of
@@ -29,7 +29,7 @@ async def send(
     topic: TopicModel,
     partition: PartitionModel,
     batches: list[list[bytes]],
-    codec: Codec,
+    codec: CompressionType,
     address: tuple[str, int] | None = None,
 ) -> None:
     client = Client(address or world.machine.address)
@@ -78,7 +78,11 @@ def _span(values: list[bytes]) -> str:
 
 
 async def send_idempotent(
-    world: SimWorld, topic: TopicModel, partition: PartitionModel, batches: list[list[bytes]], codec: Codec
+    world: SimWorld,
+    topic: TopicModel,
+    partition: PartitionModel,
+    batches: list[list[bytes]],
+    codec: CompressionType,
 ) -> None:
     client = Client(world.machine.address)
     try:
@@ -116,4 +120,4 @@ async def send_idempotent(
 
 async def send_one(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> None:
     """One record, now."""
-    await send(world, topic, partition, [values_of(world, 1, 10)], Codec.NONE)
+    await send(world, topic, partition, [values_of(world, 1, 10)], CompressionType.NONE)

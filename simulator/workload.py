@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final
 
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from simulator import acts, group_acts
 from simulator.client import NoAnswer
 from simulator.model import PartitionModel, TopicModel
@@ -48,7 +48,7 @@ async def _produce(world: SimWorld, name: str, *, idempotent: bool = False) -> N
                 world.values += 2
                 batches.append([b"v%d." % (world.values - 1) + bytes(150), b"v%d." % world.values])
             work = send_idempotent if idempotent else send
-            await work(world, topic, partition, batches, Codec.NONE)
+            await work(world, topic, partition, batches, CompressionType.NONE)
 
 
 async def _settle(world: SimWorld) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from service.base.types import NO_EPOCH, NO_PRODUCER_ID, Buffer
 from service.coordinator.shard import CoordinatorRecord, Producer
-from service.records.batch import HEADER_SIZE, Codec
+from service.records.batch import HEADER_SIZE, CompressionType
 from service.records.builder import BatchBuilder
 
 RECORD_OVERHEAD: Final = 36
@@ -102,7 +102,7 @@ class OpenBatch:
         self._count += encoded.amount
         self._size += block.size
 
-    def build(self, codec: Codec, producer: Producer | None = None) -> bytearray:
+    def build(self, codec: CompressionType, producer: Producer | None = None) -> bytearray:
         """Return the encoded batch. `producer`: the transactional producer of all its records."""
         of = producer or Producer(NO_PRODUCER_ID, NO_EPOCH)
         builder = BatchBuilder(

@@ -43,7 +43,7 @@ from service.coordinator.shard import (
     Schedule,
     Shard,
 )
-from service.records.batch import HEADER_SIZE, Codec
+from service.records.batch import HEADER_SIZE, CompressionType
 
 _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
@@ -65,7 +65,7 @@ class RuntimeSettings(NamedTuple):
 
     linger_ms: int = AT_END_OF_TURN
     commit_timeout_ms: int = 5000
-    codec: Codec = Codec.NONE
+    codec: CompressionType = CompressionType.NONE
     load_buffer_bytes: int = 5 << 20
 
 

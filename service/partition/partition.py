@@ -27,7 +27,7 @@ from service.hot.state import AppendInfo
 from service.partition.refused_sequences import RefusedSequences
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
-from service.records.validation import Origin, ValidatedBatch, rules_of
+from service.records.validation import AppendOrigin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.replication.acks import Waiter
 from service.replication.leader import MOVED, PROPOSES, FollowerProgress, LeaderState, ReplicaSession
@@ -495,7 +495,7 @@ class Partition:
             )
         header = read_header(batch)
         validated = ValidatedBatch(
-            memoryview(batch), header, header.max_timestamp, 0, header.record_count, Origin.COORDINATOR
+            memoryview(batch), header, header.max_timestamp, 0, header.record_count, AppendOrigin.COORDINATOR
         )
         return self.append(validated, now_ms).first_offset
 

@@ -12,8 +12,8 @@ Layout (big-endian; Kafka `DefaultRecordBatch`):
         23    4 last offset delta                 61      records
 
 Attributes: bits 0-2 codec, 3 timestamp type (1 = LogAppendTime), 4 transactional, 5 control, 6 delete
-horizon (the base timestamp then is the horizon). Base offset and leader epoch lie before the checksummed
-part, so a broker stamps them without touching the checksum.
+horizon (the base timestamp is then the horizon). Base offset and leader epoch lie before the checksummed
+part, so a broker can set them without a new checksum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.base.types import Buffer
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
-"""Bytes before the part that `batch_length` counts: base offset and the length itself."""
+"""Bytes that `batch_length` does not count: the base offset and the length itself."""
 MAGIC: Final = 2
 CRC_START: Final = 21
 LEADER_EPOCH_AT: Final = 12
@@ -57,7 +57,7 @@ _OFFSET_LENGTH: Final = struct.Struct(">qi")
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
-class Codec(IntEnum):
+class CompressionType(IntEnum):
     """Compression of a batch, as in attributes bits 0-2."""
 
     NONE = 0
@@ -67,11 +67,11 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-CODECS: Final = tuple(Codec)
+CODECS: Final = tuple(CompressionType)
 
 
 class BatchHeader(NamedTuple):
-    """One header as it stands in a buffer; ``position`` is where in that buffer the batch begins (bytes)."""
+    """A batch's header; ``position`` is the batch's position in its buffer."""
 
     position: int
     base_offset: int
@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """Size of the whole batch in bytes, header included."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -108,14 +108,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; wraps from 2^31-1 to 0, and is -1 where there is none."""
+        """Sequence of the last record; wraps from 2^31-1 to 0, and is -1 without sequences."""
         if self.base_sequence < 0:
             return self.base_sequence
         return (self.base_sequence + self.last_offset_delta) & _SEQUENCE_MASK
 
     @property
-    def codec(self) -> Codec:
-        """The codec; `CorruptionError` for the unassigned ids 5 to 7."""
+    def codec(self) -> CompressionType:
+        """Compression codec; raises `CorruptionError` for the unassigned ids 5 to 7."""
         codec_id = self.attributes & CODEC_MASK
         if codec_id >= len(CODECS):
             raise CorruptionError(f"batch at position {self.position}: unknown compression codec {codec_id}")
@@ -135,25 +135,25 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on its tombstones may go, None while that is not set (KIP-534)."""
+        """Time after which the batch's tombstones may be removed; None if not set (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
 
-def says_zstd(buf: Buffer) -> bool:
-    """Whether `buf` begins with a batch compressed by zstd, as far as two of its bytes tell. In a message
-    of magic 0 or 1 a timestamp or a key may stand where a batch says its codec."""
+def is_zstd(buf: Buffer) -> bool:
+    """Return whether `buf` begins with a batch compressed by zstd, by magic and attributes alone. Messages of
+    magic 0 and 1 have no attributes there, so the magic must be 2."""
     return (
         len(buf) > ATTRIBUTES_AT + 1
         and buf[MAGIC_AT] == MAGIC
-        and buf[ATTRIBUTES_AT + 1] & CODEC_MASK == Codec.ZSTD
+        and buf[ATTRIBUTES_AT + 1] & CODEC_MASK == CompressionType.ZSTD
     )
 
 
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header that starts at ``position``; the records need not be in ``buf``.
+    """Read the header at ``position``; the records need not be in ``buf``.
 
-    Raises `CorruptionError` when fewer than 61 bytes are left or a field cannot be right (magic, length,
-    negative count or delta). The checksum is not looked at: that is `verify_crc`.
+    Raises `CorruptionError` if fewer than 61 bytes are left or a field cannot be right (magic, length,
+    negative count or delta). The checksum is not checked: see `verify_crc`.
 
     >>> read_header(bytes(8) + b"\\0\\0\\0\\x31" + bytes(4) + b"\\2" + bytes(44)).size
     61
@@ -181,9 +181,9 @@ def _what_is_wrong(header: BatchHeader) -> str:
 
 
 def iter_headers(buf: Buffer, position: int = 0, end: int | None = None) -> Iterator[BatchHeader]:
-    """Headers of the batches that fill ``buf[position:end]`` exactly.
+    """Yield the headers of the batches that fill ``buf[position:end]`` exactly.
 
-    Raises `CorruptionError` on a torn or foreign tail.
+    Raises `CorruptionError` for a torn or foreign tail.
     """
     limit = len(buf) if end is None else min(end, len(buf))
     while position < limit:
@@ -197,9 +197,9 @@ def iter_headers(buf: Buffer, position: int = 0, end: int | None = None) -> Iter
 
 
 def complete_headers(buf: Buffer, position: int = 0, end: int | None = None) -> Iterator[BatchHeader]:
-    """As `iter_headers`, for a slice cut at any byte: stops before a batch that is not wholly there.
+    """Yield the headers of the complete batches in a slice that may end within a batch.
 
-    Bytes that are there and wrong still raise `CorruptionError`.
+    Raises `CorruptionError` for malformed headers.
     """
     limit = len(buf) if end is None else min(end, len(buf))
     while position + HEADER_SIZE <= limit:
@@ -211,7 +211,7 @@ def complete_headers(buf: Buffer, position: int = 0, end: int | None = None) -> 
 
 
 def size_at(buf: Buffer, position: int = 0) -> int:
-    """Bytes of the batch at ``position`` from its first 12 bytes alone; `CorruptionError` if it cannot be."""
+    """Return the size of the batch at ``position``, from its first 12 bytes. Raises `CorruptionError`."""
     if len(buf) - position < LOG_OVERHEAD:
         raise CorruptionError(
             f"batch at position {position}: {len(buf) - position} bytes left, its length takes 12"
@@ -223,26 +223,26 @@ def size_at(buf: Buffer, position: int = 0) -> int:
 
 
 def compute_crc(buf: Buffer, position: int, size: int) -> int:
-    """CRC32C over a batch of ``size`` bytes at ``position``, from its attributes to its end."""
+    """Return the CRC32C of a batch of ``size`` bytes at ``position``, from its attributes to its end."""
     return crc32c(memoryview(buf)[position + CRC_START : position + size])
 
 
 def verify_crc(buf: Buffer, header: BatchHeader) -> bool:
-    """Whether the batch's bytes give the checksum in its header; False too if they are not all there."""
+    """Return whether the batch is complete in ``buf`` and matches the checksum in its header."""
     end = header.end
     return end <= len(buf) and crc32c(memoryview(buf)[header.position + CRC_START : end]) == header.crc
 
 
 def stamp(buf: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Write base offset and leader epoch in place. Both lie outside the checksum, so nothing else changes."""
+    """Write base offset and leader epoch in place. The checksum covers neither."""
     _BASE_OFFSET.pack_into(buf, position, base_offset)
     _LEADER_EPOCH.pack_into(buf, position + LEADER_EPOCH_AT, leader_epoch)
 
 
 def set_log_append_time(buf: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Mark the batch LogAppendTime with ``timestamp_ms`` as its max timestamp; renew its checksum. In place.
+    """Set LogAppendTime with ``timestamp_ms`` as max timestamp, and a new checksum, in place.
 
-    The records keep their own deltas: readers of such a batch take the max timestamp for each of them
+    The records keep their deltas: readers of such a batch use the max timestamp for every record
     (Kafka `DefaultRecordBatch.setMaxTimestamp`).
     """
     attributes = _ATTRIBUTES.unpack_from(buf, position + ATTRIBUTES_AT)[0] | LOG_APPEND_TIME_FLAG
@@ -251,6 +251,6 @@ def set_log_append_time(buf: bytearray | memoryview, position: int, timestamp_ms
 
 
 def set_max_timestamp(buf: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Write the batch's max timestamp and renew its checksum, in place."""
+    """Write the batch's max timestamp and a new checksum, in place."""
     _MAX_TIMESTAMP.pack_into(buf, position + MAX_TIMESTAMP_AT, timestamp_ms)
     _CRC.pack_into(buf, position + CRC_AT, compute_crc(buf, position, size_at(buf, position)))

@@ -1,7 +1,7 @@
-"""Batches made from records: for the metadata log, the tools and the tests. [P]
+"""Builder of record batches, for the metadata log, the tools and the tests. [P]
 
-The bytes are those of Kafka's `MemoryRecordsBuilder`: base timestamp = the first record's, deltas against it,
-the codec's output (with Kafka's default level) after the header.
+The bytes equal those of Kafka's `MemoryRecordsBuilder`: the base timestamp is the first record's, deltas are
+against it, and the codec's output (with Kafka's default level) follows the header.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     TRANSACTIONAL_FLAG,
-    Codec,
+    CompressionType,
     compute_crc,
 )
 from service.records.compression import compress
@@ -30,7 +30,7 @@ _CRC: Final = struct.Struct(">I")
 
 
 def encode_varint(value: int) -> bytes:
-    """``value`` (signed, up to 64 bits) as a zigzag varint of 1 to 10 bytes.
+    """Return ``value`` (signed, up to 64 bits) as a zigzag varint of 1 to 10 bytes.
 
     >>> encode_varint(-1), encode_varint(150)
     (b'\\x01', b'\\xac\\x02')
@@ -54,7 +54,7 @@ def _long_varint(zigzag: int) -> bytes:
 
 _FEW: Final = 256
 _SMALL: Final = tuple(bytes((2 * n,)) if n < 0x40 else _long_varint(2 * n) for n in range(_FEW))
-"""Varints of most lengths and offsets."""
+"""Varints of the values 0 to 255, which are most lengths and offsets."""
 
 
 def encode_record(
@@ -64,7 +64,7 @@ def encode_record(
     value: Buffer | None,
     headers: Sequence[HeaderPair] = (),
 ) -> bytes:
-    """One record with its length in front (Kafka `DefaultRecord.writeTo`)."""
+    """Return one record, preceded by its length (Kafka `DefaultRecord.writeTo`)."""
     parts: list[Buffer] = [
         b"\x00",
         encode_varint(timestamp_delta),
@@ -89,7 +89,7 @@ def _add_bytes(parts: list[Buffer], data: Buffer | None) -> None:
 
 
 class BatchBuilder:
-    """Collects records and builds one batch of them. Not shared between threads.
+    """Builder of one batch from records. For one thread.
 
     >>> builder = BatchBuilder(base_offset=7)
     >>> builder.add(1_600_000_000_000, b"k", b"v")
@@ -101,7 +101,7 @@ class BatchBuilder:
     def __init__(
         self,
         base_offset: int = 0,
-        codec: Codec = Codec.NONE,
+        codec: CompressionType = CompressionType.NONE,
         leader_epoch: int = NO_LEADER_EPOCH,
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_EPOCH,
@@ -134,7 +134,7 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch so far, as if uncompressed."""
+        """Size of the batch so far in bytes, uncompressed."""
         return self._size
 
     def add(
@@ -144,7 +144,7 @@ class BatchBuilder:
         value: Buffer | None,
         headers: Sequence[HeaderPair] = (),
     ) -> int:
-        """Append a record; returns its offset."""
+        """Append a record; return its offset."""
         delta = self._count
         if not delta:
             self._base_timestamp = timestamp
@@ -156,7 +156,7 @@ class BatchBuilder:
         return self._base_offset + delta
 
     def add_all(self, timestamp: int, records: Iterable[tuple[Buffer, Buffer | None]]) -> None:
-        """Append many records without headers, as (key, value): the bytes of as many calls of `add`."""
+        """Append many (key, value) records without headers, with the same bytes as calls of `add`."""
         varint, append, delta = encode_varint, self._records.append, self._count
         if not delta:
             self._base_timestamp = timestamp
@@ -182,7 +182,7 @@ class BatchBuilder:
         self._size += size
 
     def add_encoded(self, timestamp: int, count: int, records: Buffer) -> None:
-        """Append `count` records that are bytes already, with the deltas that they have here."""
+        """Append `count` encoded records, with deltas that match their position in this batch."""
         if not self._count:
             self._base_timestamp = timestamp
         self._max_timestamp = max(self._max_timestamp, timestamp)
@@ -191,7 +191,7 @@ class BatchBuilder:
         self._size += len(records)
 
     def build(self) -> bytearray:
-        """The batch; `ValueError` if it would have no records or more bytes than its length can say."""
+        """Return the batch. `ValueError` without records, or if the size exceeds the length field."""
         if not self._records:
             raise ValueError("a batch has at least one record")
         batch = bytearray(HEADER_SIZE)
@@ -222,10 +222,10 @@ def build_batch(
     records: Iterable[tuple[int, Buffer | None, Buffer | None]],
     *,
     base_offset: int = 0,
-    codec: Codec = Codec.NONE,
+    codec: CompressionType = CompressionType.NONE,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """A batch of ``(timestamp, key, value)`` records without headers."""
+    """Return a batch of ``(timestamp, key, value)`` records without headers."""
     builder = BatchBuilder(base_offset, codec, leader_epoch)
     for timestamp, key, value in records:
         builder.add(timestamp, key, value)

@@ -1,10 +1,10 @@
-"""Records found by their timestamps, without an object for each batch or record. [P]"""
+"""Search for records by timestamp, without an object for each batch or record. [P]"""
 
 from __future__ import annotations
 
 from service.base.errors import CorruptionError
 from service.base.types import MAX_INFLATED_BATCH_BYTES, Buffer, TimestampedOffset
-from service.records.batch import HEADER_SIZE, BatchHeader, Codec, read_header
+from service.records.batch import HEADER_SIZE, BatchHeader, CompressionType, read_header
 from service.records.compression import decompress
 from service.records.kernel_status import Status
 from service.records.time_kernel import find_batch, find_record
@@ -13,10 +13,10 @@ __all__ = ["batch_from", "first_in_batch", "first_in_batches"]
 
 
 def batch_from(data: Buffer, position: int, end: int, timestamp: int, offset: int) -> tuple[bool, int]:
-    """Whether a batch in ``data[position:end]`` reaches both `timestamp` and `offset`, and where.
+    """Find the first batch in ``data[position:end]`` that reaches both `timestamp` and `offset`.
 
-    Where none does, where the first batch begins whose header is not there. `CorruptionError`, with the
-    position, for what is no batch.
+    Returns (True, its position), or (False, the position of the first incomplete header). `CorruptionError`,
+    with the position, for malformed headers.
     """
     status, found, at = find_batch(data, position, end, timestamp, offset)
     if status != Status.OK:
@@ -32,16 +32,16 @@ def first_in_batch(
     *,
     max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES,
 ) -> TimestampedOffset | None:
-    """The first record of the batch at or after both `timestamp` and `offset`; None where there is none.
+    """Return the first record of the batch at or after both `timestamp` and `offset`, or None.
 
     `header` describes the batch in `data`. `CorruptionError` if the records do not parse or inflate beyond
     the bound.
     """
     end = header.end
     if end > len(data):
-        raise CorruptionError(f"batch at position {header.position}: it ends after the data do")
+        raise CorruptionError(f"batch at position {header.position}: it ends after the data")
     payload: Buffer = memoryview(data)[header.position + HEADER_SIZE : end]
-    if header.codec is not Codec.NONE:
+    if header.codec is not CompressionType.NONE:
         payload = decompress(header.codec, payload, max_inflated_bytes)
     by_log = header.is_log_append_time
     status, delta, at = find_record(
@@ -64,12 +64,12 @@ def first_in_batch(
 def first_in_batches(
     data: Buffer, position: int, end: int, timestamp: int, offset: int
 ) -> TimestampedOffset | None:
-    """As `first_in_batch`, of the whole batches that fill ``data[position:end]``."""
+    """Return the first such record of the whole batches in ``data[position:end]``; see `first_in_batch`."""
     while True:
         found, position = batch_from(data, position, end, timestamp, offset)
         if not found:
             if position != end:
-                raise CorruptionError(f"what follows position {position} is no whole batch")
+                raise CorruptionError(f"no whole batch at position {position}")
             return None
         header = read_header(data, position)
         record = first_in_batch(data, header, timestamp, offset)

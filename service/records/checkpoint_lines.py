@@ -1,14 +1,15 @@
-"""The lines of Kafka's checkpoint files: leader epochs, and offsets of partitions. [P]
+"""Lines of Kafka's checkpoint files: leader epochs, and offsets of partitions. [P]
 
     leader-epoch-checkpoint             <epoch> <start offset>          both ascending
     *-offset-checkpoint                 <topic> <partition> <offset>
 
-What stands around the lines (version and count) is `base.files`' business.
+`base.files` reads and writes the lines around them (version and count).
 
-Offsets of partitions decide what is deleted and what is looked through, epochs what followers and clients cut
-away, so a changed digit must not pass. Both files end in a checksum where Apache Kafka takes no notice of it,
-and leaves it out when it writes the file: of offsets it is one more row, under a name that no topic can have;
-of epochs, of which each row counts, it is white space behind the last one, a bit each (a tab is 1).
+Offsets of partitions decide what is deleted and what recovery checks; epochs decide what followers and
+clients truncate. So a changed digit must be detected. Both files end in a checksum in a form that Apache
+Kafka ignores when it reads and omits when it writes: for offsets, one more row under a name that is invalid
+for a topic; for epochs, where every row counts, trailing white space in the last row, one character per bit
+(a tab is 1).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EpochEntry = tuple[int, int]
 
 
 def encode_epochs(entries: Iterable[EpochEntry]) -> list[str]:
-    """Lines of epochs, the last one followed by their checksum.
+    """Return the lines of epochs; the last one ends in their checksum.
 
     >>> [line.rstrip() for line in encode_epochs([(0, 0), (3, 17)])]
     ['0 0', '3 17']
@@ -42,9 +43,9 @@ WHITE: Final = str.maketrans("01", " \t")
 
 
 def decode_epochs(lines: Iterable[str]) -> list[EpochEntry]:
-    """Entries as they stand there; `CorruptionError` for a line that is none, or a wrong checksum.
+    """Parse lines of epochs; `CorruptionError` for a malformed line or a wrong checksum.
 
-    What Kafka wrote has none.
+    Files written by Kafka have no checksum.
 
     >>> decode_epochs(["0 0", "3 17"])
     [(0, 0), (3, 17)]
@@ -71,7 +72,7 @@ CHECKSUM: Final = "#firn.crc32c"
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> list[str]:
-    """Lines of offsets by (topic, partition), and their checksum.
+    """Return the lines of offsets by (topic, partition), and their checksum.
 
     >>> encode_offsets({("a", 0): 17})
     ['a 0 17', '#firn.crc32c 0 1082267310']
@@ -89,9 +90,9 @@ def _crc(lines: Sequence[str]) -> int:
 
 
 def decode_offsets(lines: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Offsets by (topic, partition); `CorruptionError` for a line that is none, or a wrong checksum.
+    """Parse offsets by (topic, partition); `CorruptionError` for a malformed line or a wrong checksum.
 
-    What Kafka wrote has none.
+    Files written by Kafka have no checksum.
 
     >>> decode_offsets(["a 0 17"])
     {('a', 0): 17}

@@ -1,7 +1,7 @@
-"""The buffers that columns grow in: one source for two lives, as `kernel`. [P]
+"""Growing buffers of columns; like `kernel`, one source, compiled or interpreted. [P]
 
-`column_kernel` walks and appends; here is what happens now and then: making room, and handing out. What C
-has to know of a column's fields is in column_buffers.pxd.
+`column_kernel` walks and appends; this module has the rare operations, growing and handing over. The C types
+of a column's fields are in column_buffers.pxd.
 """
 
 # mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
@@ -29,19 +29,19 @@ _LARGEST_HEAP_PIECE = cython.declare(cython.Py_ssize_t, 32 * 1024 * 1024 - 64 * 
 
 
 def let_pages_stay() -> None:
-    """Have the allocator keep the pages of chunks that were freed for the chunks to come.
+    """Make the allocator keep the pages of freed chunks for later chunks.
 
-    glibc takes a piece up to the size of the largest mapping freed so far, 32 MiB at most, from the heap, of
-    which twice that may lie idle (mallopt(3), "dynamic mmap threshold"). So one such mapping is made and
-    freed; no page of it is touched. Otherwise nearly every chunk is built on fresh pages, and getting those
-    costs twice what decoding does (100-byte values: 36 ns a record instead of 13).
+    glibc serves a request up to the size of the largest mapping freed so far, 32 MiB at most, from the heap,
+    and keeps up to twice that size idle (mallopt(3), "dynamic mmap threshold"). This function allocates and
+    frees one such mapping without touching its pages. Otherwise nearly every chunk gets fresh pages, which
+    costs twice the time of decoding (100-byte values: 36 ns a record instead of 13).
     """
     if cython.compiled:
         PyByteArray_FromStringAndSize(cython.NULL, _LARGEST_HEAP_PIECE)
 
 
 def resize(buf: bytearray, size: cython.Py_ssize_t) -> None:
-    """Make ``buf`` as long as ``size``; added bytes may be anything. Nobody may hold a view of it."""
+    """Resize ``buf`` to ``size``; added bytes are undefined. There must be no view of it."""
     if cython.compiled:
         PyByteArray_Resize(buf, size)
     elif size <= len(buf):
@@ -53,7 +53,7 @@ def resize(buf: bytearray, size: cython.Py_ssize_t) -> None:
 @cython.final
 @cython.cclass
 class BytesColumn:
-    """One Arrow column of byte strings as it grows: int32 offsets, data, validity bits, number of nulls."""
+    """A growing Arrow column of byte strings: int32 offsets, data, validity bits and number of nulls."""
 
     def __init__(self) -> None:
         self.hint = 0
@@ -61,7 +61,7 @@ class BytesColumn:
 
     @cython.ccall
     def begin(self) -> cython.void:
-        """Empty buffers instead of those that somebody has now."""
+        """Replace the buffers by empty ones; the old ones belong to the caller of `take`."""
         self.entries = self.used = self.nulls = self.entry_room = self.byte_room = 0
         self._offsets_buf, self._bits_buf, self._data_buf = bytearray(4), bytearray(1), bytearray(1)
         self._point()
@@ -78,7 +78,7 @@ class BytesColumn:
 
     @cython.ccall
     def reserve(self, entries: cython.longlong, size: cython.longlong) -> cython.void:
-        """Make room for so many entries and bytes in all, unless it is there."""
+        """Grow to room for ``entries`` entries and ``size`` bytes in all, if smaller."""
         if not cython.compiled:
             self.offsets.release()
         if entries > self.entry_room:
@@ -91,7 +91,7 @@ class BytesColumn:
         self._point()
 
     def take(self) -> tuple[memoryview | None, memoryview, bytearray]:
-        """Validity (None where nothing is null), offsets and data; the column is empty afterwards."""
+        """Return validity (None without nulls), offsets and data; the column is empty afterwards."""
         offsets, data = self._offsets_buf, self._data_buf
         bits = memoryview(self._bits_buf)[: (self.entries + 7) >> 3] if self.nulls else None
         entries, used = self.entries, self.used

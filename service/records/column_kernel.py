@@ -1,11 +1,11 @@
-"""The loops that turn record batches into columns: one source for two lives, as `kernel`. [P]
+"""Loops that decode record batches into columns; like `kernel`, one source, compiled or interpreted. [P]
 
-A `ColumnWriter` owns the buffers of one chunk of rows and walks batches into them, record by record, each
-record parsed once and copied once. It allocates nothing by what the data claim: buffers grow when a row that
-is there does not fit. What it cannot do by itself (inflate, judge a transaction, hand out a full chunk) it
-leaves to `columns`, by coming back with a `Pause`; the next call goes on exactly where the last one stopped.
+A `ColumnWriter` owns the buffers of one chunk of rows. It walks batches into them and parses and copies each
+record once. It allocates nothing by what the data claim: buffers grow when an existing row does not fit. For
+inflating, transactions and full chunks it returns a `Pause` to `columns`; the next call continues exactly
+where the last one stopped.
 
-Record layout and the rules of both lives are at the head of `kernel`.
+The head of `kernel` describes the record layout and the rules for compiled and interpreted code.
 """
 
 # mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
@@ -45,14 +45,14 @@ _BAD_MAGIC = cython.declare(cython.longlong, Status.BAD_MAGIC)
 _BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
 _BAD_COUNT = cython.declare(cython.longlong, Status.BAD_COUNT)
 _FULL = cython.declare(cython.longlong, Pause.FULL)
-_GROW = cython.declare(cython.longlong, 100)  # never leaves this module
+_GROW = cython.declare(cython.longlong, 100)  # internal to this module
 _BATCH = cython.declare(cython.longlong, Pause.BATCH)
 _MIN_RECORD_SIZE = cython.declare(cython.longlong, MIN_RECORD_SIZE)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 
 HEADER_COST: Final = 8
-"""What a record header adds to the bytes of a chunk besides its key and value: two int32 offsets."""
+"""Bytes that a record header adds to a chunk besides its key and value: two int32 offsets."""
 _HEADER_COST = cython.declare(cython.longlong, HEADER_COST)
 
 
@@ -63,7 +63,7 @@ _HEADER_COST = cython.declare(cython.longlong, HEADER_COST)
 def _append(
     column: BytesColumn, data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong
 ) -> cython.void:
-    """Append ``data[position : position + size]``, or a null for size -1; there is room."""
+    """Append ``data[position : position + size]``, or a null for size -1, into reserved room."""
     index: cython.longlong = column.entries
     valid: cython.uchar = 1
     if size > 0:
@@ -86,11 +86,11 @@ def _append(
 @cython.final
 @cython.cclass
 class ColumnWriter:
-    """The buffers of one chunk, and where in the data the next record is. One thread at a time.
+    """Buffers of one chunk, and the position of the next record. For one thread at a time.
 
-    For each buffer of whole batches: `open`, then `read` until it answers `Status.OK`. After `Pause.FULL`:
-    `take`. After `Pause.BATCH`: `skip`, or `inflated` if `pause` says so, or just go on. Pairs of offsets and
-    timestamps are inclusive.
+    For each buffer of whole batches: `open`, then `read` until it returns `Status.OK`. After `Pause.FULL`:
+    `take`. After `Pause.BATCH`: `skip`, or `inflated` if `pause` says so, or just `read` again. Pairs of
+    offsets and timestamps are inclusive.
     """
 
     _first_offset: cython.longlong
@@ -108,7 +108,7 @@ class ColumnWriter:
     _want_value: cython.longlong
     _want_headers: cython.longlong
 
-    # The buffer at hand, and its batch at hand, of which `_left` records are not walked yet.
+    # The current buffer and its current batch, of which `_left` records are not walked yet.
     _end: cython.longlong
     _next_offset: cython.longlong
     _batch: cython.longlong
@@ -126,7 +126,7 @@ class ColumnWriter:
     _position: cython.longlong
     _records_end: cython.longlong
 
-    # The chunk so far, and what the next row needs.
+    # The chunk so far, and the room that the next row needs.
     _rows: cython.longlong
     _bytes: cython.longlong
     _row_room: cython.longlong
@@ -180,48 +180,49 @@ class ColumnWriter:
 
     @property
     def rows(self) -> int:
-        """Rows in the chunk so far."""
+        """Number of rows in the chunk so far."""
         return self._rows
 
     def open(self, size: cython.longlong) -> None:
-        """Begin with a buffer of ``size`` bytes, the batches of which come after all before."""
+        """Begin a buffer of ``size`` bytes, whose batches follow all earlier ones."""
         self._before += self._end
         self._batch = self._batch_end = self._left = self._in_payload = 0
         self._end = size
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing that comes later is wanted."""
+        """True after the last wanted offset."""
         return self._next_offset > self._last_offset
 
     @property
     def pause(self) -> tuple[int, bool]:
-        """The batch that a `Pause.BATCH` is about: its position, and whether its records must be inflated."""
+        """Position of the batch of a `Pause.BATCH`, and whether its records must be inflated."""
         return self._batch, bool(self._walks and self._attributes & 7)
 
     @property
     def where(self) -> tuple[int, int, int, bool]:
-        """What a bad status is about: position and offset of the batch, index of the record if it is one.
+        """Place of a bad status: position and offset of the batch, index of the record, and whether the
+        index is valid.
 
-        The offset is the first that may come next where there is no header to read it from.
+        Without a complete header the offset is the lowest that may follow.
         """
         return self._batch, self._base_offset, self._count - self._left, self._left > 0
 
     def skip(self) -> None:
-        """Leave the batch at hand out."""
+        """Leave out the rest of the current batch."""
         self._left = 0
 
     def inflated(self, size: cython.longlong) -> int:
-        """Until it says `Status.OK`, `read` gets the records of the batch at hand. Returns a status."""
+        """Let `read` read the current batch's ``size`` bytes of inflated records. Return a status."""
         self._in_payload = 1
         self._position = 0
         self._records_end = size
         return _BAD_SIZE if self._left * _MIN_RECORD_SIZE > size else _OK
 
     def read(self, buf: cython.const[cython.uchar][::1]) -> int:
-        """Go on in the buffer that was opened, or in the inflated records of the batch at hand.
+        """Continue in the opened buffer, or in the inflated records of the current batch.
 
-        `Status.OK` at the end of it, else a pause or what is wrong.
+        Returns `Status.OK` at its end, else a pause or an error.
         """
         data: cython.p_const_uchar
         status: cython.longlong = _GROW
@@ -259,7 +260,7 @@ class ColumnWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def _open_batch(self, data: cython.p_const_uchar) -> cython.longlong:
-        """Read the next header; `_left` stays 0 where nothing in the batch is wanted."""
+        """Read the next header; `_left` stays 0 if nothing in the batch is wanted."""
         at: cython.longlong = self._batch_end
         size: cython.longlong
         self._batch = at
@@ -295,7 +296,7 @@ class ColumnWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def _choose(self, start: cython.longlong, end: cython.longlong) -> cython.longlong:
-        """What to do with the batch at hand, the records of which lie in ``[start, end)``."""
+        """Decide how to read the current batch, whose records lie in ``[start, end)``."""
         constant_time: cython.longlong = self._attributes & 8
         times: cython.longlong = self._oldest > _INT64_MIN or self._newest < _INT64_MAX
         room: cython.longlong = self._max_inflated if self._attributes & 7 else end - start
@@ -307,9 +308,9 @@ class ColumnWriter:
             return _OK
         if self._count * _MIN_RECORD_SIZE > room:
             return _BAD_SIZE
-        if self._count == 0 and not self._attributes & 7:  # left by compaction for its producer's state
+        if self._count == 0 and not self._attributes & 7:  # kept empty by compaction for its producer's state
             return _TRAILING if start < end else _OK
-        # Offset deltas ascend within [0, last delta]: as many records as deltas are all of them.
+        # Offset deltas ascend within [0, last delta]: last delta + 1 records leave no gap.
         self._walks = (
             self._count != self._last_delta + 1
             or self._want_key
@@ -329,7 +330,7 @@ class ColumnWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def _count_up(self) -> cython.longlong:
-        """Rows of a batch without gaps, of which nothing but the header is wanted."""
+        """Add rows of a batch without gaps of which only header fields are wanted."""
         row: cython.longlong = self._rows
         offset: cython.longlong = self._base_offset + self._count - self._left
         stop: cython.longlong = self._base_offset + self._count
@@ -358,7 +359,7 @@ class ColumnWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def _walk(self, data: cython.p_const_uchar) -> cython.longlong:
-        """The records that are left of the batch at hand."""
+        """Add the remaining records of the current batch."""
         row: cython.longlong[10]
         end: cython.longlong
         offset: cython.longlong
@@ -398,7 +399,7 @@ class ColumnWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def _room_for(self, row: cython.p_longlong) -> cython.longlong:
-        """`_OK` where the row fits, `_FULL` where it belongs to the next chunk, or `_GROW`."""
+        """Return `_OK` if the row fits, `_FULL` if it belongs to the next chunk, or `_GROW`."""
         size: cython.longlong = 0
         fits: cython.longlong = self._rows < self._row_room
         if self._want_key:
@@ -468,7 +469,7 @@ class ColumnWriter:
 
     @cython.cfunc
     def _begin(self) -> cython.void:
-        """An empty chunk."""
+        """Begin an empty chunk."""
         self._rows = self._bytes = self._row_room = 0
         self._offsets_buf, self._timestamps_buf = bytearray(8), bytearray(8)
         self._types_buf, self._lists_buf = bytearray(4), bytearray(4)
@@ -495,7 +496,7 @@ class ColumnWriter:
 
     @cython.cfunc
     def _grow(self) -> cython.void:
-        """Room for the row that did not fit and, up to the limits of a chunk, for as many again."""
+        """Grow for the row that did not fit and, up to a chunk's limits, for as many rows again."""
         room: cython.longlong = self._row_room
         if self._rows == room:
             room = min(self._max_rows, max(256, 2 * room, self._row_hint, self._foreseen(room)))
@@ -523,7 +524,7 @@ class ColumnWriter:
 
     @cython.cfunc
     def _more(self, column: BytesColumn, need: cython.longlong) -> cython.longlong:
-        """Bytes that ``column`` should have room for, so that ``need`` more fit."""
+        """Return the room in bytes that ``column`` needs to take ``need`` more."""
         used: cython.longlong = column.used
         if used + need <= column.byte_room:
             return column.byte_room
@@ -532,9 +533,9 @@ class ColumnWriter:
 
     @cython.cfunc
     def _foreseen(self, amount: cython.longlong) -> cython.longlong:
-        """What ``amount`` will have become when the data end, by how far we are; 0 where that says nothing.
+        """Extrapolate ``amount`` to the end of the data by the share walked so far; 0 if none is walked.
 
-        Not more than is needed, or the allocator gives pages back (see `let_pages_stay`).
+        A larger result would make the allocator give pages back (see `let_pages_stay`).
         """
         walked: cython.longlong = self._before + self._batch
         if walked <= 0:
@@ -543,9 +544,9 @@ class ColumnWriter:
         return amount + (amount >> 4)
 
     def take(self) -> tuple[int, memoryview, memoryview, memoryview, memoryview]:
-        """The chunk's rows, and its offsets, timestamps, timestamp types and header lists, as far as wanted.
+        """Return the number of rows and the wanted offsets, timestamps, timestamp types and header lists.
 
-        An empty chunk begins; the four byte columns are to be taken too.
+        Begins an empty chunk; the caller must call `take_bytes` too.
         """
         rows = self._rows
         self._row_hint = rows
@@ -561,5 +562,5 @@ class ColumnWriter:
         return rows, offsets, timestamps, memoryview(bufs[2]).cast("i"), memoryview(bufs[3]).cast("i")
 
     def take_bytes(self) -> tuple[tuple[memoryview | None, memoryview, bytearray], ...]:
-        """The byte columns: key, value, header key, header value."""
+        """Return the byte columns: key, value, header key, header value."""
         return self._key.take(), self._value.take(), self._header_key.take(), self._header_value.take()

@@ -1,8 +1,8 @@
-"""Record batches decoded into columns, in the buffers that Apache Arrow wants. [P]
+"""Decoder of record batches into columns, in buffers that Apache Arrow can use. [P]
 
-The loops are `column_kernel`'s and hold no GIL when compiled; here are the decisions per batch that they
-leave over (inflating, transactions) and the shape of what comes out. Nothing of Arrow is imported: who has it
-hands the buffers over as they are, without a copy:
+`column_kernel` has the loops, which release the GIL when compiled. This module makes the decisions per batch
+(inflating, transactions) and hands over the result. It does not import Arrow; callers that do can wrap the
+buffers without a copy:
 
     buffers = (c.value_validity, c.value_offsets, c.value_data)
     pa.Array.from_buffers(pa.binary(), c.count, [b if b is None else pa.py_buffer(b) for b in buffers])
@@ -30,18 +30,18 @@ COLUMNS: Final = frozenset({"key", "value", "offset", "timestamp", "timestampTyp
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 DEFAULT_CHUNK_BYTES: Final = 16 * 1024 * 1024
-"""Two chunks of this size fit what the allocator keeps (see `let_pages_stay`); larger ones cost more each."""
+"""Two chunks of this size fit what the allocator keeps (see `let_pages_stay`); larger ones are slower."""
 MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
-"""Arrow's int32 offsets reach four times as far: repaired header keys may be three times as long."""
+"""A quarter of the reach of Arrow's int32 offsets: repaired header keys can be three times as long."""
 INT32_MAX: Final = 2**31 - 1
 
 let_pages_stay()
 
 
 class AbortedRange(NamedTuple):
-    """One entry of a transaction index: what ``producer_id`` wrote in a transaction that was aborted.
+    """One entry of a transaction index: an aborted transaction of ``producer_id``.
 
-    Offsets are inclusive; ``last_offset`` is the one of the abort marker (Kafka `AbortedTxn`).
+    Offsets are inclusive; ``last_offset`` is that of the abort marker (Kafka `AbortedTxn`).
     """
 
     producer_id: int
@@ -51,13 +51,13 @@ class AbortedRange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Columns:
-    """``count`` rows. What was not wanted is None.
+    """Columns of ``count`` rows; None for columns that were not requested.
 
-    Offsets are int64; timestamps int64, ms since 1970, -1: none; timestamp types int32, 0 (CreateTime) or 1
-    (LogAppendTime). Each byte column has int32 offsets (one more than entries), the data, and a validity
-    bitmap (least significant bit first, 1 = there) which is None too where nothing is null. Row ``i`` has the
-    headers ``header_lists[i]`` to ``header_lists[i + 1]`` (int32); their keys are valid UTF-8 (malformed ones
-    are repaired with U+FFFD, as Kafka's Java clients show them) and never null.
+    Offsets are int64; timestamps int64, ms since 1970, -1 for none; timestamp types int32, 0 (CreateTime) or
+    1 (LogAppendTime). Each byte column has int32 offsets (one more than entries), the data, and a validity
+    bitmap (least significant bit first, 1 = valid), which is None if nothing is null. Row ``i`` has the
+    headers ``header_lists[i]`` to ``header_lists[i + 1]`` (int32). Header keys are never null and are valid
+    UTF-8 (malformed ones are repaired with U+FFFD, as Kafka's Java clients show them).
     """
 
     count: int = 0
@@ -79,19 +79,19 @@ class Columns:
 
 
 class ColumnDecoder:
-    """Decodes whole batches into chunks of at most ``max_rows`` rows and ``max_bytes`` bytes.
+    """Decoder of whole batches into chunks of at most ``max_rows`` rows and ``max_bytes`` bytes.
 
-    ``want`` names columns out of `COLUMNS`; what it leaves out is checked but never copied, and where the
-    headers of batches say it all (offsets without gaps, timestamps set by the broker) records are not even
-    walked or inflated. ``max_bytes`` counts keys, values, header keys and values, and 8 bytes per header, as
-    far as they are wanted; a record larger than that is a chunk of its own.
+    ``want`` names columns out of `COLUMNS`; other fields are checked but not copied. If the batch header
+    gives all wanted columns (offsets without gaps, timestamps set by the broker), the records are neither
+    inflated nor walked. ``max_bytes`` counts the wanted keys, values, header keys and values, and 8 bytes per
+    header; a larger record is a chunk of its own.
 
-    Rows are cut to ``min_offset <= offset < max_offset`` and, where given, ``min_timestamp <= timestamp <
+    Rows are limited to ``min_offset <= offset < max_offset`` and, if given, ``min_timestamp <= timestamp <
     max_timestamp`` (ms). Control batches are left out, and so are transactional batches inside one of the
     ``aborted`` ranges.
 
-    Offsets ascend from batch to batch and from record to record, or `CorruptionError` is raised: cutting
-    relies on it. A decoder keeps no state between calls; one generator belongs to one thread at a time.
+    Offsets must ascend from batch to batch and from record to record, else `CorruptionError` is raised. A
+    decoder keeps no state between calls; one generator belongs to one thread at a time.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ColumnDecoder:
         verify_crc: bool = False,
         max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES,
     ) -> None:
-        """``verify_crc`` checks each batch's own checksum: for data that nothing else has verified."""
+        """``verify_crc`` checks each batch's checksum, for data that nothing else has verified."""
         self._want = frozenset(want)
         if unknown := self._want - COLUMNS:
             raise ValueError(f"no such columns: {', '.join(sorted(unknown))}")
@@ -126,15 +126,15 @@ class ColumnDecoder:
         self._aborted = _index(aborted)
 
     def decode(self, data: Buffer) -> Iterator[Columns]:
-        """The rows of ``data``, which is whole batches; see `decode_stream`."""
+        """Yield the rows of ``data``, which is whole batches; see `decode_stream`."""
         return self.decode_stream((data,))
 
     def decode_stream(self, parts: Iterable[Buffer]) -> Iterator[Columns]:
-        """The rows of ``parts`` in chunks that reach over the ends of parts. Each part is whole batches.
+        """Yield the rows of ``parts`` in non-empty chunks that may span parts. Each part is whole batches.
 
-        A part is let go of before the next one is asked for, and none is asked for after the last wanted
-        offset. Chunks are never empty. Raises `CorruptionError` that says position in the part, offset and
-        record of what is wrong; rows before it may have come out already.
+        A part is released before the next one is requested, and none is requested after the last wanted
+        offset. Raises `CorruptionError` with the position in the part, the offset and the record; earlier
+        rows may have been yielded.
         """
         writer = ColumnWriter(
             self._want,
@@ -166,7 +166,7 @@ class ColumnDecoder:
                 raise _corruption(writer, Status(status).reason)
 
     def _decide(self, writer: ColumnWriter, view: memoryview) -> Iterator[Columns]:
-        """What the kernel left to us about the batch at hand: is it aborted, and what does it inflate to."""
+        """Skip the paused batch if it is aborted, else inflate it and read its records."""
         position, needs_inflating = writer.pause
         header = read_header(view, position)
         if self._is_aborted(header):
@@ -193,7 +193,7 @@ class ColumnDecoder:
 
 
 def _index(aborted: Iterable[tuple[int, int, int]]) -> dict[int, tuple[list[int], list[int]]]:
-    """Per producer: where its aborted transactions begin, ascending, and how far those up to each reach."""
+    """Return by producer its aborted transactions' first offsets, ascending, and the last end up to each."""
     ranges: dict[int, list[tuple[int, int]]] = {}
     for producer_id, first, last in aborted:
         ranges.setdefault(producer_id, []).append((first, last))
@@ -205,7 +205,7 @@ def _index(aborted: Iterable[tuple[int, int, int]]) -> dict[int, tuple[list[int]
 
 
 def _take(writer: ColumnWriter, want: frozenset[str]) -> Columns:
-    """The writer's chunk."""
+    """Return the writer's chunk."""
     columns = Columns()
     columns.count, offsets, timestamps, types, lists = writer.take()
     key, value, header_key, header_value = writer.take_bytes()
@@ -233,7 +233,7 @@ def _take(writer: ColumnWriter, want: frozenset[str]) -> Columns:
 
 
 def _repaired(offsets: memoryview, data: bytearray) -> tuple[memoryview, memoryview]:
-    """The same strings as valid UTF-8."""
+    """Return the same strings as valid UTF-8."""
     parts = [str(data[start:end], "utf-8", "replace").encode() for start, end in pairwise(offsets)]
     try:
         ends = array("i", [0, *accumulate(map(len, parts))])

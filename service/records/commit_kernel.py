@@ -1,13 +1,13 @@
-"""Ordinary OffsetCommit requests to records, rows and answers, one source for two lives, as `kernel`. [P]
+"""Ordinary OffsetCommit requests to records, rows and responses; like `kernel`, compiled or not. [P]
 
-A consumer commits the same few partitions all the time, and an object for each field of that costs more than
-all the rest of it. `read_commit` looks at a request's bytes and says where what is; the others write from
-there what the ordinary way would write, byte for byte. A request that is not ordinary (a tag, a null where
-none may be, a length that lies, metadata that is not ASCII, too much of anything) is `NOT_ORDINARY`: the
-ordinary way reads it anew, and it alone says what is wrong with it.
+A consumer commits the same few partitions all the time, and an object for each field costs more than all the
+rest. `read_commit` finds the fields' positions in a request's bytes; the other functions write from them the
+same bytes as the general path. A request that is not ordinary (a tag, a forbidden null, a wrong length,
+metadata that is not ASCII, too many partitions) is `NOT_ORDINARY`: the general path then reads it from the
+start and reports errors.
 
-Versions 6 to 10; layouts of request and answer stand in `wire/offset_commits`, those of key and value in
-`groups/records`, that of a row in `groups/offsets`.
+Versions 6 to 10. `wire/offset_commits` has the layouts of request and response, `groups/records` those of key
+and value, `groups/offsets` that of a row.
 """
 
 # mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
@@ -31,16 +31,16 @@ COMPILED: Final[bool] = cython.compiled
 
 NOT_ORDINARY: Final = -1
 GROUP, GROUP_SIZE, EPOCH, MEMBER, MEMBER_SIZE, INSTANCE, INSTANCE_SIZE, HEAD_FIELDS = range(8)
-"""Numbers that `read_commit` writes about a request: positions and sizes of its strings, size -1 for null."""
+"""Indexes of what `read_commit` writes about a request: positions and sizes of strings, size -1 for null."""
 TOPIC_FIELDS: Final = 5
-"""About each topic: position and size of its name or id, number of partitions, the greatest partition, bytes
-that the metadata of all take in records."""
+"""Number of fields about each topic: position and size of its name or id, number of partitions, greatest
+partition, bytes of all metadata in records."""
 ROW_FIELDS: Final = 5
-"""About each partition: its number, offset, leader epoch, position and size of its metadata."""
+"""Number of fields about each partition: number, offset, leader epoch, position and size of its metadata."""
 VALUE_BYTES: Final = 41
-"""Of a record's value, beside the metadata and its size."""
+"""Bytes of a record's value without the metadata and its size."""
 ROW_BYTES: Final = 52
-"""Of a row, beside the metadata."""
+"""Bytes of a row without the metadata."""
 VARINT_BYTES: Final = 5
 
 _NOT_ORDINARY = cython.declare(cython.longlong, -1)
@@ -57,7 +57,7 @@ _MAX_STRING = cython.declare(cython.longlong, 0x7FFF)
 @cython.nogil
 @cython.exceptval(check=False)
 def _compact(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong) -> cython.longlong:
-    """The unsigned varint of one or two bytes at ``at[0]``, which becomes the position after it; or -1."""
+    """Read the unsigned varint of one or two bytes at ``at[0]`` and advance ``at[0]``; -1 on failure."""
     position: cython.longlong = at[0]
     value: cython.longlong
     if position >= end:
@@ -85,7 +85,7 @@ def _string(
     span: cython.p_longlong,
     number: cython.longlong,
 ) -> cython.longlong:
-    """Where the string is, into ``span[number]``, and its size behind that (-1 for null); 0, or -1."""
+    """Write a string's position to ``span[number]`` and its size (-1 for null) behind it; return 0, or -1."""
     size: cython.longlong
     if flexible:
         size = _compact(data, at, end)
@@ -117,7 +117,7 @@ def _string(
 def _count(
     data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, flexible: cython.longlong
 ) -> cython.longlong:
-    """Elements of the array at ``at[0]``; -1 also where there are none, or where it is null."""
+    """Return the number of elements of the array at ``at[0]``; -1 also for an empty or null array."""
     count: cython.longlong
     if flexible:
         count = _compact(data, at, end) - 1
@@ -157,7 +157,7 @@ def _read_partitions(
     row: cython.p_longlong,
     row_at: cython.longlong,
 ) -> cython.longlong:
-    """The partitions of one topic into rows; 0, or -1."""
+    """Read the partitions of one topic into rows; return 0, or -1."""
     index: cython.longlong
     byte: cython.longlong
     greatest: cython.longlong = 0
@@ -209,7 +209,7 @@ def _read(
     topic: cython.p_longlong,
     row: cython.p_longlong,
 ) -> cython.longlong:
-    """As `read_commit`; topics and partitions are `most` together."""
+    """Do the work of `read_commit`; topics and partitions are at most `most` together."""
     at: cython.longlong[1]
     flexible: cython.longlong = 1 if version >= 8 else 0
     topics: cython.longlong
@@ -269,10 +269,10 @@ def read_commit(
     topics: cython.longlong[::1],
     rows: cython.longlong[::1],
 ) -> int:
-    """Number of topics of the request whose body begins at ``position``, or `NOT_ORDINARY`.
+    """Return the number of topics of the request whose body begins at ``position``, or `NOT_ORDINARY`.
 
-    Topics and partitions are ``most`` together; there is room for so many. Every topic has partitions, and
-    none a negative number.
+    Topics and partitions are at most ``most`` together, and the arrays have room for as many. Every topic has
+    partitions, and no partition is negative.
     """
     found: cython.longlong
     if len(head) < 7 or len(topics) < most * 5 or len(rows) < most * 5 or most < 1 or position < 0:
@@ -300,7 +300,7 @@ def read_commit(
 def _put(
     out: cython.p_uchar, at: cython.longlong, value: cython.longlong, size: cython.longlong
 ) -> cython.longlong:
-    """An integer of ``size`` bytes, big-endian; the position after it."""
+    """Write an integer of ``size`` bytes, big-endian; return the position after it."""
     shift: cython.longlong = 8 * size
     while shift > 0:
         shift -= 8
@@ -370,7 +370,7 @@ def _write_records(
     out: cython.p_uchar,
     at: cython.longlong,
 ) -> cython.longlong:
-    """As `write_records`."""
+    """Do the work of `write_records`."""
     metadata: cython.longlong
     value_size: cython.longlong
     key_size: cython.longlong = prefix_size + 4
@@ -417,9 +417,10 @@ def write_records(
     out: cython.uchar[::1],
     at: cython.longlong,
 ) -> int:
-    """The records of ``count`` partitions of one topic from row ``first`` on, at ``out[at]``; where they end.
+    """Write the records of ``count`` partitions of one topic, from row ``first``, at ``out[at]``; return the
+    end.
 
-    ``prefix`` is what their keys begin with; neither delta is negative. In ``out`` there is room for
+    ``prefix`` is the beginning of their keys; the deltas are not negative. ``out`` must have room for
     ``len(prefix) + VALUE_BYTES + 36`` bytes for each, and for their metadata.
     """
     _check_rows(len(buf), rows, first, count)
@@ -446,7 +447,7 @@ def write_records(
 def _check_rows(
     size: cython.longlong, rows: cython.longlong[::1], first: cython.longlong, count: cython.longlong
 ) -> None:
-    """Whether the rows are there, and their metadata in a request of so many bytes."""
+    """Raise `IndexError` if rows are missing, or their metadata lies outside a request of ``size`` bytes."""
     at: cython.longlong
     last: cython.longlong = (first + count) * 5
     if first < 0 or count < 0 or last > len(rows) or size < 1:
@@ -485,10 +486,9 @@ def pack_rows(
     commit_ms: cython.longlong,
     out: cython.uchar[::1],
 ) -> tuple[list[bytes], list[bytes]]:
-    """What each of ``count`` positions is kept as: its place (``topic`` and its partition, as keys have them)
-    and its row. The first is told by the record at ``record_offset``.
+    """Return the stored keys (``topic`` and partition, as in record keys) and rows of ``count`` positions.
 
-    In ``out`` there is room for any one of them.
+    The first one's record is at ``record_offset``. ``out`` must have room for any one of them.
     """
     places: list[bytes] = []
     packed: list[bytes] = []
@@ -535,9 +535,9 @@ def write_answer(
     rows: cython.longlong[::1],
     out: cython.uchar[::1],
 ) -> bytes:
-    """The whole answer, its size included, to a request of which everything is taken.
+    """Return the whole response, with its size, to a request whose partitions all succeed.
 
-    In ``out`` there is room for 32 bytes, and for 32 more and its name for each topic, 8 for each partition.
+    ``out`` must have room for 32 bytes, for 32 and the name of each topic, and for 8 of each partition.
     """
     data: cython.p_const_uchar
     target: cython.p_uchar

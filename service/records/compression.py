@@ -1,9 +1,9 @@
 """Bounded compression and decompression of a batch's records, as Kafka's clients frame them. [P]
 
 - gzip: one or more members.
-- snappy: written in snappy-java's framing (a 16-byte header, then blocks with big-endian lengths), as Java
-  clients do; read in that framing or as one raw block, as librdkafka writes it (Kafka `SnappyCompression`).
-- lz4: the frame format with independent blocks only: Kafka's readers refuse linked ones
+- snappy: written in snappy-java's framing (a 16-byte header, then blocks with big-endian lengths), as by Java
+  clients; read in that framing or as one raw block, as librdkafka writes it (Kafka `SnappyCompression`).
+- lz4: the frame format with independent blocks only; Kafka's readers refuse linked ones
   (`Lz4BlockInputStream`).
 - zstd: one or more frames, with or without a content size.
 
@@ -25,7 +25,7 @@ import zstandard
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -34,43 +34,43 @@ _BLOCK_LENGTH: Final = struct.Struct(">i")
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_BLOCKS_INDEPENDENT: Final = 0x20
 _LZ4_PLAIN: Final = 0x60
-"""Flags of version 1 with independent blocks, and no checksums or sizes: what Kafka's clients write."""
+"""Flags of version 1 with independent blocks and no checksums or sizes, as Kafka's clients write."""
 _LZ4_HEADER_BYTES: Final = 7
 _LZ4_WORD: Final = struct.Struct("<I")
 _LZ4_IS_RAW: Final = 1 << 31
 _LZ4_MOST_BLOCKS: Final = 1024
-"""A hostile frame of tiny blocks is left to the frame reader, which does not hold the GIL."""
+"""Frames of more blocks, which may be hostile, go to the frame reader, which releases the GIL."""
 _FIRST_GUESS: Final = 64 * 1024
 _OUT_OF_SPACE: Final = "write whole buffer"
-"""What Rust's `write_all` says, through cramjam, when the output buffer is full."""
+"""Error text of Rust's `write_all`, through cramjam, for a full output buffer."""
 _GZIP_WINDOW_BITS: Final = 31
 _ZSTD_KEPT_WINDOW: Final = 8 << 20
-"""Frames with a larger window are read too, with memory that is given back."""
+"""Frames with a larger window are read with memory that is freed afterwards."""
 _ZSTD_BLOCK_HEADER_BYTES: Final = 3
 _ZSTD_RUN: Final = 1
-"""The type of a block that is one byte, repeated."""
+"""Type of a block that is one repeated byte."""
 _ZSTD_MOST_BLOCKS: Final = 1024
-"""A block inflates to 128 KiB at most; a hostile frame of tiny ones is left to the general reader."""
+"""Frames of more blocks, maybe hostile, go to the general reader. A block inflates to 128 KiB at most."""
 _idle_contexts: Final[list[zstandard.ZstdDecompressor]] = []
-"""Contexts that nobody uses now: there are as many of them as were ever used at the same time."""
-DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
-"""Kafka's: ``compression.gzip.level`` (-1, which is zlib's 6), ``compression.{lz4,zstd}.level``."""
+"""Unused contexts; there are as many contexts as were ever used at the same time."""
+DEFAULT_LEVELS: Final = {CompressionType.GZIP: 6, CompressionType.LZ4: 9, CompressionType.ZSTD: 3}
+"""Kafka's defaults: ``compression.gzip.level`` (-1, which is zlib's 6), ``compression.{lz4,zstd}.level``."""
 
 
 class InflatedTooLarge(CorruptionError):
-    """The data inflate beyond the bound given; nothing beyond it was kept."""
+    """Data that inflate beyond the given bound; nothing beyond it was kept."""
 
-    def __init__(self, codec: Codec, max_size: int) -> None:
+    def __init__(self, codec: CompressionType, max_size: int) -> None:
         super().__init__(f"{codec.name.lower()} data inflate to more than {max_size} bytes")
 
 
-def decompress(codec: Codec, data: Buffer, max_size: int) -> Buffer:
-    """The bytes that ``data`` inflate to, at most ``max_size`` of them.
+def decompress(codec: CompressionType, data: Buffer, max_size: int) -> Buffer:
+    """Return the inflated ``data``, of at most ``max_size`` bytes.
 
-    Raises `InflatedTooLarge` beyond that and `CorruptionError` for anything that is not one whole stream. For
-    `Codec.NONE` the answer is ``data`` itself.
+    Raises `InflatedTooLarge` beyond that, and `CorruptionError` for anything but one whole stream. Returns
+    ``data`` itself for `CompressionType.NONE`.
     """
-    if codec is Codec.NONE:
+    if codec is CompressionType.NONE:
         if len(data) > max_size:
             raise InflatedTooLarge(codec, max_size)
         return data
@@ -80,19 +80,19 @@ def decompress(codec: Codec, data: Buffer, max_size: int) -> Buffer:
         raise CorruptionError(f"broken {codec.name.lower()} data: {error}") from None
 
 
-def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
-    """``data`` in ``codec``'s framing; ``level`` defaults to Kafka's. `Codec.NONE` returns ``data``."""
+def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> Buffer:
+    """Return ``data`` compressed in ``codec``'s framing; ``level`` defaults to Kafka's."""
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
-    if codec is Codec.GZIP:
+    if codec is CompressionType.GZIP:
         return zlib.compress(data, level, wbits=_GZIP_WINDOW_BITS)
-    if codec is Codec.SNAPPY:
+    if codec is CompressionType.SNAPPY:
         return _compress_snappy(data)
-    if codec is Codec.LZ4:
+    if codec is CompressionType.LZ4:
         encoder = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
         encoder.compress(bytes(data))
         return bytes(encoder.finish())
-    if codec is Codec.ZSTD:
+    if codec is CompressionType.ZSTD:
         return zstandard.ZstdCompressor(level=level).compress(data)
     return data
 
@@ -106,7 +106,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
         part = member.decompress(rest, left + 1)
         left -= len(part)
         if left < 0:
-            raise InflatedTooLarge(Codec.GZIP, max_size)
+            raise InflatedTooLarge(CompressionType.GZIP, max_size)
         if not member.eof:
             raise CorruptionError("broken gzip data: it ends before its trailer")
         parts.append(part)
@@ -138,9 +138,9 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
 
 
 def _snappy_block(block: Buffer, left: int, max_size: int) -> bytes:
-    """One raw snappy block; the size it claims is held against ``left`` before anything is allocated."""
+    """Inflate one raw snappy block; its claimed size is checked against ``left`` before any allocation."""
     if cramjam.snappy.decompress_raw_len(block) > left:
-        raise InflatedTooLarge(Codec.SNAPPY, max_size)
+        raise InflatedTooLarge(CompressionType.SNAPPY, max_size)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
@@ -165,13 +165,13 @@ def _decompress_lz4(data: Buffer, max_size: int) -> Buffer:
         inflated = _lz4_blocks(memoryview(data), block_bytes, max_size)
         if inflated is not None:
             return inflated
-    # Checksums, a size, several frames, too large, or broken: this tells them apart.
-    return _inflate_into(Codec.LZ4, cramjam.lz4.decompress_into, data, 0, max_size)
+    # Checksums, a size, several frames, too large, or broken: the frame reader distinguishes these.
+    return _inflate_into(CompressionType.LZ4, cramjam.lz4.decompress_into, data, 0, max_size)
 
 
 @lru_cache(maxsize=16)
 def _lz4_block_bytes(header: bytes) -> int:
-    """How large the blocks of such a frame may be; 0 where the header is broken."""
+    """Return the maximal block size of a frame with this header; 0 if the header is malformed."""
     try:
         cramjam.lz4.decompress(header + bytes(_LZ4_WORD.size))
     except cramjam.DecompressionError:
@@ -180,9 +180,9 @@ def _lz4_block_bytes(header: bytes) -> int:
 
 
 def _lz4_blocks(frame: memoryview, block_bytes: int, max_size: int) -> Buffer | None:
-    """What the blocks of a plain frame hold, in half to two thirds of the time that the frame reader takes.
+    """Inflate the blocks of a plain frame, in half to two thirds of the time of the frame reader.
 
-    None where they are not one whole frame of up to `max_size` bytes.
+    Returns None if they are not one whole frame of up to `max_size` bytes.
     """
     parts: list[Buffer] = []
     left = max_size
@@ -222,21 +222,21 @@ def _lz4_block(block: memoryview, most: int) -> memoryview | None:
 def _decompress_zstd(data: Buffer, max_size: int) -> Buffer:
     claimed = zstandard.frame_content_size(data)
     if claimed > max_size:
-        raise InflatedTooLarge(Codec.ZSTD, max_size)
+        raise InflatedTooLarge(CompressionType.ZSTD, max_size)
     guess = claimed if claimed >= 0 else min(max_size, max(_FIRST_GUESS, 4 * len(data)))
-    # zstandard says that there is more behind a frame only where that one tells a size above 0.
+    # zstandard reports trailing data only after a frame with a content size above 0.
     if claimed > 0 or _is_one_zstd_frame(data):
         with contextlib.suppress(zstandard.ZstdError):
-            # One frame, as clients write it: a context that is used again makes this three times as fast.
+            # One frame, as clients write it: a reused context is three times as fast.
             return _inflate_frame(data, guess)
-    # Several frames, more than was guessed, a great window, or broken: this tells them apart.
-    return _inflate_into(Codec.ZSTD, cramjam.zstd.decompress_into, data, claimed, max_size)
+    # Several frames, more than guessed, a large window, or broken: the general reader distinguishes these.
+    return _inflate_into(CompressionType.ZSTD, cramjam.zstd.decompress_into, data, claimed, max_size)
 
 
 def _is_one_zstd_frame(data: Buffer) -> bool:
-    """Tell whether the first frame ends where `data` does, by the sizes of its blocks (RFC 8878, 3.1.1).
+    """Return whether the first frame ends where `data` does, by its block sizes (RFC 8878, 3.1.1).
 
-    False also where there are too many blocks to look at, and where it is not an ordinary frame.
+    Also False for too many blocks and for a skippable frame.
     """
     try:
         position = zstandard.frame_header_size(data)
@@ -254,7 +254,7 @@ def _is_one_zstd_frame(data: Buffer) -> bool:
 
 
 def _inflate_frame(data: Buffer, max_size: int) -> bytes:
-    """One frame, by a context that nobody else has meanwhile: pop and append are one step each."""
+    """Inflate one frame with a context that no other thread uses: pop and append are atomic."""
     try:
         context = _idle_contexts.pop()
     except IndexError:
@@ -266,11 +266,15 @@ def _inflate_frame(data: Buffer, max_size: int) -> bytes:
 
 
 def _inflate_into(
-    codec: Codec, decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, guess: int, max_size: int
+    codec: CompressionType,
+    decompress_into: Callable[[Buffer, bytearray], int],
+    data: Buffer,
+    guess: int,
+    max_size: int,
 ) -> memoryview:
-    """Into a buffer that grows until the stream fits or ``max_size`` is reached.
+    """Inflate into a buffer that grows until the stream fits or ``max_size`` is reached.
 
-    Untouched pages of the buffer cost nothing, so a generous guess is cheaper than a second round.
+    Untouched pages of the buffer cost nothing, so a generous guess is cheaper than a second attempt.
     """
     size = min(max_size, max(_FIRST_GUESS, 4 * len(data), guess))
     while True:
@@ -285,9 +289,9 @@ def _inflate_into(
         size = min(max_size, 8 * size)
 
 
-_DECOMPRESSORS: Final[dict[Codec, Callable[[Buffer, int], Buffer]]] = {
-    Codec.GZIP: _decompress_gzip,
-    Codec.SNAPPY: _decompress_snappy,
-    Codec.LZ4: _decompress_lz4,
-    Codec.ZSTD: _decompress_zstd,
+_DECOMPRESSORS: Final[dict[CompressionType, Callable[[Buffer, int], Buffer]]] = {
+    CompressionType.GZIP: _decompress_gzip,
+    CompressionType.SNAPPY: _decompress_snappy,
+    CompressionType.LZ4: _decompress_lz4,
+    CompressionType.ZSTD: _decompress_zstd,
 }

@@ -1,8 +1,7 @@
-"""The loops that copy what stays of a compacted log, one source for two lives, as `kernel`. [P]
+"""Loops that copy the retained part of a compacted log; like `kernel`, compiled or interpreted. [P]
 
-Batches are looked at as they stand in a run that `kernel.scan_batches` has found sound. What a loop cannot
-decide by itself (a compressed batch, or one of a transaction) it leaves to `recopy` by coming back with a
-`Pause`. What is copied how stands there.
+The loops read batches in place, in a run that `kernel.scan_batches` has found sound. For a compressed batch,
+or one of a transaction, they return a `Pause` to `recopy`. The head of `recopy` has the rules of the copy.
 
 Source: Kafka `Cleaner.cleanInto`, `MemoryRecords.filterTo`.
 """
@@ -33,7 +32,7 @@ else:
 COMPILED: Final[bool] = cython.compiled
 
 JUDGED_FIELDS: Final = 3
-"""Numbers `judge_records` writes: records that stay, tombstones among them, their greatest timestamp."""
+"""Count of numbers that `judge_records` writes: records kept, tombstones among them, greatest timestamp."""
 
 _OK = cython.declare(cython.longlong, Status.OK)
 _TRAILING = cython.declare(cython.longlong, Status.TRAILING)
@@ -74,7 +73,7 @@ def _judge(
     marks: cython.p_uchar,
     judged: cython.p_longlong,
 ) -> cython.longlong:
-    """As `judge_records`; the batch's header is at ``header[at]``."""
+    """Do the work of `judge_records`; the batch's header is at ``header[at]``."""
     row: cython.longlong[10]
     key: cython.ulonglong[2]
     count: cython.longlong = int32(header, at + 57)
@@ -140,7 +139,7 @@ def _judge(
 @cython.nogil
 @cython.exceptval(check=False)
 def _write_varint(out: cython.p_uchar, at: cython.longlong, value: cython.longlong) -> cython.longlong:
-    """Write a zigzag varint (below 2^62 and above -2^62); the position after it."""
+    """Write a zigzag varint (below 2^62 and above -2^62); return the position after it."""
     left: cython.ulonglong
     left = 2 * value if value >= 0 else -2 * value - 1
     while left >= 0x80:
@@ -182,7 +181,7 @@ def _write_records(
     out: cython.p_uchar,
     at: cython.longlong,
 ) -> cython.longlong:
-    """As `write_records`: the position behind them, or a status."""
+    """Do the work of `write_records`; return the position after the records, or a status."""
     row: cython.longlong[10]
     index: cython.longlong
     following: cython.longlong
@@ -215,7 +214,7 @@ def _write_records(
             while data[rest] >= 0x80:  # the timestamp's delta
                 rest += 1
             rest += 1
-            size = _write_varint(out, at, delta) - at  # for its size; written again below
+            size = _write_varint(out, at, delta) - at  # to get its size; written again below
             size += 1 + following - rest
             at = _write_varint(out, at, size)
             out[at] = 0
@@ -243,11 +242,11 @@ def judge_records(
     marks: cython.uchar[::1],
     judged: cython.longlong[::1],
 ) -> int:
-    """Which of the records that fill ``buf`` stay: ``marks`` gets 1 for each that does, 0 for the others.
+    """Set ``marks`` to 1 for each record in ``buf`` that is kept, to 0 for the others; return a status.
 
-    ``header`` is that of their batch. ``judging``: a `Judging`. Up to ``latest`` a key's last record is what
-    the map says. A tombstone goes once ``now_ms`` is the batch's delete horizon. ``judged`` gets
-    `JUDGED_FIELDS` numbers. Returns a status.
+    ``header`` is that of the batch. ``judging``: a `Judging`. Up to offset ``latest`` the map knows each
+    key's last record. A tombstone is removed once ``now_ms`` reaches the batch's delete horizon. ``judged``
+    gets `JUDGED_FIELDS` numbers.
     """
     status: cython.longlong
     if len(header) < 61:
@@ -281,10 +280,10 @@ def write_records(
     later_ms: cython.longlong,
     out: cython.uchar[::1],
 ) -> int:
-    """Write those of the ``count`` records of ``buf`` that are marked to ``out``; their size, or a status.
+    """Write the marked ones of the ``count`` records of ``buf`` to ``out``; return their size, or a status.
 
-    ``later_ms``: by how much the base timestamp of their batch becomes later. ``out`` must have room for
-    ``buf`` and 16 bytes for each record.
+    ``later_ms``: the increase of the batch's base timestamp. ``out`` must have room for ``buf`` and 16 bytes
+    for each record.
     """
     written: cython.longlong
     if count < 0 or len(marks) < count or len(out) < len(buf) + 16 * count:
@@ -310,16 +309,16 @@ def write_records(
 @cython.nogil
 @cython.exceptval(check=False)
 def _later_by(horizon_ms: cython.longlong, base_timestamp: cython.longlong) -> cython.longlong:
-    """As `later_by`."""
+    """Do the work of `later_by`."""
     if base_timestamp > _TWO_TO_61 or base_timestamp < -_TWO_TO_61:
         return 0
     return horizon_ms - base_timestamp
 
 
 def later_by(horizon_ms: cython.longlong, base_timestamp: cython.longlong) -> int:
-    """By how much a base timestamp becomes later where it is to be the delete horizon, at most 2^61.
+    """Return the increase, at most 2^61, that turns a base timestamp into the delete horizon.
 
-    0 where it is out of all reason: the batch gets none then.
+    0 for an unreasonable base timestamp: the batch then gets no horizon.
     """
     return _later_by(horizon_ms, base_timestamp)
 
@@ -349,7 +348,7 @@ def _has_last_of(
     lasts: cython.p_const_longlong,
     count: cython.longlong,
 ) -> cython.longlong:
-    """Whether ``last_offset`` is where the producer's last batch ends; ``ids`` ascend."""
+    """Return whether the producer's last batch ends at ``last_offset``; ``ids`` ascend."""
     low: cython.longlong = 0
     high: cython.longlong = count
     middle: cython.longlong
@@ -366,7 +365,7 @@ def _has_last_of(
 @cython.nogil
 @cython.exceptval(check=False)
 def _seal(out: cython.p_uchar, at: cython.longlong, size: cython.longlong) -> cython.void:
-    """Length and checksum of the batch of ``size`` bytes at ``out[at]``."""
+    """Set length and checksum of the batch of ``size`` bytes at ``out[at]``."""
     _put(out, at + 8, size - 12, 4)
     _put(out, at + 17, crc32c(out, at + 21, at + size), 4)
 
@@ -382,7 +381,7 @@ def _is_needed(
     lasts: cython.p_const_longlong,
     count: cython.longlong,
 ) -> cython.longlong:
-    """Whether the batch at ``data[at]`` stays without records, for its offset or its sequence."""
+    """Return whether the batch at ``data[at]`` is kept without records, for its offset or its sequence."""
     last: cython.longlong = int64(data, at) + int32(data, at + 23)
     producer: cython.longlong = int64(data, at + 43)
     if last + 1 == end_offset:
@@ -396,7 +395,7 @@ def _is_needed(
 def _write_empty(
     data: cython.p_const_uchar, at: cython.longlong, out: cython.p_uchar, used: cython.longlong
 ) -> cython.longlong:
-    """The header alone of the batch at ``data[at]``; the position behind it."""
+    """Write the header of the batch at ``data[at]`` as an empty batch; return the position after it."""
     _copy(out, used, data, at, 61)
     _put(out, used + 21, data[at + 22] & 0x38, 2)
     _put(out, used + 27, -1, 8)
@@ -418,7 +417,7 @@ def _write_rest(
     out: cython.p_uchar,
     used: cython.longlong,
 ) -> cython.longlong:
-    """The batch at ``data[at]`` with the records that are marked; the position behind it, or a status."""
+    """Write the batch at ``data[at]`` with its marked records; return the position after it, or a status."""
     written: cython.longlong
     _copy(out, used, data, at, 61)
     if later_ms != 0:
@@ -450,17 +449,18 @@ def copy_batches(
     out: cython.uchar[::1],
     state: cython.longlong[::1],
 ) -> tuple[int, int]:
-    """Copy what stays of the batches of ``buf`` from number ``first`` on to ``out``.
+    """Copy the retained part of the batches of ``buf``, from number ``first`` on, to ``out``.
 
-    A batch of which everything stays is copied as it is; one of which something goes keeps base offset, last
-    offset, producer and sequence; one of which nothing stays goes, but as an empty one where it ends at
-    ``end_offset`` or is its producer's last (``producers`` ascend, ``lasts`` are their last offsets).
+    A batch whose records are all kept is copied unchanged. If some are removed, it keeps base offset, last
+    offset, producer and sequence. If all are removed, the batch is removed too, unless it ends at
+    ``end_offset`` or is its producer's last (``producers`` ascend, ``lasts`` are their last offsets); then an
+    empty batch is written.
 
-    ``times`` are now and, for a batch that gets its first tombstone looked at, its delete horizon. ``flags``
-    is 0, or for exactly one batch, of whatever kind but compressed: 1, and 2 for a marker whose transaction
-    is gone (so it gets a horizon), and 4 for one that stays, if empty. Returns (status or `Pause`, number of
-    the batch that it is about): `BATCH` as in `map_batches`, `FULL` where ``out`` is to be taken away first,
-    `GROW` where ``marks`` or ``out`` are too small for a batch. ``state`` has the numbers of `CopyState`.
+    ``times``: now, and the delete horizon for batches whose tombstones get one. ``flags`` is 0, or, for
+    exactly one uncompressed batch, 1, plus 2 for a marker whose transaction is gone (it gets a horizon), plus
+    4 for a batch that is kept if empty. Returns (status or `Pause`, number of its batch): `BATCH` as in
+    `map_batches`, `FULL` if ``out`` must be emptied first, `GROW` if ``marks`` or ``out`` are too small for a
+    batch. ``state`` has the numbers of `CopyState`.
     """
     data: cython.p_const_uchar
     mark: cython.p_uchar
@@ -538,7 +538,7 @@ def copy_batches(
                 used = _copy(target, used, data, at, size)
             else:
                 written = _write_rest(data, at, size, mark, judged, later_ms, target, used)
-                if written == _TIMESTAMP_OVERFLOW:  # what has no horizon stays
+                if written == _TIMESTAMP_OVERFLOW:  # without a horizon nothing is removed for it
                     if judged[0] == records:
                         written = _copy(target, used, data, at, size)
                     else:

@@ -1,6 +1,6 @@
-"""Records out of batches: for the metadata log, the tools, the tests and whoever looks inside a batch. [P]
+"""Decoder of batches into records, for the metadata log, the tools and the tests. [P]
 
-The broker's own paths never come here: they move batches as bytes.
+The produce and fetch paths do not use it: they move batches as bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
 from service.base.types import MAX_INFLATED_BATCH_BYTES, Buffer
-from service.records.batch import HEADER_SIZE, BatchHeader, Codec, iter_headers
+from service.records.batch import HEADER_SIZE, BatchHeader, CompressionType, iter_headers
 from service.records.compression import decompress
 from service.records.kernel import index_records
 from service.records.kernel_status import MIN_RECORD_SIZE, RECORD_FIELDS, Status
@@ -21,9 +21,9 @@ LOG_APPEND_TIME: Final = 1
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp`` in ms, -1: none; ``timestamp_type`` is 0 (CreateTime) or 1 (LogAppendTime).
+    """One record. ``timestamp``: ms, -1 for none; ``timestamp_type``: 0 (CreateTime) or 1 (LogAppendTime).
 
-    Header keys are text, or the bytes themselves where they are not UTF-8.
+    Header keys are text, or bytes if they are not UTF-8.
     """
 
     offset: int
@@ -37,10 +37,10 @@ class Record(NamedTuple):
 def iter_records(
     data: Buffer, *, include_control: bool = False, max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 ) -> Iterator[Record]:
-    """Every record of the batches that fill ``data`` exactly, control batches left out unless asked for.
+    """Yield every record of the batches that fill ``data`` exactly; control batches only on request.
 
-    Raises `CorruptionError` at the first batch that is torn or does not parse; checksums are the caller's to
-    verify (`verify_crc`).
+    Raises `CorruptionError` at the first batch that is torn or does not parse. The caller verifies checksums
+    (`verify_crc`).
     """
     for header in iter_headers(data):
         if include_control or not header.is_control:
@@ -50,7 +50,7 @@ def iter_records(
 def records_of(
     data: Buffer, header: BatchHeader, *, max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 ) -> Iterator[Record]:
-    """The records of the one batch that ``header`` describes in ``data``; errors as in `iter_records`."""
+    """Yield the records of the batch that ``header`` describes in ``data``; errors as in `iter_records`."""
     payload, rows = index_batch(data, header, max_inflated_bytes=max_inflated_bytes)
     timestamp_type = LOG_APPEND_TIME if header.is_log_append_time else CREATE_TIME
     for at in range(0, len(rows), RECORD_FIELDS):
@@ -70,16 +70,16 @@ def records_of(
 def index_batch(
     data: Buffer, header: BatchHeader, *, max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 ) -> tuple[memoryview, array[int]]:
-    """The batch's records, inflated, and where their fields are: `RECORD_FIELDS` numbers for each of them.
+    """Return the batch's inflated records and the positions of their fields, `RECORD_FIELDS` numbers each.
 
     Raises `CorruptionError` if the records do not parse, do not fill the batch, or inflate beyond the bound.
     """
     start, end = header.position + HEADER_SIZE, header.end
     if end > len(data):
-        raise CorruptionError(f"batch at position {header.position}: it ends after the data do")
+        raise CorruptionError(f"batch at position {header.position}: it ends after the data")
     payload = memoryview(data)[start:end]
     codec = header.codec
-    if codec is not Codec.NONE:
+    if codec is not CompressionType.NONE:
         payload = memoryview(decompress(codec, payload, max_inflated_bytes))
     count = header.record_count
     if count * MIN_RECORD_SIZE > len(payload):
@@ -94,7 +94,7 @@ def index_batch(
 
 
 def _headers(payload: memoryview, position: int, count: int) -> tuple[tuple[str | bytes, bytes | None], ...]:
-    """The headers at ``position``, which the kernel has checked."""
+    """Return the headers at ``position``, which the kernel has checked."""
     headers = []
     for _ in range(count):
         size, position = _varint(payload, position)

@@ -1,12 +1,12 @@
-"""The loops over a segment's batches that were found sound: one source for two lives, as `kernel`. [P]
+"""Loops over verified batches of a segment; like `kernel`, one source, compiled or interpreted. [P]
 
-A log of single-record batches has millions of them, so what has to be done for each is done here with the GIL
-released: making index entries, holding the two indexes against the batches, and finding the batches that the
-state of idempotent producers depends on. What the entries mean stands in `segment_indexes`; the rules of both
-lives are at the head of `kernel`. Nothing here needs the other kernels, compiled or not.
+A log of single-record batches has millions of them, so these loops release the GIL. They make index entries,
+check the two indexes against the batches, and find the batches that the state of idempotent producers depends
+on. `segment_indexes` describes the entries; the head of `kernel` has the rules for compiled and interpreted
+code. This module does not need the other kernels.
 
-An index is held against the log side by side, batch by batch and entry by entry, each once: every entry must
-be that of the batch that it names, and no stretch of the log may lack one.
+The check walks log and index side by side, batch by batch and entry by entry, each once: every entry must
+match the batch that it names, and no stretch of the log may lack one.
 """
 
 # mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
@@ -26,12 +26,13 @@ except ImportError:  # running from source where Cython is not installed
 COMPILED: Final[bool] = cython.compiled
 
 ENTRY_FIELDS: Final = 4
-"""Numbers `index_entries` writes for each entry: last offset, position, greatest timestamp so far, its
-offset."""
+"""Count of numbers that `index_entries` writes for each entry: last offset, position, greatest timestamp so
+far, its offset."""
 STATE_FIELDS: Final = 3
-"""Numbers `index_entries` keeps between calls: bytes since the last entry, greatest timestamp, its offset."""
+"""Count of numbers kept between calls of `index_entries`: bytes since the last entry, greatest timestamp, its
+offset."""
 TABLE_FIELDS: Final = 2
-"""Numbers of one slot of the table of `recent_producers`: producer id, 1 more than its batches seen; or 0."""
+"""Words per slot in the table of `recent_producers`: producer id, 1 + number of its batches; or 0, 0."""
 
 _NONE = cython.declare(cython.longlong, IndexFault.NONE)
 _NO_BATCH = cython.declare(cython.longlong, IndexFault.NO_BATCH)
@@ -49,7 +50,7 @@ _TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
 _TWO_TO_32 = cython.declare(cython.longlong, 0x100000000)
 
 
-# As `kernel` has them: C functions are inlined within their module only, and these run once a batch.
+# Copies from `kernel`: C functions are inlined within their module only, and these run once a batch.
 @cython.cfunc
 @cython.inline
 @cython.nogil
@@ -81,10 +82,10 @@ def index_entries(
     state: cython.longlong[::1],
     out: cython.longlong[::1],
 ) -> int:
-    """The index entries that are due for batches whose positions count from ``start``.
+    """Write the index entries that are due for batches whose positions count from ``start``; return how many.
 
-    Writes `ENTRY_FIELDS` numbers for each to ``out``, which must have room for one for each batch; returns
-    how many entries. ``state`` (`STATE_FIELDS`) goes from call to call.
+    ``out`` gets `ENTRY_FIELDS` numbers for each entry and must have room for one entry per batch. ``state``
+    (`STATE_FIELDS` numbers) is kept from call to call.
     """
     count: cython.longlong = len(positions)
     index: cython.longlong
@@ -130,10 +131,10 @@ def prove_indexes(
     time_index: cython.const[cython.uchar][::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Hold the entries from where ``state`` says on against these batches, which count from ``start``.
+    """Check index entries, from those in ``state`` on, against batches whose positions count from ``start``.
 
-    Between two entries of the offset index lie at most ``most_bytes`` and the size of the largest batch.
-    ``state`` has the numbers of `IndexState` and is brought up to date; the answer is an `IndexFault`.
+    Two entries of the offset index may be ``most_bytes`` plus the size of the largest batch apart. Updates
+    ``state``, which has the numbers of `IndexState`, and returns an `IndexFault`.
     """
     batch: cython.longlong
     batches: cython.longlong = len(positions)
@@ -181,7 +182,7 @@ def prove_indexes(
                     break
                 if entry == last:
                     entry = _int64(time_index, time)
-                    # An entry names the batch that was the first to reach its timestamp.
+                    # An entry must name the first batch that reached its timestamp.
                     if entry != newest or before >= entry:
                         fault = _WRONG_TIME
                         break
@@ -201,12 +202,12 @@ def recent_producers(
     table: cython.longlong[::1],
     out: cython.longlong[::1],
 ) -> int:
-    """Which batches of ``buf`` the state of their producers depends on, the last one first.
+    """Find the batches of ``buf`` that the state of their producers depends on, last one first.
 
-    Those are the last ``most`` of each idempotent producer, and all that belong to transactions. ``table`` is
-    room for a power of two of slots of `TABLE_FIELDS` numbers, all 0; where it is too small, more batches are
-    named than must be. Writes indices into ``positions`` to ``out``, which must have room for all; returns
-    how many.
+    These are the last ``most`` batches of each idempotent producer and all batches of transactions. ``table``
+    has a power of two of slots of `TABLE_FIELDS` numbers, all 0; if it is too small, the result has more
+    batches than necessary. Writes indexes into ``positions`` to ``out``, which must have room for all;
+    returns how many.
     """
     count: cython.longlong = len(positions)
     slots: cython.longlong = len(table) // 2

@@ -1,9 +1,9 @@
-"""The per-record and per-batch loops, one source for two lives. [P]
+"""Loops over records and batches; one source, compiled or interpreted. [P]
 
-Compiled by Cython (pure-Python mode) the loops below run as C with the GIL released; where no compiler was at
-hand, or Cython is not installed, the same file runs as plain Python. Both lives give the same answers: a
-parity test loads this source beside the compiled module and compares them. So no value may pass 64 bits
-unmasked, a pointer is only ever indexed, and nothing here raises for bad data: bad data are a status.
+Compiled by Cython (pure-Python mode) the loops run as C with the GIL released. Without a compiler or Cython
+the same file runs as plain Python. Both give the same results: a parity test loads this source beside the
+compiled module and compares them. So no value may exceed 64 bits unmasked, pointers are only indexed, and bad
+data are a status, never an exception.
 
 Record, format v2 (Kafka `DefaultRecord`; varints are zigzag):
 
@@ -29,7 +29,7 @@ except ImportError:  # running from source where Cython is not installed
 
 COMPILED: Final[bool] = cython.compiled
 
-# C integers in the compiled life: an attribute of an enum cannot be looked up without the GIL.
+# C integers when compiled: an attribute of an enum cannot be looked up without the GIL.
 _OK = cython.declare(cython.longlong, Status.OK)
 _TRUNCATED = cython.declare(cython.longlong, Status.TRUNCATED)
 _BAD_VARINT = cython.declare(cython.longlong, Status.BAD_VARINT)
@@ -47,7 +47,7 @@ _RECORD_FIELDS = cython.declare(cython.longlong, RECORD_FIELDS)
 _BATCH_FIELDS = cython.declare(cython.longlong, BATCH_FIELDS)
 _COMPRESSED = cython.declare(cython.longlong, COMPRESSED)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-# Integers beyond 31 bits get names too: as literals they would be Python objects.
+# Integers beyond 31 bits are declared too: as literals they would be Python objects.
 _TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
 _TWO_TO_32 = cython.declare(cython.longlong, 0x100000000)
 _UINT32_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFF)
@@ -59,7 +59,7 @@ if not cython.compiled:
 
 
 def _fill_crc_table() -> None:
-    """Eight tables of 256: entry n of table k is the checksum of byte n followed by k zero bytes."""
+    """Fill eight tables of 256: entry n of table k is the checksum of byte n followed by k zero bytes."""
     index: cython.int
     table: cython.int
     crc: cython.uint
@@ -83,7 +83,7 @@ _fill_crc_table()
 @cython.nogil
 @cython.exceptval(check=False)
 def crc32c(data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong) -> cython.longlong:
-    """CRC32C of ``data[position:end]``, eight bytes a step."""
+    """Return the CRC32C of ``data[position:end]``, eight bytes a step."""
     crc: cython.uint = _UINT32_MAX
     while end - position >= 8:
         crc = (
@@ -138,10 +138,10 @@ def int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longl
 def _varint(
     data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, last_shift: cython.longlong
 ) -> cython.longlong:
-    """The zigzag varint at ``at[0]``, which becomes the position after it, or a status.
+    """Read the zigzag varint at ``at[0]``, which becomes the position after it, or a status.
 
-    Its last byte may stand ``last_shift`` bits up: 28 for a varint, 63 for a varlong; more bits fall off, as
-    in Java. ``at[0]`` must not be a status already.
+    The last byte may be shifted by ``last_shift`` bits: 28 for a varint, 63 for a varlong. Bits beyond are
+    dropped, as in Java. ``at[0]`` must not be a status already.
     """
     position: cython.longlong = at[0]
     value: cython.ulonglong
@@ -174,7 +174,7 @@ def _varint(
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong) -> cython.longlong:
-    """Size of the bytes at ``at[0]`` with their length in front, -1 for null; ``at[0]`` as for `_varint`."""
+    """Skip bytes that follow their length; return it, -1 for null. ``at[0]`` is as for `_varint`."""
     size: cython.longlong = _varint(data, at, end, 28)
     if at[0] < 0:
         return 0
@@ -194,7 +194,7 @@ def _skip(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlon
 def next_header(
     data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, spans: cython.p_longlong
 ) -> cython.longlong:
-    """Position after the header at ``position``, or a status.
+    """Return the position after the header at ``position``, or a status.
 
     ``spans`` gets the position and size of its key, then those of its value, size -1 for null.
     """
@@ -219,7 +219,7 @@ def next_header(
 def _skip_headers(
     data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
 ) -> cython.longlong:
-    """Position after the ``row[7]`` headers, or a status; ``row[8]`` and ``row[9]`` get their bytes."""
+    """Skip ``row[7]`` headers, counting bytes in ``row[8]`` and ``row[9]``; return the end, or a status."""
     spans: cython.longlong[4]
     left: cython.longlong = row[7]
     if not cython.compiled:
@@ -241,7 +241,7 @@ def _skip_headers(
 def parse_record(
     data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
 ) -> cython.longlong:
-    """Check one record and write its fields to ``row``: the position after it, or a status.
+    """Check one record and write its fields to ``row``; return the position after it, or a status.
 
     ``row`` gets ten numbers: `RECORD_FIELDS`, then the bytes of all header keys and of all header values.
     """
@@ -258,7 +258,7 @@ def parse_record(
     if size > end - at[0]:
         return _TRUNCATED
     end = at[0] + size
-    at[0] += 1  # attributes: none are in use
+    at[0] += 1  # attributes, unused in this format
     row[0] = _varint(data, at, end, 63)
     if at[0] < 0:
         return at[0]
@@ -300,9 +300,9 @@ def check_records(
     """Check the ``count`` records that must fill ``buf[start:end]``, with offset deltas 0, 1, 2 ...
 
     Returns (status, index, max timestamp, index of the first record that has it, index of the first record
-    outside ``[oldest, newest]``). ``index`` is the record that a bad status is about. A record without a
-    timestamp (-1) is never outside; where all are without, max timestamp is -1 at index 0. The last number is
-    -1 where all are inside.
+    outside ``[oldest, newest]``). ``index`` is that of the record with a bad status. A record without a
+    timestamp (-1) is never outside; if all records have none, max timestamp is -1 at index 0. The last number
+    is -1 if no record is outside.
     """
     row: cython.longlong[10]
     data: cython.p_const_uchar
@@ -356,7 +356,7 @@ def index_records(
     """Find the fields of the ``count`` records that must fill ``buf[start:end]``; offsets may have gaps.
 
     Writes `RECORD_FIELDS` numbers for each record to ``out``, which must have room for them. Returns (status,
-    index of the record it is about).
+    index of its record).
     """
     data: cython.p_const_uchar
     fields: cython.p_longlong
@@ -400,7 +400,7 @@ def _check_batch(
     next_offset: cython.longlong,
     crc_limit: cython.longlong,
 ) -> cython.longlong:
-    """Size of the batch at ``position`` if it is whole, sound and not too early, else a status."""
+    """Return the size of the batch at ``position`` if it is whole, sound and in order, else a status."""
     size: cython.longlong
     base_offset: cython.longlong
     delta: cython.longlong
@@ -434,11 +434,11 @@ def scan_batches(
     crc_limit: cython.longlong,
     out: cython.longlong[::1],
 ) -> tuple[int, int, int]:
-    """Walk the batches in ``buf[position:end]``, the first at ``next_offset`` or later, each after the last.
+    """Walk the batches in ``buf[position:end]``, whose offsets must ascend, from ``next_offset`` or later.
 
-    Checksums are verified for batches of up to ``crc_limit`` bytes. Writes `BATCH_FIELDS` numbers for each
-    batch to ``out`` until it is full. Returns (status, batches written, position after the last of them);
-    `OK` means that ``end`` was reached or ``out`` is full.
+    Verifies checksums of batches up to ``crc_limit`` bytes. Writes `BATCH_FIELDS` numbers for each batch to
+    ``out`` until it is full. Returns (status, batches written, position after the last of them); `OK` means
+    that ``end`` was reached or ``out`` is full.
     """
     data: cython.p_const_uchar
     rows: cython.p_longlong
@@ -489,7 +489,7 @@ def _least_timestamp(
     count: cython.longlong,
     base_timestamp: cython.longlong,
 ) -> cython.longlong:
-    """As `least_timestamp`; of a record only its length and its timestamp are looked at."""
+    """Do the work of `least_timestamp`; of a record only its length and its timestamp are read."""
     least: cython.longlong = _INT64_MAX
     at: cython.longlong[1]
     length: cython.longlong
@@ -526,9 +526,9 @@ def least_timestamp(
     count: cython.longlong,
     base_timestamp: cython.longlong,
 ) -> int:
-    """The least timestamp of the ``count`` records that fill ``buf[start:end]``.
+    """Return the least timestamp of the ``count`` records that fill ``buf[start:end]``.
 
-    -1 where that is not to be found out, where there is none, and where it is negative.
+    -1 if a record does not parse, has no timestamp or a negative one.
     """
     data: cython.p_const_uchar
     least: cython.longlong
@@ -551,11 +551,12 @@ def least_timestamps(
     end: cython.longlong,
     out: cython.longlong[::1],
 ) -> int:
-    """The least timestamp of each batch in ``buf[position:end]``, which `scan_batches` has found sound.
+    """Write the least timestamp of each batch in ``buf[position:end]``, verified by `scan_batches`, to
+    ``out``.
 
-    Writes one number for each to ``out`` until it is full, and returns how many: the timestamp, -1 where it
-    is not known (see `least_timestamp`) or above the maximum that the header names, or `COMPRESSED`. Headers
-    answer for batches stamped by the broker, for empty ones, and for a single compressed record.
+    Stops when ``out`` is full and returns the count. A number is the timestamp, -1 if it is unknown (see
+    `least_timestamp`) or above the header's maximum, or `COMPRESSED`. The header alone decides for batches
+    stamped by the broker, for empty ones, and for a single compressed record.
     """
     data: cython.p_const_uchar
     rows: cython.p_longlong

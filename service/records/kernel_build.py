@@ -1,6 +1,6 @@
-"""Compiles the kernels on the machine that runs them, once for all of its processes, within a time.
+"""Compiler of the kernels on the machine that runs them, once for all of its processes, within a time limit.
 
-For a package in a zip alone (`zipped_kernels`); installs compile by setup.py, with the same directives.
+Used for a package in a zip alone (`zipped_kernels`); installs compile by setup.py, with the same directives.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pathlib import Path
 from typing import Final
 
 LIMIT_S: Final = 120.0
-"""For all kernels; they take ten seconds on one core."""
+"""Limit for all kernels together; they take ten seconds on one core."""
 TRY_AGAIN_S: Final = 3600.0
-"""What failed is not tried again for so long: every process would pay for it."""
+"""Pause after a failure before the next attempt, which every process would pay for."""
 DIRECTIVES: Final = {"boundscheck": False, "wraparound": False, "cdivision": True, "language_level": 3}
 
 
 class BuildError(Exception):
-    """There is no compiler, or it failed; in words for a person."""
+    """Missing or failing compiler; the message is for people."""
 
 
 def build(folder: Path, sources: Mapping[str, bytes], environ: Mapping[str, str]) -> dict[str, Path]:
-    """The kernels of `sources` (by file name) compiled into `folder`, unless they are there already.
+    """Compile `sources` (by file name) into `folder` unless compiled already; return the files by kernel.
 
-    The first process builds, the others wait for it. Raises `BuildError` or `OSError`.
+    The first process compiles, the others wait for it. Raises `BuildError` or `OSError`.
     """
     compiler = _compiler(environ)
     digest = hashlib.sha256(repr((sys.version, sorted(sources.items()))).encode()).hexdigest()[:32]
@@ -60,7 +60,7 @@ def build(folder: Path, sources: Mapping[str, bytes], environ: Mapping[str, str]
 
 
 def _compiler(environ: Mapping[str, str]) -> list[str]:
-    """The command that makes a shared object, as this Python was linked."""
+    """Return the command that links a shared object as this Python was linked."""
     if find_spec("Cython") is None:
         raise BuildError("Cython is not installed")
     linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
@@ -90,7 +90,7 @@ def _compile(tree: Path, sources: Mapping[str, bytes], compiler: Sequence[str], 
 
 
 def _run(command: Sequence[str], folder: Path, deadline_s: float) -> None:
-    """Run a command in a group of its own, so that a compiler's children end with it."""
+    """Run a command in a process group of its own, so that its children can be killed with it."""
     with tempfile.TemporaryFile(dir=folder) as output:
         process = subprocess.Popen(
             command,
@@ -117,7 +117,7 @@ def _run(command: Sequence[str], folder: Path, deadline_s: float) -> None:
 
 @contextmanager
 def _locked(path: Path, deadline_s: float) -> Iterator[None]:
-    """Hold the file's lock; it goes with the process that holds it, however that ends."""
+    """Hold the file's lock; the system releases it when this process ends."""
     import fcntl
 
     with path.open("wb") as file:

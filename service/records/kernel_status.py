@@ -1,4 +1,4 @@
-"""What the kernel's loops answer, and the shape of the rows they write. [P]"""
+"""Return codes of the kernels' loops, and the layout of the rows that they write. [P]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Status(IntEnum):
-    """Outcome of a loop: `OK`, or what is wrong with the record or batch it stopped at."""
+    """Outcome of a loop: `OK`, or the fault of the record or batch at which it stopped."""
 
     OK = 0
     TRUNCATED = -1
@@ -30,51 +30,51 @@ class Status(IntEnum):
 
 
 class Pause(IntEnum):
-    """Why a kernel came back before the end of its data, with nothing wrong."""
+    """Reason for a return before the end of the data that is not an error."""
 
     FULL = 1
-    """The rows so far are a whole chunk; or there is no room for more."""
+    """The rows are a whole chunk, or there is no room for more."""
     BATCH = 2
-    """A batch begins that needs a decision or an inflated payload."""
+    """The next batch needs a decision or an inflated payload."""
     GROW = 3
-    """A batch begins that needs more room than there is in all."""
+    """The next batch needs more room than all buffers have."""
 
 
 class MapState(IntEnum):
-    """Where `key_kernel` keeps what it knows of a map."""
+    """Indexes of `key_kernel`'s state of a map."""
 
     ENTRIES = 0
-    """keys in the map"""
+    """number of keys in the map"""
     LIMIT = 1
-    """as many as there may be"""
+    """most keys that the map may have"""
     LATEST = 2
-    """the offset up to which all keys are in the map, -1 before the first"""
+    """offset up to which all keys are in the map, -1 before the first"""
     RECORDS = 3
-    """records looked at"""
+    """number of records read"""
 
 
 class CopyState(IntEnum):
-    """Where `copy_kernel` keeps how far its copy is."""
+    """Indexes of `copy_kernel`'s state of a copy."""
 
     USED = 0
-    """bytes of the buffer that are written"""
+    """bytes written to the buffer"""
     READ = 1
-    """records looked at"""
+    """number of records read"""
     KEPT = 2
-    """those that stay"""
+    """number of records kept"""
 
 
 class Judging(IntEnum):
-    """Which records of a batch stay."""
+    """Rule for the records of a batch that are kept."""
 
     BY_KEY = 0
-    """the last one of each key"""
+    """the last record of each key"""
     ALL = 1
     NONE = 2
 
 
 class IndexFault(IntEnum):
-    """What `index_kernel` found wrong with the indexes of a segment."""
+    """Fault that `index_kernel` found in the indexes of a segment."""
 
     NONE = 0
     NO_BATCH = 1
@@ -90,18 +90,18 @@ class IndexFault(IntEnum):
 
 
 class IndexState(IntEnum):
-    """Where `index_kernel` keeps what it knows between two runs of batches."""
+    """Indexes of `index_kernel`'s state between two runs of batches."""
 
     PLACES = 0
-    """entries of the offset index that were found true"""
+    """number of verified entries of the offset index"""
     TIMES = 1
-    """those of the time index"""
+    """number of verified entries of the time index"""
     INDEXED_TO = 2
     """position of the last batch that has an entry"""
     LARGEST = 3
     """size of the largest batch so far"""
     NEWEST = 4
-    """the greatest timestamp so far"""
+    """greatest timestamp so far"""
 
 
 _INDEX_REASONS: Final = {
@@ -130,12 +130,12 @@ _REASONS: Final = {
 }
 
 RECORD_FIELDS: Final = 8
-"""Numbers `index_records` writes for each record: timestamp delta, offset delta, key position, key size,
-value position, value size, position of the headers, number of headers. A size of -1 means null."""
+"""Count of numbers that `index_records` writes for each record: timestamp delta, offset delta, key position,
+key size, value position, value size, position of the headers, number of headers. A size of -1 means null."""
 COMPRESSED: Final = -2
-"""What `least_timestamps` says of a batch that has to be inflated first."""
+"""Result of `least_timestamps` for a batch that must be inflated first."""
 BATCH_FIELDS: Final = 10
-"""Numbers `scan_batches` writes for each batch: position, size, base offset, last offset, leader epoch, base
-timestamp, max timestamp, record count, attributes, checksum as stored."""
+"""Count of numbers that `scan_batches` writes for each batch: position, size, base offset, last offset,
+leader epoch, base timestamp, max timestamp, record count, attributes, checksum as stored."""
 MIN_RECORD_SIZE: Final = 7
-"""Bytes of a record with null key and value and no headers."""
+"""Size of a record with null key and value and no headers."""

@@ -1,12 +1,11 @@
-"""The map of keys of a compacted log, one source for two lives, as `kernel`. [P]
+"""Map of the keys of a compacted log; like `kernel`, one source, compiled or interpreted. [P]
 
-The map is open addressing in one block of memory, three words a slot: a key's hash of 128 bits, and 1 more
-than the offset of its last record; 0 where the slot is free. Hashes are SipHash-2-4 under a secret that each
-cleaning draws anew, so that nobody can choose keys that share one.
+The map uses open addressing in one block of memory, with three words a slot: a key's hash of 128 bits, and 1
+more than the offset of its last record, 0 for a free slot. The hash is SipHash-2-4 with a random secret for
+each cleaning, so that clients cannot choose keys that collide.
 
-Batches are looked at as they stand in a run that `kernel.scan_batches` has found sound. What a loop cannot
-decide by itself (a compressed batch, or one of a transaction) it leaves to `key_map` by coming back with a
-`Pause`.
+The loops read batches in place, in a run that `kernel.scan_batches` has found sound. For a compressed batch,
+or one of a transaction, they return a `Pause` to `key_map`.
 
 Source: Kafka `SkimpyOffsetMap`, `Cleaner.buildOffsetMapForSegment`.
 """
@@ -97,7 +96,7 @@ def _sip_rounds(v: cython.p_ulonglong, rounds: cython.int) -> cython.void:
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong) -> cython.ulonglong:
-    """Up to eight bytes, the first one lowest."""
+    """Return up to eight bytes as a little-endian word."""
     word: cython.ulonglong = 0
     index: cython.longlong
     if size == 8:
@@ -126,7 +125,7 @@ def hash_of(
     secret: cython.p_const_ulonglong,
     out: cython.p_ulonglong,
 ) -> cython.void:
-    """SipHash-2-4 with 128 bits of ``data[position : position + size]``."""
+    """Write the 128-bit SipHash-2-4 of ``data[position : position + size]`` to ``out``."""
     v: cython.ulonglong[4]
     word: cython.ulonglong
     left: cython.longlong = size
@@ -166,7 +165,7 @@ def hash_of(
 def slot_of(
     table: cython.p_const_ulonglong, slots: cython.ulonglong, key: cython.p_const_ulonglong
 ) -> cython.ulonglong:
-    """Where the key's words are, else the free slot that they would get. There is a free one."""
+    """Return the key's slot, else the free slot that it would get. The table must have a free slot."""
     slot: cython.ulonglong = ((key[0] >> 32) * slots) >> 32
     while table[3 * slot + 2] != 0 and (table[3 * slot] != key[0] or table[3 * slot + 1] != key[1]):
         slot += 1
@@ -191,7 +190,7 @@ def _map_records(
     slots: cython.ulonglong,
     state: cython.p_longlong,
 ) -> cython.longlong:
-    """As `map_records`."""
+    """Do the work of `map_records`."""
     row: cython.longlong[10]
     key: cython.ulonglong[2]
     offset: cython.longlong
@@ -239,8 +238,8 @@ def map_records(
 ) -> int:
     """Put the keys of the ``count`` records that fill ``buf``, from ``from_offset`` on, into the map.
 
-    ``state`` has the numbers of `MapState` and is brought up to date. Returns a status, or `Pause.FULL`:
-    everything up to the latest offset is in the map then, and no more.
+    Updates ``state``, which has the numbers of `MapState`. Returns a status, or `Pause.FULL`: the map then
+    has everything up to the latest offset, and no more.
     """
     status: cython.longlong
     _check_map(len(table), len(state), len(secret), state[1])
@@ -269,7 +268,7 @@ def _check_map(words: int, fields: int, secret_words: int, limit: int) -> None:
 def check_batches(
     size: int, positions: cython.longlong[::1], first: cython.longlong, sizes: cython.longlong[::1]
 ) -> None:
-    """Whether the batches lie in a buffer of so many bytes."""
+    """Raise `IndexError` if a batch lies outside a buffer of ``size`` bytes."""
     index: cython.longlong
     total: cython.longlong = size
     bad: cython.longlong = 0
@@ -292,10 +291,10 @@ def map_batches(
     table: cython.ulonglong[::1],
     state: cython.longlong[::1],
 ) -> tuple[int, int]:
-    """As `map_records`, for batches of ``buf`` from number ``first`` on.
+    """Put the keys of the batches of ``buf``, from number ``first`` on, into the map; see `map_records`.
 
-    Returns (status or `Pause`, number of the batch that it is about): `Pause.BATCH` for one that is
-    compressed, or of a transaction.
+    Returns (status or `Pause`, number of its batch): `Pause.BATCH` for a batch that is compressed or belongs
+    to a transaction.
     """
     data: cython.p_const_uchar
     words: cython.p_ulonglong

@@ -1,7 +1,7 @@
-"""The last offset of each key in a stretch of a log, in a block of memory of a fixed size. [P]
+"""Map of the last offset of each key in a stretch of a log, in memory of a fixed size. [P]
 
-24 bytes for each slot; a key's hash stands for the key. What does not fit is left for another cleaning: up
-to ``latest`` all keys are in the map, and none beyond.
+A slot has 24 bytes; a hash stands for the key. Keys that do not fit wait for another cleaning: the map has
+all keys up to offset ``latest``, and none beyond.
 
 Source: Kafka `SkimpyOffsetMap`, `Cleaner.buildOffsetMap`.
 """
@@ -23,18 +23,19 @@ SLOT_BYTES: Final = 8 * SLOT_WORDS
 _LEAST_SLOTS: Final = 2
 
 
-class Fates(Protocol):
-    """What became of transactions, told in the order of the log; state goes from batch to batch."""
+class TransactionOutcomes(Protocol):
+    """Outcomes of transactions, asked in the order of the log; an implementation keeps state between
+    batches."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a data batch of a transaction was aborted."""
+        """Return whether the transaction of a data batch was aborted."""
 
     def has_ended(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Whether a marker may go: nothing of its transaction was met before it."""
+        """Return whether a marker may be removed: no batch of its transaction came before it."""
 
 
 def memory_for(keys: int, most_bytes: int, load_factor: float) -> int:
-    """Bytes of memory for a map of so many keys, or of as many as `most_bytes` hold.
+    """Return the size of the memory for a map of `keys` keys, at most `most_bytes`.
 
     >>> memory_for(9, 1 << 20, 0.9), memory_for(1 << 40, 240, 0.9)
     (264, 240)
@@ -44,10 +45,10 @@ def memory_for(keys: int, most_bytes: int, load_factor: float) -> int:
 
 
 class KeyMap:
-    """A map in `memory`, which is all zeros. For one thread at a time; the loops release the GIL."""
+    """A map in `memory`, which must be all zeros. For one thread at a time; the loops release the GIL."""
 
     def __init__(self, memory: Buffer, secret: bytes, load_factor: float) -> None:
-        """`secret`: 16 bytes that nobody can guess. `ValueError` where not even one key would fit."""
+        """`secret`: 16 random bytes. `ValueError` if `memory` has no room for a key."""
         slots = len(memory) // SLOT_BYTES
         limit = min(int(slots * load_factor), slots - 1)
         if limit < 1:
@@ -59,28 +60,30 @@ class KeyMap:
 
     @property
     def entries(self) -> int:
-        """Keys in the map."""
+        """Number of keys in the map."""
         return self._state[MapState.ENTRIES]
 
     @property
     def latest(self) -> int:
-        """Up to this offset all keys are in the map; -1 for none."""
+        """Offset up to which all keys are in the map; -1 for none."""
         return self._state[MapState.LATEST]
 
     @property
     def records(self) -> int:
-        """Records looked at."""
+        """Number of records read."""
         return self._state[MapState.RECORDS]
 
     @property
     def utilization(self) -> float:
-        """Which part of the slots is taken."""
+        """Share of the slots in use."""
         return self.entries * SLOT_WORDS / len(self.table)
 
-    def add(self, piece: memoryview, batches: BatchScan, from_offset: int, fates: Fates) -> bool:
-        """Put the keys of the `batches` of `piece` into the map, but for those below `from_offset`.
+    def add(
+        self, piece: memoryview, batches: BatchScan, from_offset: int, fates: TransactionOutcomes
+    ) -> bool:
+        """Put the keys of the `batches` of `piece`, from `from_offset` on, into the map.
 
-        False where it is full: no more may be put into it then. `CorruptionError` for records that do not
+        Returns False if the map is full; it must then get no more. `CorruptionError` for records that do not
         parse.
         """
         number = 0
@@ -101,8 +104,8 @@ class KeyMap:
             if status < 0:
                 raise broken_records(status, batches.base_offsets[number])
 
-    def _add_one(self, batch: memoryview, from_offset: int, fates: Fates) -> int:
-        """A batch that is compressed, or of a transaction."""
+    def _add_one(self, batch: memoryview, from_offset: int, fates: TransactionOutcomes) -> int:
+        """Add a batch that is compressed or belongs to a transaction."""
         header = read_header(batch)
         if header.is_control:
             fates.has_ended(header, batch)
@@ -116,21 +119,21 @@ class KeyMap:
         return 0
 
     def release(self) -> None:
-        """Let go of the memory: the map is of no use any more."""
+        """Release the memory; the map is unusable afterwards."""
         self.table.release()
 
     def reached(self, end_offset: int) -> None:
-        """There are no more records below `end_offset`."""
+        """Note that all records below `end_offset` have been added."""
         self._state[MapState.LATEST] = max(self.latest, end_offset - 1)
 
 
 def inflated(header: BatchHeader, batch: memoryview) -> Buffer:
-    """The records of a batch. `CorruptionError`."""
+    """Return the records of a batch, inflated. `CorruptionError`."""
     if not header.attributes & CODEC_MASK or not header.record_count:
         return batch[HEADER_SIZE:]
     return decompress(header.codec, batch[HEADER_SIZE:], MAX_INFLATED_BATCH_BYTES)
 
 
 def broken_records(status: int, base_offset: int) -> CorruptionError:
-    """What to raise for a status of the kernel."""
+    """Return the error for a status of the kernel."""
     return CorruptionError(f"batch at offset {base_offset}: {Status(status).reason}")

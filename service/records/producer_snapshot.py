@@ -1,11 +1,11 @@
-"""The bytes of a producer snapshot, Kafka's `ProducerSnapshot` version 1. [P]
+"""Codec of producer snapshots, Kafka's `ProducerSnapshot` version 1. [P]
 
-    i16 version = 1   u32 crc32c of all that follows it   i32 number of entries
+    i16 version = 1   u32 crc32c of all bytes after it   i32 number of entries
     each: i64 producer id   i16 epoch   i32 last sequence   i64 last offset   i32 offset delta   i64 timestamp
           i32 coordinator epoch   i64 first offset of the open transaction (-1: none)
 
-A log writes one where each of its segments ends, and a segment object brings it along: so the state of
-producers, their open transactions among it, is known there without reading the log.
+A log writes one at the end of each segment, and a segment object contains it. So the state of producers,
+with their open transactions, is known there without a read of the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CRC_FROM: Final = 6
 
 
 class ProducerRow(NamedTuple):
-    """One producer. Offsets are inclusive, times ms; what there is not is negative."""
+    """One producer. Offsets are inclusive, times ms; negative numbers stand for none."""
 
     producer_id: int
     epoch: int
@@ -40,7 +40,7 @@ class ProducerRow(NamedTuple):
 
 
 def encode_rows(rows: Iterable[ProducerRow]) -> bytes:
-    """A snapshot of these producers.
+    """Return a snapshot of these producers.
 
     >>> encode_rows([]).hex()
     '000148674bc700000000'
@@ -51,7 +51,7 @@ def encode_rows(rows: Iterable[ProducerRow]) -> bytes:
 
 
 def decode_rows(data: Buffer) -> list[ProducerRow]:
-    """The producers of a snapshot; `CorruptionError` if version, length or checksum is wrong."""
+    """Parse the producers of a snapshot; `CorruptionError` if version, length or checksum is wrong."""
     if len(data) < _HEAD.size:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes")
     version, crc, count = _HEAD.unpack_from(data)

@@ -1,15 +1,15 @@
-"""Which batches of a compacted log are written anew, and how. [P]
+"""Copy of the retained batches of a compacted log. [P]
 
-Offsets, producers, sequences, codecs and timestamps stay. Of a batch
+Offsets, producers, sequences, codecs and timestamps stay. A batch
 
-- whose records all stay, the bytes stay as they are;
-- of whose records some go, the rest is written with the header's counts made right;
-- of which nothing stays, nothing is left, unless it is its producer's last one, or the last one below the end
-  of what is written: then its header stays, for the sequence or the offset that it bears.
+- whose records are all kept is copied unchanged;
+- some of whose records are removed is written with the rest, and with new counts in its header;
+- all of whose records are removed is removed, unless it is its producer's last one, or the last one below the
+  end of the copy: then its header is kept, for its sequence or its offset.
 
-A tombstone that is met for the first time gives its batch a delete horizon, the time from which on it may go
-(KIP-534): the base timestamp becomes that time, and the records' deltas count from it. A marker whose
-transaction is gone gets one likewise. Where a timestamp is too far away for that there is none.
+A tombstone that is met for the first time gives its batch a delete horizon, the time after which it may be
+removed (KIP-534): the base timestamp becomes that time, and the records' deltas count from it. So does a
+marker whose transaction is gone. A batch with an unreasonable timestamp gets no horizon.
 
 Source: Kafka `Cleaner.cleanInto`, `MemoryRecords.filterTo`, `DefaultRecordBatch.writeEmptyHeader`.
 """
@@ -47,7 +47,7 @@ from service.records.copy_kernel import (
     write_records,
 )
 from service.records.kernel_status import CopyState, Judging, Pause, Status
-from service.records.key_map import Fates, KeyMap, broken_records, inflated
+from service.records.key_map import KeyMap, TransactionOutcomes, broken_records, inflated
 from service.records.scan import BatchScan
 
 _ONE: Final = 1
@@ -55,13 +55,13 @@ _ENDED: Final = 2
 _STAYS: Final = 4
 _ROOM_PER_RECORD: Final = 16
 _LAST_HORIZON_MS: Final = 2**61
-"""Later is never: retention may be as long as 64 bits can say, and deltas count from the horizon."""
+"""Upper limit of horizons: retention may be any 64-bit number, and deltas count from the horizon."""
 _KEPT_OF_EMPTY: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
 _CRC: Final = struct.Struct(">I")
 
 
 class LastBatches:
-    """Where the last batches of active producers end: what must stay, if empty."""
+    """Ends of the last batches of active producers, which are kept even if empty."""
 
     def __init__(self, producers: Mapping[int, tuple[int, int]]) -> None:
         """`producers`: id to (last offset, -1 for no data batch; epoch)."""
@@ -70,7 +70,7 @@ class LastBatches:
         self._epochs = array("h", (producers[one][1] for one in self.ids))
 
     def has(self, header: BatchHeader) -> bool:
-        """Whether the batch is its producer's last; of one without data that is a marker of its epoch."""
+        """Return whether the batch is its producer's last; without data batches, a marker of its epoch is."""
         at = bisect_left(self.ids, header.producer_id)
         if header.producer_id < 0 or at == len(self.ids) or self.ids[at] != header.producer_id:
             return False
@@ -80,7 +80,7 @@ class LastBatches:
 
 
 class CopyRules(NamedTuple):
-    """Times in ms. ``end_offset``: a batch that ends there stays, if empty."""
+    """Times in ms. ``end_offset``: a batch that ends there is kept, even if empty."""
 
     now_ms: int
     delete_retention_ms: int
@@ -88,10 +88,15 @@ class CopyRules(NamedTuple):
 
 
 class Recopy:
-    """Copies what stays of one group of segments. For one thread at a time; the loops release the GIL."""
+    """Copier of one group of segments. For one thread at a time; the loops release the GIL."""
 
     def __init__(
-        self, keys: KeyMap, fates: Fates, rules: CopyRules, last_batches: LastBatches, buffer_bytes: int
+        self,
+        keys: KeyMap,
+        fates: TransactionOutcomes,
+        rules: CopyRules,
+        last_batches: LastBatches,
+        buffer_bytes: int,
     ) -> None:
         self._keys = keys
         self._fates = fates
@@ -112,9 +117,9 @@ class Recopy:
         return self._state[CopyState.KEPT]
 
     def copy(self, piece: memoryview, batches: BatchScan) -> Iterator[memoryview]:
-        """Copy what stays of the `batches` of `piece`; whenever the buffer is full, what is in it.
+        """Copy the retained part of the `batches` of `piece`; yield the buffer whenever it is full.
 
-        What was given is overwritten afterwards. `CorruptionError` for records that do not parse.
+        The buffer is reused afterwards. `CorruptionError` for records that do not parse.
         """
         number = 0
         while True:
@@ -133,7 +138,7 @@ class Recopy:
                 raise broken_records(status, batches.base_offsets[number])
 
     def rest(self) -> Iterator[memoryview]:
-        """What is in the buffer."""
+        """Yield the content of the buffer, if any."""
         used = self._state[CopyState.USED]
         if used:
             yield memoryview(self._out)[:used]
@@ -164,7 +169,7 @@ class Recopy:
             self._marks = bytearray(header.record_count)
 
     def _one(self, batch: memoryview) -> Iterator[memoryview]:
-        """A batch that is compressed, or of a transaction, or its marker."""
+        """Copy a batch that is compressed or belongs to a transaction, or a marker."""
         header = read_header(batch)
         judging, flags = self._fate(header, batch)
         if header.attributes & CODEC_MASK and header.record_count:
@@ -183,7 +188,7 @@ class Recopy:
                 raise broken_records(status, header.base_offset)
 
     def _fate(self, header: BatchHeader, batch: memoryview) -> tuple[int, int]:
-        """How its records are judged, and the kernel's flags."""
+        """Return the rule for the batch's records, and the kernel's flags."""
         flags = _STAYS if self._last.has(header) or header.next_offset == self._rules.end_offset else 0
         if header.is_control:
             if not self._fates.has_ended(header, batch):
@@ -221,7 +226,7 @@ class Recopy:
         if kept and (kept < count or later_ms):
             out = bytearray(len(records) + _ROOM_PER_RECORD * count)
             written = write_records(records, count, self._marks, later_ms, out)
-            if written == Status.TIMESTAMP_OVERFLOW:  # what has no horizon stays
+            if written == Status.TIMESTAMP_OVERFLOW:  # without a horizon nothing is removed for it
                 later_ms = 0
                 written = write_records(records, count, self._marks, 0, out) if kept < count else 0
             if written < 0:
@@ -252,7 +257,7 @@ class Recopy:
 
 
 def sealed_batch(header: BatchHeader, records: Buffer) -> bytearray:
-    """A batch of these records: length and checksum made right."""
+    """Return a batch of these records, with length and checksum set."""
     batch = bytearray(HEADER_SIZE)
     batch += records
     HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD)[1:])
@@ -261,7 +266,7 @@ def sealed_batch(header: BatchHeader, records: Buffer) -> bytearray:
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """What is left of a batch without records: offsets, producer, sequence, greatest timestamp."""
+    """Return a batch without records that keeps offsets, producer, sequence and greatest timestamp."""
     attributes = header.attributes & _KEPT_OF_EMPTY
     return sealed_batch(
         header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b""
@@ -269,7 +274,7 @@ def empty_batch(header: BatchHeader) -> bytearray:
 
 
 def filling_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytearray:
-    """An empty batch that stands for offsets of which no batch is left at all."""
+    """Return an empty batch for offsets of which no batch is left."""
     return sealed_batch(
         BatchHeader(
             0, base_offset, 0, leader_epoch, MAGIC, 0, 0, last_offset - base_offset, NO_TIMESTAMP,

@@ -1,7 +1,7 @@
-"""Whole batches verified in bulk: before a segment goes to the bucket, and when a log recovers. [P]
+"""Verification of whole batches in bulk, before a segment is uploaded and when a log recovers. [P]
 
-The walk is the kernel's and holds no GIL when compiled. Checksums of small batches are part of it; larger
-ones get a library call each. So does each compressed batch, where the least timestamp is asked for.
+The kernel walks, without the GIL when compiled, and verifies checksums of small batches. A larger batch costs
+a library call each, and so does a compressed batch if the least timestamp is wanted.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from service.records.compression import decompress
 from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, Status
 
 SMALL_BATCH_BYTES: Final = 16 * 1024
-"""Up to this size the compiled kernel checksums with its table and no GIL (2.6 GB/s). A library call is as
-fast from 700 bytes on, four times as fast here, but a thread that makes many holds up the event loop."""
+"""Largest batch that the compiled kernel checksums, by table and without the GIL (2.6 GB/s). A library call
+is as fast from 700 bytes on and four times as fast at this size, but many calls in a thread delay the event
+loop."""
 _BATCHES_PER_STEP: Final = 1024
-"""More, and the rows of a step were a mapping of memory of their own, made and faulted in for every call."""
+"""With more, the rows of a step would get a memory mapping of their own, faulted in by every call."""
 MAX_BATCH_BYTES: Final = 512 << 20
-"""A batch beyond this is taken for a length that lies."""
+"""A greater length is taken for a malformed one."""
 
 ReadPiece = Callable[[int, int], Buffer]
 """(position, length) -> exactly that many bytes, or an error."""
 
 
 class BatchScan(NamedTuple):
-    """What a walk found: one entry per sound batch in each array, in order, and how it ended.
+    """Result of a walk: one entry per sound batch in each array, in order, and how the walk ended.
 
-    ``end`` is the position after the last sound batch. ``status`` is `Status.OK` when everything up to the
-    limit was walked, `Status.TRUNCATED` when a batch begins at ``end`` and is not wholly there (more data may
-    make it whole), anything else when the batch at ``end`` is bad.
+    ``end`` is the position after the last sound batch. ``status`` is `Status.OK` if the walk reached its
+    limit, `Status.TRUNCATED` if the batch at ``end`` is incomplete (more data may complete it), anything else
+    if the batch at ``end`` is bad.
     """
 
     status: Status
@@ -65,11 +66,11 @@ def scan_batches(
     small_bytes: int = SMALL_BATCH_BYTES,
 ) -> BatchScan:
     """Walk and verify the batches in ``buf[position:end]``: magic, length, checksum, order of offsets, and
-    that none claims more records than it has offsets.
+    no more records than offsets.
 
-    The first base offset must be ``next_offset`` or more, each later one more than the last offset before it.
-    Never raises for bad data: the answer says where and why it stopped. `small_bytes`: up to which size the
-    kernel makes the checksum of a batch; less is for the loop, whose GIL nobody else has meanwhile.
+    The first base offset must be ``next_offset`` or more, each later one above the last offset before it.
+    Never raises for bad data: the result says where and why the walk stopped. `small_bytes`: the largest
+    batch that the kernel checksums; the event loop passes less, because other threads need the GIL.
     """
     limit = len(buf) if end is None else min(end, len(buf))
     crc_limit = small_bytes if kernel.COMPILED else 0
@@ -92,11 +93,11 @@ def scan_batches(
 def scan_pieces(
     read: ReadPiece, start: int, end: int, *, first_offset: int, name: str, piece_bytes: int = 1 << 20
 ) -> Iterator[tuple[BatchScan, int, memoryview]]:
-    """The batches in ``[start, end)`` of a log, proved, a piece at a time.
+    """Yield the verified batches in ``[start, end)`` of a log, a piece at a time.
 
-    Each is (what was found, position of the piece counted from `start`, the piece cut to whole batches).
-    Memory: one piece, or one batch where that is larger. `CorruptionError` unless whole batches fill the
-    range, every checksum holds and offsets rise from `first_offset` on.
+    Each item is (scan, position of the piece counted from `start`, the piece cut to whole batches). Memory:
+    one piece, or one batch if it is larger. `CorruptionError` unless whole batches fill the range, every
+    checksum matches and offsets ascend from `first_offset`.
     """
     position, next_offset, wanted, length = 0, first_offset, piece_bytes, end - start
     while position < length:
@@ -114,7 +115,7 @@ def scan_pieces(
 
 
 def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
-    """How many bytes to read for the batch at `position`, of which `piece` is not the whole."""
+    """Return the size to read for the batch at `position`, of which `piece` has only a part."""
     if len(piece) >= length - position:
         raise CorruptionError(f"{name}: the batch at {position} is cut at {length}")
     size = size_at(piece) if len(piece) >= LOG_OVERHEAD else LOG_OVERHEAD
@@ -124,9 +125,9 @@ def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
 
 
 def least_timestamp(scan: BatchScan, buf: Buffer, max_inflated_bytes: int) -> int:
-    """The least timestamp (ms) of all records in the batches that ``scan`` found in ``buf``.
+    """Return the least timestamp (ms) of all records in the batches that ``scan`` found in ``buf``.
 
-    -1 where it is not known: a record has none or a negative one, or a batch does not decode within
+    -1 if it is unknown: a record has none or a negative one, or a batch does not decode within
     ``max_inflated_bytes``, which is no error here. Never above a batch's own maximum.
     """
     if not scan.batches:
@@ -150,7 +151,7 @@ def _least_inflated(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes
     try:
         records = decompress(CODECS[codec_id], memoryview(buf)[start:end], max_inflated_bytes)
     except CorruptionError:
-        # Producers write such batches, and brokers that do not look inside keep them.
+        # Producers write such batches, and brokers that do not check records keep them.
         return NO_TIMESTAMP
     count, base = scan.record_counts[index], scan.base_timestamps[index]
     least = kernel.least_timestamp(records, 0, len(records), count, base)
@@ -158,7 +159,8 @@ def _least_inflated(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes
 
 
 def _first_bad_crc(buf: Buffer, rows: array[int], crc_limit: int) -> int:
-    """Index in ``rows`` of the first batch above ``crc_limit`` bytes with a wrong checksum, or -1."""
+    """Return the index in ``rows`` of the first batch above ``crc_limit`` bytes with a wrong checksum, or
+    -1."""
     if not rows or max(rows[1::BATCH_FIELDS]) <= crc_limit:
         return -1
     view = memoryview(buf)

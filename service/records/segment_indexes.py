@@ -1,11 +1,11 @@
-"""Kafka's two sparse indexes of a segment: their entries, when one is due, and whether they are true. [P]
+"""Kafka's two sparse indexes of a segment: entries, when one is due, and their verification. [P]
 
     offset index   i32 last offset of a batch, relative to the base   i32 position of the batch in the log
     time index     i64 greatest timestamp so far   i32 offset of it (its batch's last), relative to the base
 
-Big-endian, entries ascend. An entry is due for the batch before which more than the interval's bytes have
-gone into the log since the last one, so the first batch of a segment has none; a sealed segment's time index
-ends with the greatest timestamp of all.
+Big-endian, entries ascend. An entry is due for a batch if more than the interval's bytes were appended since
+the last entry, so the first batch of a segment has none. The time index of a sealed segment ends with the
+segment's greatest timestamp.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from service.records.scan import BatchScan
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 TIME_ENTRY: Final = struct.Struct(">qi")
 INTERVAL_BYTES: Final = 4096
-"""``index.interval.bytes``, as Kafka has it unless told otherwise."""
+"""Kafka's default of ``index.interval.bytes``."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 def decode_entries(data: Buffer, entry: struct.Struct) -> Iterator[tuple[int, int]]:
-    """The fields of each entry; `CorruptionError` where they are not whole or do not ascend.
+    """Yield the fields of each entry; `CorruptionError` for a torn entry or a wrong order.
 
     >>> list(decode_entries(OFFSET_ENTRY.pack(5, 100), OFFSET_ENTRY))
     [(5, 100)]
@@ -47,26 +47,27 @@ def decode_entries(data: Buffer, entry: struct.Struct) -> Iterator[tuple[int, in
 
 
 Take = Callable[[BatchScan, int], None]
-"""Is given a run of batches, and the position in the log that their positions count from."""
+"""Receives a run of batches, and the position in the log that their positions count from."""
 Walk = Callable[[Take], None]
-"""Proves the batches of a segment and gives all of them away, in order."""
+"""Verifies the batches of a segment and passes all of them on, in order."""
 
 
 class IndexBytes(NamedTuple):
-    """Both indexes of one segment as their files are."""
+    """Both indexes of one segment, as in their files."""
 
     offset_index: bytes
     time_index: bytes
 
 
 class ProveIndexes(Protocol):
-    """The indexes of one segment, held against what `walk` finds; without it the log is read for that."""
+    """Returns the indexes of one segment, verified against the batches of `walk`; without it, of the log."""
 
     def __call__(self, walk: Walk | None = None) -> IndexBytes: ...
 
 
 class IndexEntry(NamedTuple):
-    """An entry of each index: of a batch, and the greatest timestamp so far with its batch's last offset."""
+    """Entries of both indexes for a batch: its offset and position, and the greatest timestamp so far with
+    its batch's last offset."""
 
     last_offset: int
     position: int
@@ -75,9 +76,9 @@ class IndexEntry(NamedTuple):
 
 
 def due_entries(batches: BatchScan, start: int, state: array[int], interval_bytes: int) -> list[IndexEntry]:
-    """The entries that are due for batches of which the first stands at `start` in the log.
+    """Return the entries that are due for batches of which the first lies at `start` in the log.
 
-    `state`: bytes since the last entry, the greatest timestamp so far and its batch's last offset; renewed.
+    Updates `state`: bytes since the last entry, greatest timestamp so far and its batch's last offset.
     """
     out = array("q", bytes(8 * ENTRY_FIELDS * batches.batches))
     positions = batches.positions
@@ -96,7 +97,7 @@ def due_entries(batches: BatchScan, start: int, state: array[int], interval_byte
 
 
 class IndexBuilder:
-    """Makes both indexes from the batches of a segment, given in order."""
+    """Builder of both indexes from the batches of a segment, added in order."""
 
     def __init__(self, base_offset: int, interval_bytes: int = INTERVAL_BYTES) -> None:
         self._base_offset = base_offset
@@ -113,11 +114,11 @@ class IndexBuilder:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """The greatest timestamp, and the last offset of its batch; -1 and the base while there is none."""
+        """Greatest timestamp, and the last offset of its batch; -1 and the base offset if there is none."""
         return self._state[1], self._state[2]
 
     def add(self, batches: BatchScan, start: int) -> None:
-        """Batches whose positions count from `start`."""
+        """Add batches whose positions count from `start`."""
         out = array("q", bytes(8 * ENTRY_FIELDS * batches.batches))
         count = index_entries(
             batches.positions,
@@ -141,20 +142,20 @@ class IndexBuilder:
             self._newest_indexed = timestamp
 
     def finish(self) -> IndexBytes:
-        """The files' bytes."""
+        """Return the bytes of both files."""
         self._index_time(*self.newest)
         return IndexBytes(bytes(self._offsets), bytes(self._times))
 
 
 class IndexProof:
-    """Holds the indexes of a segment against its batches, given in order: each entry must be true of them.
+    """Verifier of the indexes of a segment against its batches, added in order: each entry must match.
 
-    None may be missing either, where the batches between two entries take twice the interval. This runs
-    beside every upload: what is done for each batch and each entry is `index_kernel`'s.
+    No entry may be missing, either, if the batches between two entries take twice the interval. Every upload
+    runs this, so `index_kernel` does the work for each batch and each entry.
     """
 
     def __init__(self, base_offset: int, indexes: IndexBytes, interval_bytes: int = INTERVAL_BYTES) -> None:
-        """`CorruptionError` for entries that are not whole."""
+        """`CorruptionError` for a torn entry."""
         self._base_offset = base_offset
         self._offsets = _entries(indexes.offset_index, OFFSET_ENTRY)
         self._times = _entries(indexes.time_index, TIME_ENTRY)
@@ -163,7 +164,7 @@ class IndexProof:
         self._state[IndexState.NEWEST] = NO_TIMESTAMP
 
     def add(self, batches: BatchScan, start: int) -> None:
-        """Batches with positions from `start` on; `CorruptionError` where an entry is not true of them."""
+        """Check batches whose positions count from `start`; `CorruptionError` if an entry does not match."""
         fault = prove_indexes(
             batches.positions,
             batches.sizes,
@@ -181,11 +182,11 @@ class IndexProof:
             raise CorruptionError(f"{IndexFault(fault).reason} (after position {place})")
 
     def finish(self) -> None:
-        """After the last batch; `CorruptionError` for entries of batches that there are not."""
+        """Check what is left after the last batch; `CorruptionError` for entries of missing batches."""
         places = self._state[IndexState.PLACES] * OFFSET_ENTRY.size
         times = self._state[IndexState.TIMES] * TIME_ENTRY.size
         if places < len(self._offsets) or times < len(self._times):
-            raise CorruptionError("the indexes have entries for batches that there are not")
+            raise CorruptionError("the indexes have entries for batches that the log lacks")
         last, newest = NO_TIMESTAMP, self._state[IndexState.NEWEST]
         if self._times:
             last, _ = TIME_ENTRY.unpack(self._times[-TIME_ENTRY.size :])
@@ -194,7 +195,7 @@ class IndexProof:
 
 
 def _entries(data: bytes, entry: struct.Struct) -> bytes:
-    """Whole entries, without the rest that Apache Kafka preallocates: zeros, behind the first entry."""
+    """Return the entries without the zeros that Apache Kafka preallocates after the last one."""
     if len(data) % entry.size:
         raise CorruptionError(f"{len(data)} bytes are not whole entries of {entry.size}")
     used = -(-len(data.rstrip(b"\0")) // entry.size) * entry.size

@@ -1,7 +1,7 @@
-"""The loops that look for records by their timestamps: one source for two lives, as `kernel`. [P]
+"""Loops that search for records by timestamp; like `kernel`, one source, compiled or interpreted. [P]
 
-None of them makes an object for a batch or a record, and the compiled ones run with the GIL released. Record
-layout and the rules of both lives are at the head of `kernel`.
+They make no object for a batch or a record; compiled, they release the GIL. The head of `kernel` describes
+the record layout and the rules for compiled and interpreted code.
 """
 
 # mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
@@ -43,11 +43,11 @@ def find_batch(
     timestamp: cython.longlong,
     offset: cython.longlong,
 ) -> tuple[int, int, int]:
-    """The first batch from ``position`` on that ends at ``offset`` or later and is as late as ``timestamp``.
+    """Find the first batch from ``position`` on that reaches both ``offset`` and ``timestamp``.
 
-    By headers alone: of the last batch in ``buf[position:end]`` no more than its header need be there.
-    Returns (status, 1 if one was found, its position); with 0 the position is that of the first batch whose
-    header is not there, which may lie beyond ``end``.
+    Reads headers alone: of the last batch in ``buf[position:end]`` only the header must be present. Returns
+    (status, 1 if found, its position). If none is found, the position is that of the first batch without a
+    complete header, which may lie beyond ``end``.
     """
     data: cython.p_const_uchar
     status: cython.longlong = _OK
@@ -94,11 +94,11 @@ def find_record(
     timestamp: cython.longlong,
     least_delta: cython.longlong,
 ) -> tuple[int, int, int]:
-    """The first of the ``count`` records in ``buf[start:end]`` not older than ``timestamp``, from the offset
-    delta ``least_delta`` on.
+    """Find the first of the ``count`` records in ``buf[start:end]`` that is not older than ``timestamp``,
+    from the offset delta ``least_delta`` on.
 
-    ``has_deltas`` is 0 where all records have ``base_timestamp`` (LogAppendTime). Returns (status, offset
-    delta, timestamp); the delta is -1 where there is none, and of a bad record its index.
+    ``has_deltas`` is 0 if all records have ``base_timestamp`` (LogAppendTime). Returns (status, offset delta,
+    timestamp); the delta is -1 if there is none, and the record's index for a bad record.
     """
     data: cython.p_const_uchar
     row: cython.longlong[10]
@@ -150,12 +150,12 @@ def find_refused(
     needs_keys: cython.longlong,
     out: cython.longlong[::1],
 ) -> tuple[int, int]:
-    """The records that a topic does not take, of ``count`` that `check_records` has found sound.
+    """Find the records that a topic refuses, among ``count`` records that `check_records` has found sound.
 
-    Those without a key where ``needs_keys`` is not 0, and of the others those outside ``[oldest, newest]``; a
-    record without a timestamp (-1) is outside only where all are, ``oldest`` > ``newest``. Writes index,
-    timestamp, and 1 or 0 for whether it lacks its key, to ``out`` until that is full. Returns how many there
-    are, and how many of them are outside.
+    These are records without a key if ``needs_keys`` is not 0, and of the others those outside ``[oldest,
+    newest]``; a record without a timestamp (-1) is outside only if ``oldest`` > ``newest``, which refuses
+    all. Writes index, timestamp, and 1 or 0 for a missing key, to ``out`` until it is full. Returns the
+    number of refused records, and how many of them are outside.
     """
     data: cython.p_const_uchar
     rows: cython.p_longlong

@@ -1,7 +1,7 @@
-"""The rows of a transaction index: which transactions were aborted. [P]
+"""Rows of a transaction index: the aborted transactions. [P]
 
-34 bytes each, big-endian: i16 version, i64 producer id, i64 first offset, i64 last offset (the abort
-marker's), i64 last stable offset. A row lies in the index of the segment that holds the marker (Kafka
+A row has 34 bytes, big-endian: i16 version, i64 producer id, i64 first offset, i64 last offset (the abort
+marker's), i64 last stable offset. It lies in the index of the segment that holds the marker (Kafka
 `AbortedTxn`).
 """
 
@@ -27,12 +27,12 @@ class AbortedEntry(NamedTuple):
 
 
 def encode_row(entry: AbortedEntry) -> bytes:
-    """The bytes of one row."""
+    """Return the bytes of one row."""
     return ROW.pack(_VERSION, *entry)
 
 
 def decode_rows(data: Buffer) -> list[AbortedEntry]:
-    """The rows of one index. `CorruptionError` for a torn row, an unknown version, offsets that run back."""
+    """Parse one index. `CorruptionError` for a torn row, an unknown version, or a wrong order of offsets."""
     if len(data) % ROW.size:
         raise CorruptionError(f"transaction index: {len(data)} bytes are not whole rows of {ROW.size}")
     entries = []

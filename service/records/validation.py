@@ -1,4 +1,4 @@
-"""What a broker accepts from a producer: one batch, looked at from its frame to its last record. [P]
+"""Validation of a produced batch, from its frame to its last record. [P]
 
 The checks, their order and their error codes are Kafka's (`ProduceRequest.validateRecords`, then
 `UnifiedLog.analyzeAndValidateRecords`, then `LogValidator`):
@@ -16,27 +16,26 @@ The checks, their order and their error codes are Kafka's (`ProduceRequest.valid
     timestamps out of bounds, or typed LogAppendTime       INVALID_TIMESTAMP
     records without a key, on a compacted topic            INVALID_RECORD
 
-Where Kafka is looser or answers by accident, on purpose otherwise:
+On purpose different where Kafka is looser or answers by accident:
 
 - Offset deltas that are not 0, 1, 2 ... are INVALID_RECORD. Kafka keeps them in an uncompressed batch and
   renumbers them in a compressed one, for clients that predate this format.
-- Bytes after the batch are refused even where they cannot be a second batch; Kafka cuts them off.
+- Bytes after the batch are refused even if they cannot be a second batch. Kafka cuts them off.
 - A payload that its codec cannot read is INVALID_RECORD, an unknown codec id UNSUPPORTED_COMPRESSION_TYPE.
   Kafka lets an internal exception become UNKNOWN_SERVER_ERROR.
-- A payload that inflates beyond ``max_inflated_bytes``, or beyond what its request may still inflate to, is
+- A payload that inflates beyond ``max_inflated_bytes``, or beyond the rest of its request's budget, is
   MESSAGE_TOO_LARGE, which makes a producer split its batch. Kafka inflates without bound.
-- A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka takes it for
-  CreateTime topics when its max timestamp is in bounds: it stores records whose timestamps nobody checked.
-- Transactions are not served yet, so no producer has a transactional id: INVALID_PRODUCER_ID_MAPPING, which
-  is Kafka's answer where the coordinator does not know the id. Kafka asks it only about batches with a
-  producer id, and stores transactional ones without. A request without a transactional id is the handler's
-  to refuse.
+- A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka accepts it on
+  CreateTime topics if its max timestamp is in bounds, and so stores records with unchecked timestamps.
+- Transactions are not served, so no producer has a transactional id: INVALID_PRODUCER_ID_MAPPING, as Kafka
+  answers if the coordinator does not know the id. Kafka asks only about batches with a producer id, and
+  stores transactional ones without. The handler refuses requests without a transactional id.
 
-A max timestamp that is not that of the records is put right, as Kafka does.
+A max timestamp that differs from the records' is corrected, as by Kafka.
 
-Whoever validates on an event loop says ``at_once``: a batch that is more work than a slice of its turn is
-then left to a thread (`BeyondSlice`). That is known from its size, or from what it says that it inflates to;
-one that does not say is inflated as far as a slice allows, and cut there.
+On an event loop the caller passes ``at_once``: `BeyondSlice` then refuses a batch that takes more than a
+slice of the turn, for a thread to validate. Its size or its claimed inflated size tells; a batch without a
+claim is inflated as far as a slice allows.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ from service.records.batch import (
     MAGIC,
     TRANSACTIONAL_FLAG,
     BatchHeader,
-    Codec,
+    CompressionType,
     read_header,
     set_log_append_time,
     set_max_timestamp,
@@ -77,45 +76,54 @@ from service.records.kernel_status import Status
 from service.records.time_kernel import find_refused
 
 MAX_RECORD_ERRORS: Final = 100
-"""Records named one by one in an answer; the batch is refused as a whole anyway."""
+"""Most records that a response names; the batch is refused as a whole anyway."""
 _MIN_LEGACY_LENGTH: Final = 14
-"""Below this length of any magic Kafka does not look further."""
+"""Length, with any magic, below which Kafka checks nothing else."""
 _SIZE_UP_TO_MAGIC: Final = 17
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _AS_PRODUCED: Final = "producer"
 _NO_KEY: Final = "Compacted topic cannot accept message without key"
 _BAD_TIMESTAMPS: Final = "One or more records have been rejected due to invalid timestamp"
-_CODEC_BY_NAME: Final = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in CODECS[1:]}}
+_CODEC_BY_NAME: Final = {
+    "uncompressed": CompressionType.NONE,
+    **{codec.name.lower(): codec for codec in CODECS[1:]},
+}
 _LENGTH: Final = struct.Struct(">i")
 _MAGIC: Final = struct.Struct(">b")
 _ATTRIBUTES: Final = struct.Struct(">h")
 
 
 _AT_ONCE_NS: Final = 2_000_000
-"""What a batch may take of a turn of the loop; the same as `base.turn_queues.SLICE_US`."""
-_INFLATE_NS: Final = {Codec.NONE: 1, Codec.GZIP: 4, Codec.SNAPPY: 2, Codec.LZ4: 2, Codec.ZSTD: 2}
-_COMPRESS_NS: Final = {
-    Codec.NONE: ((0, 0),),
-    Codec.GZIP: ((9, 40),),
-    Codec.SNAPPY: ((0, 4),),
-    Codec.LZ4: ((9, 30), (17, 80)),
-    Codec.ZSTD: ((3, 10), (6, 30), (9, 50), (12, 105), (15, 400), (22, 650)),
+"""Time in a turn of the loop for one batch; the same as `base.turn_queues.SLICE_US`."""
+_INFLATE_NS: Final = {
+    CompressionType.NONE: 1,
+    CompressionType.GZIP: 4,
+    CompressionType.SNAPPY: 2,
+    CompressionType.LZ4: 2,
+    CompressionType.ZSTD: 2,
 }
-"""For each inflated byte, the look at its records included; rounded up from a slow machine's. By level, up to
-and including the one that is named.
+_COMPRESS_NS: Final = {
+    CompressionType.NONE: ((0, 0),),
+    CompressionType.GZIP: ((9, 40),),
+    CompressionType.SNAPPY: ((0, 4),),
+    CompressionType.LZ4: ((9, 30), (17, 80)),
+    CompressionType.ZSTD: ((3, 10), (6, 30), (9, 50), (12, 105), (15, 400), (22, 650)),
+}
+"""Cost of each inflated byte, the check of its records included; rounded up from a slow machine's. By level,
+up to and including the named one.
 """
 _ENCODINGS: Final = CODEC_MASK + 1
 _USUAL_RATIO: Final = 3
-"""What ordinary records inflate by, at least."""
+"""Least ratio by which ordinary records inflate."""
 
 
 class BeyondSlice(Exception):
-    """The batch is more work than should be done at once on the loop. Nothing of it was changed."""
+    """The batch takes too long for the loop. It was not changed."""
 
 
-class Inflation:
-    """What the batches of one request may still inflate to, all together (bytes)."""
+class InflationBudget:
+    """Budget of inflated bytes for all batches of one request."""
 
     __slots__ = ("left_bytes",)
 
@@ -125,7 +133,7 @@ class Inflation:
 
 @dataclass(frozen=True, slots=True)
 class ValidationRules:
-    """What one topic accepts: sizes in bytes, times in ms, ``compression_type`` as its config has it."""
+    """Rules of one topic: sizes in bytes, times in ms, ``compression_type`` as in its config."""
 
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
@@ -134,18 +142,18 @@ class ValidationRules:
     compression_type: str = _AS_PRODUCED
     max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
     needs_keys: bool = False
-    compression_level: int | None = None  # of ``compression_type``; None: its default
-    partition: str = ""  # as refusals name it
+    compression_level: int | None = None  # for ``compression_type``; None: its default
+    partition: str = ""  # name in error messages
     at_once_bytes: tuple[int, ...] = field(init=False)
-    """by codec id: how large a batch may be, inflated, for one slice of the loop's turn"""
+    """by codec id: largest inflated size of a batch for one slice of the loop's turn"""
 
     def __post_init__(self) -> None:
         most = [_AT_ONCE_NS // self._cost_ns(codec) for codec in CODECS]
-        most += [most[0]] * (_ENCODINGS - len(most))  # unassigned ids are refused before they cost anything
+        most += [most[0]] * (_ENCODINGS - len(most))  # unassigned ids are refused first
         object.__setattr__(self, "at_once_bytes", tuple(most))
 
-    def _cost_ns(self, codec: Codec) -> int:
-        """Nanoseconds for each inflated byte."""
+    def _cost_ns(self, codec: CompressionType) -> int:
+        """Return the cost of each inflated byte in nanoseconds."""
         target = codec if self.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[self.compression_type]
         if target is codec:
             return _INFLATE_NS[codec]
@@ -154,9 +162,9 @@ class ValidationRules:
 
 
 def rules_of(config: LogConfig, max_inflated_bytes: int, partition: str = "") -> ValidationRules:
-    """The rules of a topic for one partition; the caller keeps them until the topic's config changes.
+    """Return the rules of a topic for one partition, for the caller to keep until the topic's config changes.
 
-    A batch may inflate to `max_inflated_bytes`, or to what the topic takes uncompressed.
+    A batch may inflate to `max_inflated_bytes`, or to what the topic accepts uncompressed if that is more.
     """
     return ValidationRules(
         max_message_bytes=config.max_message_bytes,
@@ -181,26 +189,26 @@ def _level_of(config: LogConfig) -> int | None:
 
 
 class RecordsRefused(RequestError):
-    """Some records of the batch are at fault: ``record_errors`` holds (index in the batch, why) for each."""
+    """Some records of the batch are invalid: ``record_errors`` has (index in the batch, reason) for each."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, message)
         self.record_errors = record_errors
 
 
-class Origin(Enum):
-    """Who had a leader append a batch (Kafka `AppendOrigin`); what is replicated is checked by its leader."""
+class AppendOrigin(Enum):
+    """Origin of a batch that a leader appends (Kafka `AppendOrigin`). Followers do not validate again."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """its own records, which have no sequence numbers, also where they belong to a producer's transaction"""
+    """a coordinator's own records, which have no sequence numbers, even in a producer's transaction"""
 
 
 class ValidatedBatch(NamedTuple):
-    """One batch fit to be appended; only base offset and leader epoch are still to be stamped.
+    """One batch ready to be appended; only base offset and leader epoch are still to be set.
 
-    ``offset_delta_of_max_timestamp`` is that of the first record with ``max_timestamp``; 0 where no record
-    has a timestamp, and under LogAppendTime, where all have the same.
+    ``offset_delta_of_max_timestamp`` is that of the first record with ``max_timestamp``; 0 if no record has a
+    timestamp, and with LogAppendTime, where all have the same.
     """
 
     data: memoryview
@@ -208,11 +216,12 @@ class ValidatedBatch(NamedTuple):
     max_timestamp: int
     offset_delta_of_max_timestamp: int
     record_count: int
-    origin: Origin = Origin.CLIENT
+    origin: AppendOrigin = AppendOrigin.CLIENT
 
 
 def check_frame(data: Buffer) -> None:
-    """As `validate_produced` begins: `RequestError` where ``data`` is not one whole batch of this format."""
+    """Raise `RequestError` if ``data`` is not one whole batch of this format; `validate_produced` begins
+    so."""
     view = memoryview(data)
     size = len(view)
     if size < HEADER_SIZE or _length_and_magic(view) != (size - LOG_OVERHEAD, MAGIC):
@@ -223,15 +232,15 @@ def validate_produced(
     data: bytearray | memoryview,
     rules: ValidationRules,
     now_ms: int,
-    inflation: Inflation | None = None,
+    inflation: InflationBudget | None = None,
     at_once: bool = False,
 ) -> ValidatedBatch:
     """Check the one batch in ``data``, as a producer sent it, against ``rules``.
 
-    ``data`` is changed in place only for LogAppendTime or a wrong max timestamp; where the topic wants
-    another codec the batch is a new buffer. Raises `RequestError` with the code that the table above gives,
-    and `BeyondSlice` where it is to be done ``at_once`` and cannot. ``inflation``: the request's; None: it
-    has no other batch. May run on any thread.
+    ``data`` is changed in place only for LogAppendTime or a wrong max timestamp; if the topic has another
+    codec, the result is a new buffer. Raises `RequestError` with the code of the table above, and
+    `BeyondSlice` if it cannot be done ``at_once``. ``inflation``: the request's budget; None for a request
+    with one batch. May run on any thread.
     """
     view = memoryview(data)
     size = len(view)
@@ -280,9 +289,11 @@ def validate_produced(
     target = codec_id if rules.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[rules.compression_type]
     if target == codec_id and max_timestamp == stated_max and not rules.log_append_time:
         header = tuple.__new__(BatchHeader, (0, *fields))
-        return tuple.__new__(ValidatedBatch, (view, header, max_timestamp, max_index, count, Origin.CLIENT))
+        return tuple.__new__(
+            ValidatedBatch, (view, header, max_timestamp, max_index, count, AppendOrigin.CLIENT)
+        )
     if target != codec_id:
-        view = _recompressed(view, memoryview(records)[start:], Codec(target), rules)
+        view = _recompressed(view, memoryview(records)[start:], CompressionType(target), rules)
     if rules.log_append_time:
         set_log_append_time(view, 0, now_ms)
         return ValidatedBatch(view, read_header(view), now_ms, 0, count)
@@ -291,9 +302,13 @@ def validate_produced(
 
 
 def _inflate(
-    codec: Codec, view: memoryview, rules: ValidationRules, inflation: Inflation | None, at_once: bool
+    codec: CompressionType,
+    view: memoryview,
+    rules: ValidationRules,
+    inflation: InflationBudget | None,
+    at_once: bool,
 ) -> Buffer:
-    """The records; what they may cost is set aside before, and what they do not cost given back."""
+    """Inflate the records and subtract their size from the request's budget."""
     most = rules.max_inflated_bytes
     if inflation is not None:
         if inflation.left_bytes <= 0:
@@ -303,7 +318,7 @@ def _inflate(
     if at_once:
         now = min(most, rules.at_once_bytes[codec])
         if _USUAL_RATIO * len(view) > rules.at_once_bytes[codec]:
-            raise BeyondSlice  # most likely; trying would be work done twice
+            raise BeyondSlice  # most likely; an attempt would be double work
     try:
         records = decompress(codec, view[HEADER_SIZE:], now)
     except InflatedTooLarge as error:
@@ -312,21 +327,23 @@ def _inflate(
         _set_aside(inflation, most)
         raise RequestError(ErrorCode.message_too_large, str(error)) from None
     except CorruptionError as error:
-        _set_aside(inflation, now)  # how far it came is not known
+        _set_aside(inflation, now)  # the size inflated so far is unknown
         raise _invalid(str(error)) from None
     _set_aside(inflation, len(records))
     return records
 
 
-def _set_aside(inflation: Inflation | None, size: int) -> None:
+def _set_aside(inflation: InflationBudget | None, size: int) -> None:
     if inflation is not None:
         inflation.left_bytes -= size
 
 
-def _recompressed(view: memoryview, records: memoryview, codec: Codec, rules: ValidationRules) -> memoryview:
-    """The batch with its records in another codec; its checksum is left for the caller to set.
+def _recompressed(
+    view: memoryview, records: memoryview, codec: CompressionType, rules: ValidationRules
+) -> memoryview:
+    """Return the batch with its records in another codec; the caller sets its checksum.
 
-    The records' own bytes stay: their deltas are against a base timestamp that is kept too.
+    The records' bytes stay: their deltas are against the base timestamp, which stays too.
     """
     batch = bytearray(view[:HEADER_SIZE])
     batch += compress(codec, records, rules.compression_level)
@@ -350,7 +367,8 @@ def _too_large(size: int, rules: ValidationRules) -> RequestError:
 
 
 def _frame_error(view: memoryview) -> RequestError:
-    """Why ``view`` is not one whole batch of this format, in the order in which Kafka would notice."""
+    """Return the reason why ``view`` is not one whole batch of this format, in the order of Kafka's
+    checks."""
     size = len(view)
     if size < LOG_OVERHEAD:
         return _invalid("a produce request must have one record batch for each partition")
@@ -364,13 +382,13 @@ def _frame_error(view: memoryview) -> RequestError:
         return _invalid(f"record batches must have magic {MAGIC}, this one has {magic}")
     if claimed < size:
         if size - claimed >= LOG_OVERHEAD and _is_no_batch(*_length_and_magic(view[claimed:])):
-            return RequestError(ErrorCode.corrupt_message, "what follows the record batch is none")
+            return RequestError(ErrorCode.corrupt_message, "the bytes after the record batch are not a batch")
         return _invalid("a produce request may have only one record batch for each partition")
     return RequestError(ErrorCode.corrupt_message, f"a batch of {size} bytes is less than its header")
 
 
 def _length_and_magic(view: memoryview) -> tuple[int, int]:
-    """As stored in at least 12 bytes; the magic counts as right while it is not there."""
+    """Return length and magic as stored in at least 12 bytes; a magic that is missing counts as right."""
     length: int = _LENGTH.unpack_from(view, 8)[0]
     return length, _MAGIC.unpack_from(view, 16)[0] if len(view) >= _SIZE_UP_TO_MAGIC else MAGIC
 
@@ -401,10 +419,9 @@ def _header_error(fields: tuple[int, ...]) -> RequestError:
 def _check_each(
     records: Buffer, start: int, fields: tuple[int, ...], rules: ValidationRules, oldest: int, newest: int
 ) -> None:
-    """Name the records that the topic does not take, where there are any; only ever reached once they are
-    known to parse.
+    """Raise `RecordsRefused` for the records that the topic refuses, if any. The records must parse.
 
-    Of a record without a key only that is said. One bad timestamp makes that the error of the batch (Kafka
+    A record without a key gets that error alone. One bad timestamp decides the error code of the batch (Kafka
     `LogValidator.processRecordErrors`).
     """
     typed = bool(fields[5] & LOG_APPEND_TIME_FLAG)

@@ -1,9 +1,9 @@
-"""Walking the batches of a log by their headers, without reading the records that are not asked for. [P]
+"""Walk over the batches of a log by their headers, without reading unwanted records. [P]
 
-Bytes come by a callable, in chunks; a batch larger than a chunk is checksummed piece by piece, so a length
-that lies costs no memory. Used by lookups on the loop (a few KiB from an indexed position), by recovery on
-its threads and by the dumpers (whole files). What is to be proved in bulk is `records.scan`'s; bytes that are
-in memory already are `batch.iter_headers`'.
+A callable reads the bytes, in chunks. A batch larger than a chunk is checksummed piece by piece, so a wrong
+length costs no memory. Used by lookups on the loop (a few KiB from an indexed position), by recovery on its
+threads and by the dump tools (whole files). `records.scan` verifies in bulk; `batch.iter_headers` walks bytes
+in memory.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from service.records.batch import (
 )
 
 LOOKUP_BYTES: Final = 8192
-"""Two index intervals and a header: most lookups are answered by one read of this size."""
+"""Two index intervals and a header: one read of this size answers most lookups."""
 CHUNK_BYTES: Final = 1 << 20
 
 _PLACE: Final = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _SEARCHED: Final = struct.Struct(">qiib")  # base offset, batch length, leader epoch, magic
 _MAGIC_BYTE: Final = bytes([MAGIC])
 _MAX_OFFSETS: Final = 2**31
-"""No two offsets of one segment are further apart."""
+"""Upper limit of the distance between two offsets of one segment."""
 
 Read = Callable[[int, int], Buffer]
 """(size, position) -> bytes from there on, fewer than `size` at the end only; raises `StorageError`."""
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies in its segment; offsets inclusive, sizes in bytes."""
+    """Place of a batch in its segment; offsets inclusive, sizes in bytes."""
 
     position: int
     size: int
@@ -51,9 +51,9 @@ class BatchPlace(NamedTuple):
 
 
 def find_offset(read: Read, offset: int, position: int, end: int, name: object = "log") -> BatchPlace | None:
-    """First batch from `position` on whose last offset is not below `offset`; None if none is.
+    """Return the first batch from `position` on whose last offset is not below `offset`, or None.
 
-    `CorruptionError` when what lies there is not a batch; it says `name`.
+    Raises `CorruptionError`, with `name`, for anything but a batch.
     """
     chunk: Buffer = b""
     start = position
@@ -75,9 +75,9 @@ def find_offset(read: Read, offset: int, position: int, end: int, name: object =
 
 
 def last_place(data: Buffer) -> BatchPlace:
-    """The last of the batches that `data` begins with, each taken by its header's word.
+    """Return the last of the batches that `data` begins with, by their headers alone.
 
-    `CorruptionError` where there is none, or where the bytes end within a header.
+    `CorruptionError` if there is none, or if the bytes end within a header.
     """
     position, size, base_offset, delta = 0, 0, -1, -1
     while position + size < len(data):
@@ -89,23 +89,23 @@ def last_place(data: Buffer) -> BatchPlace:
         if size < HEADER_SIZE or delta < 0:
             raise CorruptionError(f"no whole batch at position {position}")
     if not size:
-        raise CorruptionError("no batch at all")
+        raise CorruptionError("no batch")
     return BatchPlace(position, size, base_offset, base_offset + delta)
 
 
 def iter_batches(
     read: Read, position: int, end: int, *, name: object = "log", chunk_bytes: int = LOOKUP_BYTES
 ) -> Iterator[BatchHeader]:
-    """Headers of the batches in ``[position, end)`` (`BatchHeader.position` is the position in the log).
+    """Yield the headers of the batches in ``[position, end)``; `BatchHeader.position` is that in the log.
 
-    Raises `CorruptionError` where a batch is torn or is none; what was yielded before stands.
+    Raises `CorruptionError` at a torn or malformed batch; the headers yielded before are valid.
     """
     for header, _, _ in _walk(read, position, end, chunk_bytes, name):
         yield header
 
 
 def iter_verified(read: Read, end: int, name: object = "log") -> Iterator[BatchHeader]:
-    """As `iter_batches` for the whole log, each batch's checksum verified as well."""
+    """Yield the headers of the whole log, each batch's checksum verified; errors as in `iter_batches`."""
     for header, chunk, start in _walk(read, 0, end, CHUNK_BYTES, name):
         if _crc(read, header, chunk, start, name) != header.crc:
             raise CorruptionError(f"{name}: wrong checksum of the batch at position {header.position}")
@@ -113,9 +113,9 @@ def iter_verified(read: Read, end: int, name: object = "log") -> Iterator[BatchH
 
 
 def read_verified(read: Read, position: int, end: int, name: object = "log") -> BatchHeader:
-    """The header of the batch at `position`, its checksum verified, read piece by piece however large it is.
+    """Return the header of the batch at `position`, its checksum verified, piece by piece if it is large.
 
-    Raises `CorruptionError` where it is torn, or is none.
+    Raises `CorruptionError` if the batch is torn or malformed.
     """
     for header, chunk, start in _walk(read, position, end, CHUNK_BYTES, name):
         if _crc(read, header, chunk, start, name) != header.crc:
@@ -125,10 +125,10 @@ def read_verified(read: Read, position: int, end: int, name: object = "log") -> 
 
 
 def find_sound(read: Read, position: int, end: int, least_offset: int) -> int | None:
-    """Position of the first byte in ``[position, end)`` at which a batch stands that is whole, with a right
-    checksum and offsets from `least_offset` on; None if none does.
+    """Return the first position in ``[position, end)`` of a whole batch with a right checksum and offsets
+    from `least_offset` on, or None.
 
-    For telling damage from a torn end: what is behind a torn end was never written.
+    Distinguishes damage from a torn end: nothing was written after a torn end.
     """
     while position + HEADER_SIZE <= end:
         chunk = bytes(read(min(CHUNK_BYTES, end - position), position))
@@ -160,13 +160,13 @@ def _is_sound(read: Read, chunk: bytes, at: int, position: int, end: int, least_
 def _walk(
     read: Read, position: int, end: int, chunk_bytes: int, name: object
 ) -> Iterator[tuple[BatchHeader, memoryview, int]]:
-    """(header, the chunk it was read from, that chunk's position in the log)."""
+    """Yield (header, the chunk it was read from, that chunk's position in the log)."""
     chunk = memoryview(b"")
     start = position
     while position < end:
         at = position - start
         torn = at + HEADER_SIZE > len(chunk)
-        # A batch that a whole chunk can hold is read in one piece, for those who look at its records.
+        # A batch that fits a chunk is read in one piece, for callers that parse its records.
         if not torn and chunk_bytes == CHUNK_BYTES:
             size = _PLACE.unpack_from(chunk, at)[1] + LOG_OVERHEAD
             torn = at + size > len(chunk) and size <= chunk_bytes
@@ -184,12 +184,12 @@ def _walk(
 
 
 def at_position(header: BatchHeader, position: int) -> BatchHeader:
-    """`header` with another position (as `_replace`, in a fifth of its time)."""
+    """Return `header` with another position, in a fifth of the time of `_replace`."""
     return tuple.__new__(BatchHeader, (position, *header[1:]))
 
 
 def _crc(read: Read, header: BatchHeader, chunk: memoryview, start: int, name: object) -> int:
-    """CRC32C of a batch that lies in `chunk` wholly or in part."""
+    """Return the CRC32C of a batch that lies in `chunk` wholly or in part."""
     at = header.position - start
     crc = crc32c(chunk[at + CRC_START : at + header.size])
     position, end = max(start + len(chunk), header.position + CRC_START), header.position + header.size

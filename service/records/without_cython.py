@@ -1,4 +1,4 @@
-"""What the kernels name from Cython, for the interpreter alone: decorators and types that do nothing. [P]"""
+"""Replacement for the `cython` module in interpreted kernels: decorators and types without effect. [P]"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The compiled kernels of a package that is imported from a zip, as Spark ships it to executors.
+"""Loader of the compiled kernels of a package in a zip, as Spark ships it to executors.
 
-A shared object cannot be imported out of a zip, so the interpreter would take the sources beside it, without
-a word, and read many times slower. Here those for exactly this Python and platform are copied out of the zip
-to a folder that is the user's alone, and loaded from there; where the zip has none, they are compiled, if
-Cython and a C compiler are here; and where that fails, too, it is said once per process. All kernels or none:
-what one calls of another is either C or Python.
+The interpreter cannot import a shared object from a zip; it silently imports the source beside it, which
+reads many times slower. So the kernels for exactly this Python and platform are copied out of the zip to a
+folder that only this user can write to, and loaded from there. If the zip has none, they are compiled, which
+takes Cython and a C compiler. If that fails too, one warning per process says so. Either all kernels are
+loaded or none: their calls of each other are either C or Python.
 
-Nothing of this runs, or is imported, where the package lies in a folder.
+A package in a folder neither runs nor imports this module.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Final, Protocol
 
-from service.base.private_cache import keep, private_folders
+from service.base.private_cache import private_folders, store_file
 
 log = logging.getLogger(__name__)
 
 KERNELS: Final = ("kernel", "column_buffers", "column_kernel")
-"""Each after those that it imports."""
+"""Kernels in order of import."""
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
-"""As ``.cpython-312-x86_64-linux-gnu.so``: version, ABI, processor, C library."""
+"""Suffix like ``.cpython-312-x86_64-linux-gnu.so``: version, ABI, processor, C library."""
 PACKAGE: Final = "service.records"
 
 
 class Zip(Protocol):
-    """What of `zipimport.zipimporter` is used."""
+    """Part of `zipimport.zipimporter` that is used."""
 
     archive: str
 
@@ -43,9 +43,10 @@ class Zip(Protocol):
 
 
 def install(source: Zip, folder: str, environ: Mapping[str, str]) -> bool:
-    """Load the compiled kernels of the package in `source`; False, with a warning, if there are none to load.
+    """Load the compiled kernels of the package in `source`; return False, with a warning, if none can be
+    loaded.
 
-    `folder` is where `PACKAGE` lies, zip included: ``/…/firn.zip/service/records``.
+    `folder` is the place of `PACKAGE`, zip included: ``/…/firn.zip/service/records``.
     """
     reasons: list[str] = []
     packed = _packed(source, folder)
@@ -74,15 +75,15 @@ def _packed(source: Zip, folder: str) -> dict[str, bytes] | None:
 def _load_packed(packed: Mapping[str, bytes], environ: Mapping[str, str], reasons: list[str]) -> bool:
     for place in _places(environ):
         try:
-            load({name: keep(place, name, SUFFIX, data) for name, data in packed.items()})
+            load({name: store_file(place, name, SUFFIX, data) for name, data in packed.items()})
             return True
-        except (ImportError, OSError) as e:  # as on a disk that nothing may be run from
+        except (ImportError, OSError) as e:  # as on a disk mounted noexec
             reasons.append(str(e))
     return False
 
 
 def _places(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The user's folders; and one for a moment, as what is loaded stays when its file goes."""
+    """Yield the user's folders, then a temporary one: a loaded module outlives its file."""
     yield from private_folders("kernels", environ)
     place = Path(tempfile.mkdtemp(prefix="firn-kernels-"))
     try:
@@ -110,12 +111,12 @@ def _load_built(source: Zip, folder: str, environ: Mapping[str, str], reasons: l
             reasons.append(f"not compiled here: {e}")
             break
         except (ImportError, OSError) as e:
-            reasons.append(f"what was compiled here cannot be loaded: {e}")
+            reasons.append(f"the kernels compiled here cannot be loaded: {e}")
     return False
 
 
 def load(files: Mapping[str, Path]) -> None:
-    """Import the kernels from these files under their own names; `ImportError` leaves none behind."""
+    """Import the kernels from these files under their own names; `ImportError` leaves none imported."""
     try:
         for name in KERNELS:
             full, path = f"{PACKAGE}.{name}", str(files[name])

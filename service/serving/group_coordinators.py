@@ -37,7 +37,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import GROUP_VERSION
 from service.metadata.image import MetadataImage
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.replicas.partition_registry import Replicas
 from service.serving.coordinator_log import CoordinatorLogs
 from service.serving.internal_topics import OFFSETS, InternalTopics
@@ -275,7 +275,7 @@ def _runtime_settings(config: BrokerConfig) -> RuntimeSettings:
     return RuntimeSettings(
         linger_ms=_number(config, "group.coordinator.append.linger.ms"),
         commit_timeout_ms=_number(config, "offsets.commit.timeout.ms"),
-        codec=Codec(_number(config, "offsets.topic.compression.codec")),
+        codec=CompressionType(_number(config, "offsets.topic.compression.codec")),
         load_buffer_bytes=_number(config, "offsets.load.buffer.size"),
     )
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
 from simulator.client import EARLIEST, Client, NoAnswer
@@ -95,7 +95,7 @@ async def produce(
     sequence = 0
     for values in batches:
         builder = BatchBuilder(
-            codec=Codec.NONE,
+            codec=CompressionType.NONE,
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=sequence if idempotent else -1,

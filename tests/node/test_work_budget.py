@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.slices import Slice
 from service.base.threads import Condition, Lock, SystemThreads
-from service.records.batch import Codec, compute_crc
+from service.records.batch import CompressionType, compute_crc
 from service.records.builder import build_batch
 from service.records.decode import iter_records
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
@@ -126,7 +126,7 @@ def produce(topic_id: Any, *batches: bytes) -> Any:
     return module.ProduceRequest(transactional_id=None, acks=1, timeout=1000, topic_data=(topic,))
 
 
-def zeros(size: int, codec: Codec = Codec.ZSTD) -> bytes:
+def zeros(size: int, codec: CompressionType = CompressionType.ZSTD) -> bytes:
     """A small batch whose one record is large."""
     return bytes(build_batch([(NOW_MS, None, bytes(size))], codec=codec))
 
@@ -146,16 +146,16 @@ def codes(answer: Any) -> list[ErrorCode]:
 OK, TOO_LARGE = ErrorCode.none, ErrorCode.message_too_large
 
 
-@pytest.mark.parametrize("codec", list(Codec)[1:], ids=lambda codec: codec.name.lower())
+@pytest.mark.parametrize("codec", list(CompressionType)[1:], ids=lambda codec: codec.name.lower())
 def test_the_batches_of_a_request_inflate_to_so_much_and_those_beyond_are_refused(
-    start: Callable[..., NodeThread], codec: Codec
+    start: Callable[..., NodeThread], codec: CompressionType
 ) -> None:
     node = start(firn_max_inflated_batch_bytes=str(4 * MIB), firn_max_inflated_request_bytes=str(8 * MIB))
     with node.client() as client:
         talk = Talk(client)
         talk.create("t", partitions=6)
         topic_id = talk.topic_id("t")
-        small, plain = zeros(10, codec), zeros(10, Codec.NONE)
+        small, plain = zeros(10, codec), zeros(10, CompressionType.NONE)
         bombs = [zeros(3 * MIB, codec)] * 3
         answer = client.request(ApiKey.PRODUCE, produce(topic_id, small, *bombs, small, plain))
         # What is left for the third is less than it takes, and nothing after it.
@@ -190,7 +190,7 @@ def test_recompression_is_left_to_a_thread_where_it_takes_long(
         talk.create("t", compression_type="gzip")
         topic_id = talk.topic_id("t")
         assert talk.produce(topic_id, [b"small"], NOW_MS).base_offset == 0
-        nasty.send(ApiKey.PRODUCE, 13, produce(topic_id, zeros(MIB // 2, Codec.NONE)))
+        nasty.send(ApiKey.PRODUCE, 13, produce(topic_id, zeros(MIB // 2, CompressionType.NONE)))
         assert threads.arrived.acquire(timeout=60)
         assert talk.produce(topic_id, [b"small"], NOW_MS).base_offset == 1
         threads.open.set()
@@ -291,7 +291,7 @@ def test_a_request_of_many_partitions_is_answered_for_each_of_them(talk: Talk, k
 
 def test_a_produce_request_of_many_partitions_is_answered_for_each_of_them(talk: Talk) -> None:
     talk.create("t", partitions=2)
-    batch = zeros(1, Codec.NONE)
+    batch = zeros(1, CompressionType.NONE)
     answer = talk.client.request(ApiKey.PRODUCE, produce(talk.topic_id("t"), *[batch] * 3000))
     assert codes(answer) == [OK] * 2 + [ErrorCode.unknown_topic_or_partition] * 2998
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.hot.cleaning.transactions import CleanedTransactions
-from service.records.batch import Codec, read_header, stamp
+from service.records.batch import CompressionType, read_header, stamp
 from service.records.builder import BatchBuilder
 from service.records.decode import Record, iter_records
 from service.records.key_map import KeyMap, memory_for
@@ -27,7 +27,7 @@ def make_batch(
     base_offset: int,
     pairs: Sequence[Pair],
     *,
-    codec: Codec = Codec.NONE,
+    codec: CompressionType = CompressionType.NONE,
     timestamp: int = START_MS,
     producer: tuple[int, int, int] = (-1, -1, -1),
     log_append_time: int | None = None,

@@ -24,7 +24,7 @@ _COMMIT: Final = 1
 
 
 class CleanedTransactions:
-    """`key_map.Fates` of one walk through the log, from its start or its first dirty offset on.
+    """`key_map.TransactionOutcomes` of one walk through the log, from its start or its first dirty offset on.
 
     ``kept``: rows of aborted transactions whose markers were met and stay.
     """

@@ -29,10 +29,10 @@ from service.base.types import Buffer
 from service.hot.state import AppendInfo
 from service.network.exchange import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
-from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, read_header, says_zstd
+from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, is_zstd, read_header
 from service.records.validation import (
     BeyondSlice,
-    Inflation,
+    InflationBudget,
     RecordsRefused,
     ValidatedBatch,
     ValidationRules,
@@ -102,7 +102,7 @@ class _Budget:
     def __init__(self, broker: Broker) -> None:
         config = broker.config
         most = max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
-        self.inflation = Inflation(most)
+        self.inflation = InflationBudget(most)
         self._inflation_left = most
         self._left_us = SLICE_US
 

@@ -28,7 +28,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from service.records.batch import HEADER, BatchHeader, Codec, compute_crc, iter_headers
+from service.records.batch import HEADER, BatchHeader, CompressionType, compute_crc, iter_headers
 from service.records.builder import BatchBuilder, build_batch, encode_record
 
 HERE = Path(__file__).parent
@@ -98,7 +98,7 @@ def cases() -> dict[str, tuple[str, bytes]]:
     for codec in (5, 6, 7):
         out[f"codec {codec}"] = patched(good, attributes=codec)
     for name in CODECS[1:]:
-        codec = Codec[name.upper()]
+        codec = CompressionType[name.upper()]
         packed = bytes(build_batch([(T0 + i, b"key", b"value" * 20) for i in range(10)], codec=codec))
         out[f"{name}, good"] = packed
         out[f"{name}, uncompressed records"] = patched(good, attributes=codec)
@@ -143,7 +143,7 @@ def cases() -> dict[str, tuple[str, bytes]]:
     for name in ("timestamp 0", "timestamp -1", "timestamp ahead 3700000"):
         topics[f"append-time: {name}"] = ("append-time", out[name])
         topics[f"bounded: {name}"] = ("bounded", out[name])
-    builder = BatchBuilder(producer_id=7, producer_epoch=1, base_sequence=0, codec=Codec.GZIP)
+    builder = BatchBuilder(producer_id=7, producer_epoch=1, base_sequence=0, codec=CompressionType.GZIP)
     for i in range(5):
         builder.add(T0 + i, b"k%d" % i, b"v" * i, [("h", b"x"), ("n", None)])
     topics["to-zstd: idempotent with headers"] = ("to-zstd", bytes(builder.build()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.records.batch import Codec, iter_headers, stamp, verify_crc
+from service.records.batch import CompressionType, iter_headers, stamp, verify_crc
 from service.records.compression import compress, decompress
 from service.records.decode import Record, iter_records
 from service.records.scan import scan_batches
@@ -16,9 +16,9 @@ SENT = json.loads((HERE / "sent.json").read_text())
 GOLDENS = sorted(HERE.glob("*.log"))
 
 
-def read(path: Path) -> tuple[str, Codec, bytes]:
+def read(path: Path) -> tuple[str, CompressionType, bytes]:
     client, codec = path.stem.rsplit("-", 1)
-    return client, Codec[codec.upper()], path.read_bytes()
+    return client, CompressionType[codec.upper()], path.read_bytes()
 
 
 def encoded(text: str | None) -> bytes | None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from service.base.threads import SystemThreads
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 from service.remote.format.keys import HeadKey, SegmentKey, parse_key
@@ -95,7 +95,7 @@ def stored(folder: Path) -> MemoryStore:
     return store
 
 
-def batch(base_offset: int, codec: Codec = Codec.NONE) -> bytes:
+def batch(base_offset: int, codec: CompressionType = CompressionType.NONE) -> bytes:
     builder = BatchBuilder(base_offset, codec)
     builder.add(START_MS + base_offset, None, b"\xff\x00 not text", headers=[("h", b"\xfe"), ("n", None)])
     builder.add(START_MS - 5, "schlüssel".encode(), None)
@@ -111,7 +111,7 @@ def bucket() -> Bucket:
     for number in range(11):
         base = bucket.end("events")
         if number % 3:
-            batches = [batch(base), batch(base + 3, Codec.GZIP), batch(base + 6)]
+            batches = [batch(base), batch(base + 3, CompressionType.GZIP), batch(base + 6)]
         else:
             batches = [transactional(base, 7, 2), batch(base + 2), marker(base + 5, 7, commit=True)]
         bucket.add("events", 0, batches)
@@ -232,7 +232,7 @@ def test_damage_is_noticed_wherever_it_is(bucket: Bucket, tmp_path: Path) -> Non
 def test_a_codec_that_the_standard_library_lacks_is_named(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.topic("events")
-    bucket.add("events", 0, [batch(0), batch(3, Codec.LZ4)])
+    bucket.add("events", 0, [batch(0), batch(3, CompressionType.LZ4)])
     done = run(written(tmp_path, objects(bucket.store)), "events", 0)
     assert len(done.stdout.splitlines()) == 3, "what came before it is shown"
     assert "lz4, by which the batch at offset 3" in done.stderr

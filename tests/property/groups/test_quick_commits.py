@@ -19,7 +19,7 @@ from service.groups import quick_commits
 from service.groups.offset_commits import known_commit
 from service.groups.shard import GroupShard
 from service.records import commit_kernel
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.wire.api import RequestHeader, parse_request_header, read_request, response_frame
 from service.wire.errors import WireError
 from service.wire.primitives import ManyElements
@@ -156,7 +156,7 @@ def check(of: Coordinator, header: RequestHeader, frame: bytes) -> bool:
     ours.add_block(block, now_ms)
     theirs.add(decision.records, block.size, now_ms)
     assert len(ours) == len(theirs)
-    assert ours.build(Codec.NONE) == theirs.build(Codec.NONE)
+    assert ours.build(CompressionType.NONE) == theirs.build(CompressionType.NONE)
     # Replayed: the leader replays the records one by one, the block is put over them, committed or not.
     leader.ask(lambda shard, ticket, now: decision)
     seen = state(shard)

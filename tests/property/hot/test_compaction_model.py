@@ -20,7 +20,7 @@ from service.config.settings import LogConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from tests.support.compaction import START_MS, Pair
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
@@ -85,10 +85,10 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(
         records=st.lists(pairs, min_size=1, max_size=5),
-        codec=st.sampled_from((Codec.NONE, Codec.NONE, Codec.ZSTD)),
+        codec=st.sampled_from((CompressionType.NONE, CompressionType.NONE, CompressionType.ZSTD)),
         idempotent=st.booleans(),
     )
-    def append(self, records: list[Pair], codec: Codec, idempotent: bool) -> None:
+    def append(self, records: list[Pair], codec: CompressionType, idempotent: bool) -> None:
         producer = (7, 0, self.sequence) if idempotent else (-1, -1, -1)
         assert (
             put(self.log, records, codec=codec, timestamp=self.clock.now_ms(), producer=producer) == self.end

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
 from service.records import column_kernel, columns
-from service.records.batch import Codec, iter_headers
+from service.records.batch import CompressionType, iter_headers
 from service.records.builder import encode_record
 from service.records.column_kernel import HEADER_COST
 from service.records.columns import COLUMNS, ColumnDecoder, Columns
@@ -128,7 +128,7 @@ def a_batch(draw: st.DrawFn, offset: int) -> tuple[bytes, int]:
     count, last = len(timestamps), delta + (draw(st.integers(0, 3)) if gaps else 0)
     if draw(st.integers(0, 9)) == 0:
         payload, count, timestamps = b"", 0, [-1]
-    codec = draw(st.sampled_from(Codec)) if count else Codec.NONE
+    codec = draw(st.sampled_from(CompressionType)) if count else CompressionType.NONE
     attributes = codec | draw(st.sampled_from([0, 0, 8, 16, 16, 24, 32, 48]))
     data = batches.batch(
         payload=bytes(compress(codec, payload)),

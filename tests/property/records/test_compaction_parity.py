@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.records import copy_kernel, key_kernel
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.kernel_status import CopyState, MapState, Status
 from service.records.recopy import CopyRules
 from service.records.scan import scan_batches
@@ -41,7 +41,7 @@ pairs = st.builds(
 
 
 @st.composite
-def logs(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE,)) -> bytes:
+def logs(draw: st.DrawFn, codecs: tuple[CompressionType, ...] = (CompressionType.NONE,)) -> bytes:
     """Batches with gaps between their offsets, of producers and of nobody."""
     log, offset = b"", draw(st.integers(0, 2**40))
     for records in draw(st.lists(st.lists(pairs, min_size=1, max_size=6), min_size=1, max_size=8)):
@@ -122,7 +122,7 @@ def test_the_hash_is_siphash_with_128_bits(life: dict[str, Any]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(logs(tuple(Codec)), st.integers(2, 40), st.sampled_from((61, 400, 1 << 16)))
+@given(logs(tuple(CompressionType)), st.integers(2, 40), st.sampled_from((61, 400, 1 << 16)))
 def test_what_stays_is_what_a_model_says(log: bytes, slots: int, buffer_bytes: int) -> None:
     keys = key_map(log, most=24 * slots)
     records = records_of(log)

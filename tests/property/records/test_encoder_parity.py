@@ -11,7 +11,7 @@ from kio.records.schema import NewRecordBatch, RecordHeader
 from kio.records.schema import Record as KioRecord
 from kio.records.writers import write_batch
 
-from service.records.batch import Codec, read_header, verify_crc
+from service.records.batch import CompressionType, read_header, verify_crc
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 from service.records.validation import ValidationRules, validate_produced
@@ -33,7 +33,9 @@ producers = st.tuples(st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.int
 Rows = list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes]]]]
 
 
-def ours(rows: Rows, producer: tuple[int, int, int], codec: Codec = Codec.NONE) -> bytearray:
+def ours(
+    rows: Rows, producer: tuple[int, int, int], codec: CompressionType = CompressionType.NONE
+) -> bytearray:
     builder = BatchBuilder(0, codec, 0, *producer)
     for row in rows:
         builder.add(*row)
@@ -70,10 +72,10 @@ def test_kio_writes_the_same_bytes(rows: Rows, producer: tuple[int, int, int]) -
     assert [(r.key, r.value) for r in theirs.records] == [(row[1], row[2]) for row in rows]
 
 
-@given(rows=records, producer=producers, codec=st.sampled_from(Codec))
+@given(rows=records, producer=producers, codec=st.sampled_from(CompressionType))
 @settings(deadline=None)
 def test_kafka_python_writes_the_same_records(
-    rows: Rows, producer: tuple[int, int, int], codec: Codec
+    rows: Rows, producer: tuple[int, int, int], codec: CompressionType
 ) -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2,
@@ -89,15 +91,17 @@ def test_kafka_python_writes_the_same_records(
     theirs = bytearray(builder.build())
     assert verify_crc(theirs, read_header(theirs))
     assert list(iter_records(theirs)) == list(iter_records(ours(rows, producer, codec)))
-    if codec is Codec.NONE:
+    if codec is CompressionType.NONE:
         mine = ours(rows, producer)
         mine[12:16] = theirs[12:16]
         assert mine == theirs
 
 
-@given(rows=records, producer=producers, codec=st.sampled_from(Codec))
+@given(rows=records, producer=producers, codec=st.sampled_from(CompressionType))
 @settings(deadline=None)
-def test_kafka_python_reads_what_we_write(rows: Rows, producer: tuple[int, int, int], codec: Codec) -> None:
+def test_kafka_python_reads_what_we_write(
+    rows: Rows, producer: tuple[int, int, int], codec: CompressionType
+) -> None:
     batch = DefaultRecordBatch(bytes(ours(rows, producer, codec)))
     assert batch.validate_crc()
     assert [(r.timestamp, r.key, r.value, r.headers) for r in batch] == [
@@ -105,9 +109,9 @@ def test_kafka_python_reads_what_we_write(rows: Rows, producer: tuple[int, int, 
     ]
 
 
-@given(rows=records, codec=st.sampled_from(Codec))
+@given(rows=records, codec=st.sampled_from(CompressionType))
 @settings(deadline=None)
-def test_a_broker_accepts_what_we_write_and_changes_nothing(rows: Rows, codec: Codec) -> None:
+def test_a_broker_accepts_what_we_write_and_changes_nothing(rows: Rows, codec: CompressionType) -> None:
     data = ours(rows, (-1, -1, -1), codec)
     before = bytes(data)
     batch = validate_produced(data, ValidationRules(timestamp_after_max_ms=2**62), 0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError, RequestError
-from service.records.batch import HEADER_SIZE, Codec, compute_crc, read_header, verify_crc
+from service.records.batch import HEADER_SIZE, CompressionType, compute_crc, read_header, verify_crc
 from service.records.builder import build_batch
 from service.records.compression import compress
 from service.records.decode import iter_records
@@ -48,7 +48,7 @@ def test_any_bytes(data: bytes, rules: ValidationRules) -> None:
 @st.composite
 def near_batches(draw: st.DrawFn) -> bytes:
     """A batch with a few bytes or fields changed, whose length and checksum are mostly put right again."""
-    codec = draw(st.sampled_from(Codec))
+    codec = draw(st.sampled_from(CompressionType))
     rows = [(NOW + i, b"key", b"v" * draw(st.integers(0, 40))) for i in range(draw(st.integers(1, 5)))]
     data = build_batch(rows)
     for at, byte in draw(

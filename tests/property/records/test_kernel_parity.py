@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import service.records.kernel as imported
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from service.records.kernel_status import BATCH_FIELDS, MIN_RECORD_SIZE, RECORD_FIELDS, Status
 from tests.support.kernels import interpreted
@@ -98,7 +98,7 @@ def logs(draw: st.DrawFn) -> bytes:
     log = bytearray()
     offset = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 6))):
-        builder = BatchBuilder(offset, draw(st.sampled_from(Codec)), draw(st.integers(-1, 9)))
+        builder = BatchBuilder(offset, draw(st.sampled_from(CompressionType)), draw(st.integers(-1, 9)))
         for timestamp, key, value, headers in draw(records):
             builder.add(timestamp, key, value, headers)
         log += builder.build()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.types import NO_TIMESTAMP
-from service.records.batch import Codec, iter_headers
+from service.records.batch import CompressionType, iter_headers
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
 from service.records.scan import least_timestamp, scan_batches
@@ -31,7 +31,9 @@ def sound_logs(draw: st.DrawFn) -> bytes:
     stamps = draw(st.sampled_from([times, st.integers(0, 1 << 42), st.integers(10**12, 10**12 + 99)]))
     for _ in range(draw(st.integers(1, 6))):
         builder = BatchBuilder(
-            offset, draw(st.sampled_from(Codec)), log_append_time=draw(st.none() | st.integers(0, 1 << 42))
+            offset,
+            draw(st.sampled_from(CompressionType)),
+            log_append_time=draw(st.none() | st.integers(0, 1 << 42)),
         )
         for timestamp in draw(st.lists(stamps, min_size=1, max_size=5)):
             builder.add(timestamp, None, b"v")

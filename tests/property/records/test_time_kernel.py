@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import service.records.time_kernel as imported
 from service.base.errors import CorruptionError
 from service.records import batch
-from service.records.batch import Codec, iter_headers
+from service.records.batch import CompressionType, iter_headers
 from service.records.builder import BatchBuilder
 from service.records.by_time import first_in_batches
 from service.records.decode import records_of
@@ -20,7 +20,7 @@ BASE_MS = 1_700_000_000_000
 
 timestamps = st.integers(BASE_MS - 5, BASE_MS + 5)
 batches = st.lists(
-    st.tuples(st.lists(timestamps, min_size=1, max_size=6), st.sampled_from(Codec), st.booleans()),
+    st.tuples(st.lists(timestamps, min_size=1, max_size=6), st.sampled_from(CompressionType), st.booleans()),
     min_size=1,
     max_size=5,
 )
@@ -38,7 +38,7 @@ def same(call: str, *arguments: object) -> object:
     return answers[0][0]
 
 
-def log_of(rows: list[tuple[list[int], Codec, bool]], gap: int = 0) -> bytes:
+def log_of(rows: list[tuple[list[int], CompressionType, bool]], gap: int = 0) -> bytes:
     data = bytearray()
     offset = 0
     for times, codec, by_log in rows:
@@ -55,7 +55,7 @@ def log_of(rows: list[tuple[list[int], Codec, bool]], gap: int = 0) -> bytes:
 
 @given(batches, timestamps, st.integers(0, 20), st.integers(0, 2))
 def test_the_first_record_by_time_is_what_a_walk_finds(
-    rows: list[tuple[list[int], Codec, bool]], timestamp: int, offset: int, gap: int
+    rows: list[tuple[list[int], CompressionType, bool]], timestamp: int, offset: int, gap: int
 ) -> None:
     data = log_of(rows, gap)
     expected = next(
@@ -74,7 +74,10 @@ def test_the_first_record_by_time_is_what_a_walk_finds(
     batches, timestamps, st.integers(0, 20), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)))
 )
 def test_damaged_bytes_are_answered_alike_by_all_lives(
-    rows: list[tuple[list[int], Codec, bool]], timestamp: int, offset: int, edits: list[tuple[int, int]]
+    rows: list[tuple[list[int], CompressionType, bool]],
+    timestamp: int,
+    offset: int,
+    edits: list[tuple[int, int]],
 ) -> None:
     data = bytearray(log_of(rows))
     for at, byte in edits:
@@ -130,7 +133,7 @@ def test_a_timestamp_beyond_64_bits_is_a_status_and_not_a_number() -> None:
 
 
 def test_what_is_no_batch_is_refused_with_its_position() -> None:
-    data = log_of([([BASE_MS], Codec.NONE, False)])
+    data = log_of([([BASE_MS], CompressionType.NONE, False)])
     with pytest.raises(CorruptionError, match=f"position {len(data)}"):
         first_in_batches(data + b"\0" * 61, 0, len(data) + 61, BASE_MS + 9, 0)
     with pytest.raises(CorruptionError, match="no whole batch"):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import build_batch
 from service.records.validation import (
     BeyondSlice,
-    Inflation,
+    InflationBudget,
     RecordsRefused,
     ValidationRules,
     validate_produced,
@@ -33,7 +33,7 @@ rules_of = st.builds(
 def batches(draw: st.DrawFn) -> bytes:
     rows = draw(st.lists(st.tuples(st.integers(NOW - 9, NOW + 9), st.binary(max_size=40)), min_size=1))
     data = bytearray(
-        build_batch([(at, None, value) for at, value in rows], codec=draw(st.sampled_from(Codec)))
+        build_batch([(at, None, value) for at, value in rows], codec=draw(st.sampled_from(CompressionType)))
     )
     for at in draw(st.lists(st.integers(21, len(data) - 1), max_size=1)):
         data[at] ^= 1
@@ -56,7 +56,7 @@ def test_a_batch_that_is_left_to_a_thread_is_untouched_and_judged_as_it_would_ha
     expected = outcome(lambda: validate_produced(bytearray(data), rules, NOW))
     object.__setattr__(rules, "at_once_bytes", (most,) * 8)  # slices of any length
     sent = bytearray(data)
-    inflation = Inflation(1 << 20)
+    inflation = InflationBudget(1 << 20)
     try:
         found = outcome(lambda: validate_produced(sent, rules, NOW, inflation, True))
     except BeyondSlice:
@@ -67,14 +67,14 @@ def test_a_batch_that_is_left_to_a_thread_is_untouched_and_judged_as_it_would_ha
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 400), st.sampled_from(list(Codec)[1:])), min_size=2),
+    st.lists(st.tuples(st.integers(1, 400), st.sampled_from(list(CompressionType)[1:])), min_size=2),
     st.integers(0, 900),
 )
 @settings(deadline=None)
 def test_the_batches_of_a_request_inflate_to_its_budget_and_no_further(
-    sizes: list[tuple[int, Codec]], budget: int
+    sizes: list[tuple[int, CompressionType]], budget: int
 ) -> None:
-    rules, inflation = ValidationRules(), Inflation(budget)
+    rules, inflation = ValidationRules(), InflationBudget(budget)
     inflated = 0
     for size, codec in sizes:
         data = bytearray(build_batch([(NOW, None, bytes(size))], codec=codec))

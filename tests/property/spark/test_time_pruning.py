@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
 from service.records.decode import iter_records
@@ -54,7 +54,7 @@ stamps = st.lists(
     min_size=1,
     max_size=4,
 )
-batches = st.tuples(stamps, st.sampled_from(Codec), st.none() | st.integers(0, 99))
+batches = st.tuples(stamps, st.sampled_from(CompressionType), st.none() | st.integers(0, 99))
 
 
 @given(
@@ -67,7 +67,7 @@ batches = st.tuples(stamps, st.sampled_from(Codec), st.none() | st.integers(0, 9
 )
 @settings(max_examples=120, deadline=None)
 def test_a_pruned_plan_reads_the_rows_of_one_that_is_not(
-    segments: list[list[tuple[list[int], Codec, int | None]]],
+    segments: list[list[tuple[list[int], CompressionType, int | None]]],
     spread: int,
     bounds: list[tuple[int | None, int | None]],
     block_bytes: int,

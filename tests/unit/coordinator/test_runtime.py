@@ -30,7 +30,7 @@ from service.coordinator.shard import (
     Producer,
     Schedule,
 )
-from service.records.batch import Codec, iter_headers
+from service.records.batch import CompressionType, iter_headers
 from service.records.builder import BatchBuilder, build_batch
 from tests.support.coordinators import DictShard, ModelLog, ModelLogs
 from tests.support.virtual_loop import VirtualLoop, run_virtually
@@ -102,7 +102,7 @@ def test_what_is_decided_in_one_turn_is_one_batch() -> None:
         world.settings = RuntimeSettings(linger_ms=0)
         await asyncio.gather(*[world.put(b"b%d" % n) for n in range(3)])
         assert len(world.log.batches) == 4
-        world.settings = RuntimeSettings(linger_ms=50, codec=Codec.LZ4)
+        world.settings = RuntimeSettings(linger_ms=50, codec=CompressionType.LZ4)
         first = world.put(b"c")
         await asyncio.sleep(0.03)
         second = world.put(b"d")
@@ -110,7 +110,7 @@ def test_what_is_decided_in_one_turn_is_one_batch() -> None:
         await asyncio.sleep(0.03)
         assert first.done()
         assert second.done()
-        assert [header.codec for header in iter_headers(world.log.batches[-1])] == [Codec.LZ4]
+        assert [header.codec for header in iter_headers(world.log.batches[-1])] == [CompressionType.LZ4]
         assert len(world.log.batches) == 5
 
     lived(scenario)

@@ -9,7 +9,7 @@ from service.hot.cleaning import plan
 from service.hot.cleaning.cleaning import CleanerSettings, Cleaning, Throttle
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
-from service.records.batch import Codec, complete_headers, read_header
+from service.records.batch import CompressionType, complete_headers, read_header
 from service.records.decode import Record, iter_records
 from service.records.validation import ValidatedBatch
 from tests.support.compaction import START_MS, Pair, make_batch
@@ -20,7 +20,7 @@ def put(
     log: LocalLog,
     pairs: Sequence[Pair],
     *,
-    codec: Codec = Codec.NONE,
+    codec: CompressionType = CompressionType.NONE,
     timestamp: int = START_MS,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> int:

@@ -16,7 +16,7 @@ from service.base.errors import CorruptionError, StorageError
 from service.config.settings import LogConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.hot.log import LocalLog
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.txn_rows import AbortedEntry, decode_rows, encode_row
 from tests.support.compaction import START_MS, Pair, last_of_each, make_batch, make_marker
 from tests.support.fault_disk import FaultDisk
@@ -34,7 +34,7 @@ def filled(tmp_path: Path, disk: FaultDisk | None = None, batches: int = 60, **o
     log = open_log(tmp_path, clock, world=make_world(clock, disk), **settings)
     for n in range(batches):
         pairs = [Pair(b"k%d" % (n * 3 % 7), b"value %d" % n), Pair(b"k%d" % (n % 7), b"x" * (n % 40))]
-        codec = Codec.GZIP if n % 5 == 0 else Codec.NONE
+        codec = CompressionType.GZIP if n % 5 == 0 else CompressionType.NONE
         put(log, pairs, codec=codec, timestamp=START_MS + 10 * n, producer=(n % 2, 0, n // 2 * 2))
     log.appender.roll()
     log.config = replace(log.config, segment_bytes=2500)  # from now on two become one

@@ -19,7 +19,7 @@ from service.inspect.coordinators import decoded
 from service.inspect.dump import plain, write_json, write_text
 from service.inspect.formats import dump
 from service.inspect.source import open_source
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder
 from service.records.decode import Record
 
@@ -52,7 +52,7 @@ def as_json(path: str, *, records: bool = True) -> dict[str, Any]:
 
 
 def batch(*pairs: tuple[bytes | None, bytes | None]) -> bytes:
-    builder = BatchBuilder(0, Codec.NONE, 0)
+    builder = BatchBuilder(0, CompressionType.NONE, 0)
     for key, value in pairs:
         builder.add(1000, key, value)
     return bytes(builder.build())
@@ -104,10 +104,10 @@ def test_topics_as_older_brokers_kept_them_and_partitions_by_topic() -> None:
 
 def test_offsets_of_transactions_and_what_became_of_them(tmp_path: Path) -> None:
     record = classic.encode_offset(classic.OffsetKey("g", "t", 0), classic.OffsetValue(1, -1, "", 1))
-    pending = BatchBuilder(0, Codec.NONE, 0, producer_id=7, producer_epoch=2, is_transactional=True)
+    pending = BatchBuilder(0, CompressionType.NONE, 0, producer_id=7, producer_epoch=2, is_transactional=True)
     pending.add(1000, record.key, record.value)
     marker = BatchBuilder(
-        1, Codec.NONE, 0, producer_id=7, producer_epoch=2, is_transactional=True, is_control=True
+        1, CompressionType.NONE, 0, producer_id=7, producer_epoch=2, is_transactional=True, is_control=True
     )
     marker.add(1000, b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\x01")
     first, second = as_json(placed(tmp_path, bytes(pending.build()) + bytes(marker.build())))["records"]

@@ -34,7 +34,7 @@ from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
 from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder, build_batch
 from service.remote.format import manifest_codec as codec
 from service.remote.format.block_table import BatchFacts, build_block_table
@@ -49,7 +49,7 @@ NAME = f"{BASE:020d}"
 def batches() -> list[bytes]:
     """Three batches of two records from offset 100, the second one compressed."""
     made = []
-    for number, compression in enumerate((Codec.NONE, Codec.ZSTD, Codec.NONE)):
+    for number, compression in enumerate((CompressionType.NONE, CompressionType.ZSTD, CompressionType.NONE)):
         builder = BatchBuilder(
             BASE + 2 * number, compression, 3, producer_id=7, producer_epoch=0, base_sequence=2 * number
         )

@@ -18,7 +18,7 @@ from service.coordinator.shard import CoordinatorRecord, Producer
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.partition.partition import Partition
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.serving.coordinator_log import CoordinatorLog
 from tests.unit.hot.logs import START_MS, batch, open_log, raw
 from tests.unit.partition.leading import EPOCH as LED_IN
@@ -36,7 +36,7 @@ def build(base_offset: int, *keys: bytes, producer: Producer | None = None) -> b
     records = tuple(CoordinatorRecord(key, b"value") for key in keys)
     made = OpenBatch(base_offset, 0)
     made.add(records, size_of(records), START_MS)
-    data = made.build(Codec.NONE, producer)
+    data = made.build(CompressionType.NONE, producer)
     assert len(data) <= 61 + size_of(records)
     return data
 

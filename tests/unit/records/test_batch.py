@@ -5,7 +5,7 @@ import pytest
 from service.base.errors import CorruptionError
 from service.records.batch import (
     HEADER_SIZE,
-    Codec,
+    CompressionType,
     complete_headers,
     iter_headers,
     read_header,
@@ -25,7 +25,7 @@ def test_a_header_says_what_the_batch_holds() -> None:
     assert (header.base_offset, header.last_offset, header.next_offset) == (40, 41, 42)
     assert (header.base_timestamp, header.max_timestamp) == (1000, 1005)
     assert (header.partition_leader_epoch, header.record_count) == (3, 2)
-    assert header.codec is Codec.NONE
+    assert header.codec is CompressionType.NONE
     assert not (header.is_control)
     assert not (header.is_transactional)
     assert not (header.is_log_append_time)
@@ -34,14 +34,14 @@ def test_a_header_says_what_the_batch_holds() -> None:
 
 def test_flags_and_producer_fields_are_read() -> None:
     builder = BatchBuilder(
-        0, Codec.ZSTD, 0, 7, 2, 5, is_transactional=True, is_control=True, log_append_time=9
+        0, CompressionType.ZSTD, 0, 7, 2, 5, is_transactional=True, is_control=True, log_append_time=9
     )
     builder.add(1, None, None)
     header = read_header(builder.build())
     assert header.is_transactional
     assert header.is_control
     assert header.is_log_append_time
-    assert header.codec is Codec.ZSTD
+    assert header.codec is CompressionType.ZSTD
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.max_timestamp) == (
         7,
         2,

@@ -3,14 +3,14 @@
 import pytest
 
 from service.base.errors import CorruptionError
-from service.records.batch import Codec, iter_headers, read_header, verify_crc
+from service.records.batch import CompressionType, iter_headers, read_header, verify_crc
 from service.records.builder import BatchBuilder, build_batch, encode_varint
 from service.records.decode import Record, iter_records
 from service.records.validation import ValidationRules, validate_produced
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_what_goes_in_comes_out(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CompressionType)
+def test_what_goes_in_comes_out(codec: CompressionType) -> None:
     builder = BatchBuilder(100, codec, leader_epoch=4)
     assert builder.add(50, b"k", b"v", [("a", b"1"), ("a", None), (b"\xff", b"")]) == 100
     assert builder.add(40, None, b"") == 101
@@ -88,7 +88,7 @@ def test_a_batch_that_does_not_parse_is_corruption(at: int, patch: bytes, reason
 
 
 def test_inflation_is_bounded() -> None:
-    data = build_batch([(1, None, bytes(1 << 20))], codec=Codec.ZSTD)
+    data = build_batch([(1, None, bytes(1 << 20))], codec=CompressionType.ZSTD)
     with pytest.raises(CorruptionError, match="more than 1000 bytes"):
         list(iter_records(data, max_inflated_bytes=1000))
     (header,) = iter_headers(data)

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 import pytest
 
 from service.base.errors import CorruptionError
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.builder import BatchBuilder, build_batch, encode_record
 from service.records.columns import COLUMNS, AbortedRange, ColumnDecoder, Columns
 from service.records.compression import compress
@@ -26,7 +26,9 @@ def offsets(chunks: Iterable[Columns]) -> list[list[int]]:
     return [list(chunk.offsets or ()) for chunk in chunks]
 
 
-def numbered(base_offset: int, count: int, codec: Codec = Codec.NONE, size: int = 10) -> bytes:
+def numbered(
+    base_offset: int, count: int, codec: CompressionType = CompressionType.NONE, size: int = 10
+) -> bytes:
     """Values are ``size`` bytes, timestamps 1000 + offset."""
     rows = [(1000 + offset, None, bytes(size)) for offset in range(base_offset, base_offset + count)]
     return bytes(build_batch(rows, base_offset=base_offset, codec=codec))
@@ -124,7 +126,9 @@ def test_gaps_of_compaction_stay_gaps() -> None:
 
 def test_records_that_headers_tell_all_about_are_not_looked_at() -> None:
     payload = b"not a zstd frame"
-    batch = batches.batch(payload=payload, attributes=Codec.ZSTD, count=3, last_offset_delta=2, base_offset=4)
+    batch = batches.batch(
+        payload=payload, attributes=CompressionType.ZSTD, count=3, last_offset_delta=2, base_offset=4
+    )
     assert offsets(ColumnDecoder(want={"offset", "timestampType"}, min_offset=5).decode(batch)) == [[5, 6]]
     with pytest.raises(CorruptionError, match="offset 4: broken zstd data"):
         list(ColumnDecoder(want={"offset", "value"}).decode(batch))
@@ -143,7 +147,7 @@ def test_a_timestamp_set_by_the_broker_goes_to_every_row() -> None:
 
 
 def test_bounds_are_half_open() -> None:
-    data = numbered(0, 10) + numbered(10, 10, Codec.LZ4)
+    data = numbered(0, 10) + numbered(10, 10, CompressionType.LZ4)
     assert offsets(ColumnDecoder(min_offset=8, max_offset=12).decode(data)) == [[8, 9, 10, 11]]
     decoder = ColumnDecoder(min_timestamp=1008, max_timestamp=1012)
     assert offsets(decoder.decode(data)) == [[8, 9, 10, 11]]
@@ -163,7 +167,9 @@ def test_nothing_is_asked_for_after_the_last_wanted_offset() -> None:
 
 
 def test_control_batches_and_aborted_transactions_are_left_out() -> None:
-    def transaction(base_offset: int, producer_id: int, codec: Codec = Codec.NONE) -> bytes:
+    def transaction(
+        base_offset: int, producer_id: int, codec: CompressionType = CompressionType.NONE
+    ) -> bytes:
         payload = bytes(compress(codec, encode_record(0, 0, None, b"t") + encode_record(1, 0, None, b"t")))
         return batches.batch(
             payload=payload,
@@ -181,8 +187,8 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
 
     plain = batches.batch([b"p"], base_offset=11, producer_id=1)
     data = (
-        transaction(0, 1, Codec.GZIP)
-        + transaction(2, 2, Codec.SNAPPY)
+        transaction(0, 1, CompressionType.GZIP)
+        + transaction(2, 2, CompressionType.SNAPPY)
         + transaction(4, 1)
         + marker(6, 1)
         + transaction(7, 1)
@@ -241,10 +247,12 @@ def test_what_is_wrong_is_said_with_its_place(what: str, data: bytes) -> None:
 
 
 def test_inflated_records_are_bounded() -> None:
-    bomb = numbered(7, 1, Codec.ZSTD, size=1 << 20)
+    bomb = numbered(7, 1, CompressionType.ZSTD, size=1 << 20)
     with pytest.raises(CorruptionError, match="offset 7: zstd data inflate to more than 65536 bytes"):
         list(ColumnDecoder(max_inflated_bytes=65536).decode(bomb))
-    claim = batches.batch(payload=b"x", attributes=Codec.ZSTD, count=2**31 - 1, last_offset_delta=2**31 - 2)
+    claim = batches.batch(
+        payload=b"x", attributes=CompressionType.ZSTD, count=2**31 - 1, last_offset_delta=2**31 - 2
+    )
     with pytest.raises(CorruptionError):
         list(ColumnDecoder(want={"offset"}).decode(claim))
 
@@ -258,7 +266,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, int]) -> None:
 
 
 def test_one_decoder_serves_many_threads() -> None:
-    data = b"".join(numbered(base, 500, Codec.NONE) for base in range(0, 50_000, 500))
+    data = b"".join(numbered(base, 500, CompressionType.NONE) for base in range(0, 50_000, 500))
     decoder = ColumnDecoder(max_rows=1000)
     answers: list[list[list[int]]] = []
 

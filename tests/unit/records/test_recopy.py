@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.hot.cleaning.transactions import CleanedTransactions
-from service.records.batch import Codec, read_header, verify_crc
+from service.records.batch import CompressionType, read_header, verify_crc
 from service.records.recopy import CopyRules, filling_batch
 from service.records.scan import scan_batches
 from service.records.txn_rows import AbortedEntry
@@ -30,7 +30,7 @@ def pairs(*texts: str) -> list[Pair]:
 
 
 def test_of_each_key_the_last_record_stays_where_it_was() -> None:
-    for codec in Codec:
+    for codec in CompressionType:
         log = make_batch(0, pairs("a=1", "b=1", "a=2"), codec=codec)
         log += make_batch(3, pairs("b=2", "c=1"), codec=codec) + make_batch(
             5, pairs("d=1", "e=1"), codec=codec
@@ -48,7 +48,15 @@ def test_of_each_key_the_last_record_stays_where_it_was() -> None:
 def test_a_batch_of_which_nothing_stays_goes_but_for_a_sequence_or_the_end() -> None:
     log = b"".join(
         make_batch(base, pairs(f"a={base}"), producer=(7, 3, base), codec=codec)
-        for base, codec in enumerate([Codec.NONE, Codec.ZSTD, Codec.NONE, Codec.GZIP, Codec.NONE])
+        for base, codec in enumerate(
+            [
+                CompressionType.NONE,
+                CompressionType.ZSTD,
+                CompressionType.NONE,
+                CompressionType.GZIP,
+                CompressionType.NONE,
+            ]
+        )
     )
     keys = key_map(log + make_batch(5, pairs("a=5")))
     assert recopied(log, keys, RULES) == b""
@@ -79,7 +87,7 @@ def test_a_full_map_says_how_far_it_came() -> None:
 
 
 def test_tombstones_go_in_two_steps() -> None:
-    for codec in (Codec.NONE, Codec.LZ4):
+    for codec in (CompressionType.NONE, CompressionType.LZ4):
         log = make_batch(0, pairs("a=1", "b=1")) + make_batch(2, pairs("a", "b=2", "c=1"), codec=codec)
         keys = key_map(log)
         once = recopied(log, keys, RULES)
@@ -153,7 +161,11 @@ def test_what_was_aborted_goes_and_its_marker_later() -> None:
 
 def test_batches_larger_than_the_buffers() -> None:
     values = [Pair(b"k%d" % (n % 5000), b"v" * 20) for n in range(9000)]
-    log = make_batch(0, values) + make_batch(9000, values[:10], codec=Codec.GZIP) + make_batch(9010, values)
+    log = (
+        make_batch(0, values)
+        + make_batch(9000, values[:10], codec=CompressionType.GZIP)
+        + make_batch(9010, values)
+    )
     out = recopied(log, key_map(log), RULES, buffer_bytes=100)
     assert records_of(out) == sorted(last_of_each(records_of(log)).values())
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.config.settings import LogConfig
-from service.records.batch import Codec, compute_crc, read_header, verify_crc
+from service.records.batch import CompressionType, compute_crc, read_header, verify_crc
 from service.records.builder import BatchBuilder, build_batch
 from service.records.compression import compress
 from service.records.decode import iter_records
@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 RULES = ValidationRules()
 
 
-def batch_of(count: int = 3, codec: Codec = Codec.NONE) -> bytearray:
+def batch_of(count: int = 3, codec: CompressionType = CompressionType.NONE) -> bytearray:
     return build_batch([(NOW + i, b"key", b"value-%d" % i) for i in range(count)], codec=codec)
 
 
@@ -42,8 +42,8 @@ def renewed(data: bytearray) -> bytearray:
     return data
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_a_good_batch_keeps_its_bytes_and_its_buffer(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CompressionType)
+def test_a_good_batch_keeps_its_bytes_and_its_buffer(codec: CompressionType) -> None:
     data = batch_of(3, codec)
     before = bytes(data)
     batch = validate_produced(data, RULES, NOW)
@@ -74,15 +74,15 @@ def test_a_view_into_a_larger_buffer_is_enough() -> None:
     assert read_header(frame, 4).max_timestamp == NOW + 50
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_truncations_at_every_byte_are_refused(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CompressionType)
+def test_truncations_at_every_byte_are_refused(codec: CompressionType) -> None:
     data = bytes(batch_of(3, codec))
     for cut in range(len(data)):
         assert refusal(data[:cut]).code in (ErrorCode.invalid_record, ErrorCode.corrupt_message)
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_a_flipped_bit_anywhere_is_refused_or_outside_the_checksum(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CompressionType)
+def test_a_flipped_bit_anywhere_is_refused_or_outside_the_checksum(codec: CompressionType) -> None:
     data = bytes(batch_of(2, codec))
     for bit in range(8 * len(data)):
         bad = bytearray(data)
@@ -93,8 +93,8 @@ def test_a_flipped_bit_anywhere_is_refused_or_outside_the_checksum(codec: Codec)
             refusal(bad)
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_flipped_bits_under_a_right_checksum_never_do_worse_than_an_error(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CompressionType)
+def test_flipped_bits_under_a_right_checksum_never_do_worse_than_an_error(codec: CompressionType) -> None:
     data = bytes(batch_of(2, codec))
     for bit in range(8 * 21, 8 * len(data)):
         bad = bytearray(data)
@@ -113,8 +113,10 @@ def test_a_batch_at_the_limit_passes_and_a_byte_more_does_not() -> None:
     assert error.code is ErrorCode.message_too_large
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_bomb_is_too_large_and_costs_no_memory(codec: Codec) -> None:
+@pytest.mark.parametrize(
+    "codec", [CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD]
+)
+def test_a_bomb_is_too_large_and_costs_no_memory(codec: CompressionType) -> None:
     data = batch_of(1, codec)
     del data[61:]
     data += compress(codec, bytes(100 << 20), 1)
@@ -171,11 +173,11 @@ def test_append_time_ignores_what_producers_say_about_time() -> None:
     assert {record.timestamp for record in iter_records(batch.data)} == {NOW}
 
 
-@pytest.mark.parametrize("source", Codec)
+@pytest.mark.parametrize("source", CompressionType)
 @pytest.mark.parametrize("target", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("log_append_time", [False, True])
 def test_the_topics_codec_wins_and_the_records_stay(
-    source: Codec, target: str, log_append_time: bool
+    source: CompressionType, target: str, log_append_time: bool
 ) -> None:
     builder = BatchBuilder(codec=source, producer_id=9, producer_epoch=1, base_sequence=4)
     for i in range(20):
@@ -184,7 +186,11 @@ def test_the_topics_codec_wins_and_the_records_stay(
     expected = [record[3:] for record in iter_records(bytes(data))]
     rules = ValidationRules(compression_type=target, log_append_time=log_append_time)
     batch = validate_produced(data, rules, NOW + 30)
-    wanted = source if target == "producer" else Codec["NONE" if target == "uncompressed" else target.upper()]
+    wanted = (
+        source
+        if target == "producer"
+        else CompressionType["NONE" if target == "uncompressed" else target.upper()]
+    )
     assert batch.header.codec is wanted
     assert batch.header == read_header(batch.data)
     assert verify_crc(batch.data, batch.header)
@@ -194,7 +200,7 @@ def test_the_topics_codec_wins_and_the_records_stay(
 
 
 def test_a_batch_that_grows_beyond_the_limit_when_unpacked_is_too_large() -> None:
-    data = build_batch([(NOW, None, bytes(10_000))], codec=Codec.ZSTD)
+    data = build_batch([(NOW, None, bytes(10_000))], codec=CompressionType.ZSTD)
     rules = ValidationRules(max_message_bytes=5000, compression_type="uncompressed")
     assert refusal(data, rules).code is ErrorCode.message_too_large
     assert validate_produced(data, ValidationRules(max_message_bytes=5000), NOW).record_count == 1
@@ -224,8 +230,8 @@ COMPACTED = rules_of(LogConfig(cleanup_policy="compact,delete"), 64 << 20)
 NO_KEY = "Compacted topic cannot accept message without key"
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_a_compacted_topic_names_the_records_without_a_key(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", CompressionType)
+def test_a_compacted_topic_names_the_records_without_a_key(codec: CompressionType) -> None:
     assert validate_produced(batch_of(3, codec), COMPACTED, NOW).record_count == 3
     data = build_batch([(NOW, None, b"a"), (NOW, b"", b"b"), (NOW, None, b"c")], codec=codec)
     error = refusal(data, COMPACTED)
@@ -289,8 +295,8 @@ def test_a_timestamp_that_does_not_fit_names_its_record() -> None:
     assert [index for index, _ in error.record_errors] == [1]
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
+def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: CompressionType) -> None:
     name = codec.name.lower()
     words = b" ".join(b"%d" % (n * n % 9973) for n in range(20_000))
     sizes = {}
@@ -315,6 +321,6 @@ def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: Codec) -> N
 def test_what_compresses_slowly_is_sooner_more_than_a_slice() -> None:
     def at_once(level: int) -> int:
         config = LogConfig(compression_type="zstd", compression_zstd_level=level)
-        return rules_of(config, 64 << 20).at_once_bytes[Codec.NONE]
+        return rules_of(config, 64 << 20).at_once_bytes[CompressionType.NONE]
 
     assert at_once(-131_072) == at_once(3) > at_once(4) > at_once(9) > at_once(13) > at_once(22) > 1000

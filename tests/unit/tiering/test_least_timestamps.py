@@ -8,7 +8,7 @@ import cramjam
 import pytest
 
 from service.base.types import NO_TIMESTAMP
-from service.records.batch import Codec
+from service.records.batch import CompressionType
 from service.records.compression import compress
 from service.remote.format.block_table import LogBlock
 from service.remote.reading.log_scan import MAX_INFLATED_BYTES, scan_log
@@ -45,7 +45,7 @@ def records_at(times: Sequence[int]) -> bytes:
 def stamped(times: Sequence[int], codec: int = NONE, **header: int) -> bytes:
     """A batch of records at these times after `NOW`; its first record gives the base, as clients have it."""
     return batches.batch(
-        payload=bytes(compress(Codec(codec), records_at(times))),
+        payload=bytes(compress(CompressionType(codec), records_at(times))),
         **{
             "attributes": codec,
             "count": len(times),
@@ -146,8 +146,8 @@ def resealed(data: bytes) -> bytes:
     )
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_what_inflates_beyond_the_bound_is_not_looked_at(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
+def test_what_inflates_beyond_the_bound_is_not_looked_at(codec: CompressionType) -> None:
     records = record(0, bytes(MAX_INFLATED_BYTES), None, 0) + record(1, b"")
     bomb = batches.batch(
         payload=bytes(compress(codec, records, 1)), count=2, attributes=codec, base_timestamp=NOW
