@@ -1,4 +1,4 @@
-"""Configuration: every key with its type, default and bounds, and what the settings of a node come to.
+"""Configuration: every key with its type, default and bounds, and the settings of nodes and topics.
 
-Owns what is accepted, refused and told of keys. Knows nothing of who uses a setting.
+Decides which keys and values are accepted, refused and described. Knows nothing of the settings' users.
 """

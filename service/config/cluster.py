@@ -1,8 +1,8 @@
-"""What a node is in its cluster: roles, quorum, listeners by role, and a broker's life. [P]
+"""Settings of a node as a member of its cluster: roles, quorum, listeners by role, broker sessions. [P]
 
 `ClusterConfig` is made from the same string properties as `BrokerConfig`. The rules across keys are those of
-Kafka's `KafkaConfig.validateValues` for KRaft, in its words; where a node is alone, of both roles and with
-no other voter or bootstrap server named, it needs none of the keys.
+Kafka's `KafkaConfig.validateValues` for KRaft, with its texts. A node that is alone, which has both roles and
+names no other voter or bootstrap server, needs none of the keys.
 
 >>> ClusterConfig.from_properties({}).is_alone
 True
@@ -32,7 +32,7 @@ from service.config.listeners import (
     Address,
     Listener,
     Listeners,
-    Voter,
+    StaticVoter,
     read_bootstrap_servers,
     read_listeners,
     read_voters,
@@ -48,10 +48,10 @@ CONTROLLER: Final = "controller"
 class QuorumConfig:
     """The keys ``controller.quorum.*`` and ``firn.quorum.*``: a field is its key without that, `_` for `.`.
 
-    `voters` are those that the configuration names, by id; none where the directories say who they are.
+    `voters` are the configured ones, by id; none if the log directories record the voters.
     """
 
-    voters: tuple[Voter, ...]
+    voters: tuple[StaticVoter, ...]
     bootstrap_servers: tuple[Address, ...]
     election_timeout_ms: int
     fetch_timeout_ms: int
@@ -67,11 +67,11 @@ class QuorumConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """One node in its cluster. A field is its key with `_` for `.` and without `firn.`.
+    """Settings of one node in its cluster. A field is its key with `_` for `.` and without `firn.`.
 
-    Listeners are by role; those of the controller are told to others, the first of
+    Listeners are by role. Other nodes learn those of the controller, the first of
     `controller_listener_names` first. An empty host is every interface or, advertised, the machine's name
-    (`placed`). `inter_broker_listener_name` is empty on a pure controller that is not told one.
+    (`placed`). `inter_broker_listener_name` is empty on a pure controller that sets none.
     """
 
     node_id: int
@@ -108,30 +108,30 @@ class ClusterConfig:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the configuration names nobody but this node, which is its own quorum."""
+        """True if the configuration names no other node: this node is its own quorum."""
         return _is_alone(self.node_id, self.process_roles, self.quorum.voters, self.quorum.bootstrap_servers)
 
     @property
     def is_member(self) -> bool:
-        """Whether it is one of several or can be joined: it goes by what its quorum says. A node that is
-        alone and has no controller's listener decides in memory."""
+        """True if the node follows a quorum's metadata log: other nodes are configured, or can join. A node
+        that is alone and has no controller listener decides in memory."""
         return not self.is_alone or bool(self.controller_listeners)
 
     @property
     def is_static_voter(self) -> bool:
-        """Whether the configuration names this node among the quorum's voters, or it is alone."""
+        """True if the configuration names this node among the quorum's voters, or it is alone."""
         return self.is_alone or any(voter.node_id == self.node_id for voter in self.quorum.voters)
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """All directories of the node, that of the metadata log among them."""
+        """All directories of the node, with that of the metadata log."""
         return tuple(dict.fromkeys((*self.log_dirs, self.metadata_log_dir)))
 
     @staticmethod
     def from_properties(properties: Mapping[str, str]) -> ClusterConfig:
-        """Parse and check; raises `ConfigError` with one line for each thing that is wrong.
+        """Parse and check properties; raise `ConfigError` with one line for each error.
 
-        Takes the node's other keys, too, and checks each for itself.
+        The node's other keys are accepted, too; each is checked by itself.
         """
         problems: list[str] = []
         values = parse(effective(properties), BROKER_KEYS, "configuration key", problems)
@@ -140,7 +140,7 @@ class ClusterConfig:
         return read_cluster(values)
 
     def placed(self, directory: Path, host: str) -> ClusterConfig:
-        """The same node on a machine called `host` with the working directory `directory`."""
+        """Return these settings for a machine called `host`, with the working directory `directory`."""
         return dataclasses.replace(
             self,
             log_dirs=tuple(directory / path for path in self.log_dirs),
@@ -150,14 +150,14 @@ class ClusterConfig:
         )
 
     def complaints(self) -> list[str]:
-        """What is taken and is yet hardly meant; for the log (Kafka logs the same)."""
+        """Return warnings about accepted but doubtful settings, for the log (Kafka logs the same)."""
         found = []
         interval, timeout = self.broker_heartbeat_interval_ms, self.broker_session_timeout_ms
         if interval * 2 > timeout:
             found.append(
                 f"broker.heartbeat.interval.ms ({interval} ms) must be less than or equal to half of the "
                 f"broker.session.timeout.ms ({timeout} ms), which is configured on controllers: a broker "
-                "that is not heard of in time is fenced"
+                "whose heartbeat is late is fenced"
             )
         if not self.is_controller and len(self.controller_listener_names) > 1:
             found.append(
@@ -168,7 +168,7 @@ class ClusterConfig:
 
 
 def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
-    """What the parsed `values` of all keys come to. Raises `ConfigError`, a line for each thing wrong."""
+    """Build the cluster's settings from the parsed `values` of all keys. `ConfigError`: a line per error."""
     roles, node_id = values["process.roles"], values["node.id"]
     assert isinstance(roles, tuple)
     assert isinstance(node_id, int)
@@ -212,7 +212,7 @@ def read_cluster(values: Mapping[str, Value]) -> ClusterConfig:
 
 
 def _quorum(
-    fields: Mapping[str, Any], voters: tuple[Voter, ...], bootstrap: tuple[Address, ...]
+    fields: Mapping[str, Any], voters: tuple[StaticVoter, ...], bootstrap: tuple[Address, ...]
 ) -> QuorumConfig:
     own = {
         name.removeprefix("controller_").removeprefix("quorum_"): value
@@ -226,7 +226,7 @@ def _quorum_problems(
     values: Mapping[str, Value],
     node_id: int,
     roles: tuple[str, ...],
-    voters: tuple[Voter, ...],
+    voters: tuple[StaticVoter, ...],
     bootstrap: tuple[Address, ...],
     *,
     is_alone: bool,
@@ -260,7 +260,7 @@ def _quorum_problems(
 
 
 def _is_alone(
-    node_id: int, roles: tuple[str, ...], voters: tuple[Voter, ...], bootstrap: tuple[Address, ...]
+    node_id: int, roles: tuple[str, ...], voters: tuple[StaticVoter, ...], bootstrap: tuple[Address, ...]
 ) -> bool:
     return set(roles) == {BROKER, CONTROLLER} and not bootstrap and {v.node_id for v in voters} <= {node_id}
 

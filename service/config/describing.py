@@ -1,8 +1,8 @@
-"""What DescribeConfigs tells about a topic or a node: values, where they come from, what they stand for. [P]
+"""DescribeConfigs entries of topics, groups and nodes: values, sources, synonyms and documentation. [P]
 
-Sources and synonyms follow Kafka's `ConfigHelper`: the strongest setting first, then the weaker, then the
-built-in default. As there, a topic key whose first broker synonym is not among the settings (only
-`log.retention.hours` is set, say) shows the effective value with no synonyms.
+Sources and synonyms follow Kafka's `ConfigHelper`: the strongest setting first, then the weaker ones, then
+the built-in default. As there, a topic key whose first broker synonym is not set (only `log.retention.hours`
+is, say) shows the effective value without synonyms.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class ConfigSynonym(NamedTuple):
     source: ConfigSource
 
 
-class ConfigEntry(NamedTuple):
-    """One key of a DescribeConfigs answer. No key of ours is sensitive: secrets are never configured."""
+class DescribedConfig(NamedTuple):
+    """One key of a DescribeConfigs response. No key of Firn is sensitive: secrets are never configured."""
 
     name: str
     value: str | None
@@ -43,8 +43,8 @@ _FAMILIES: Final = (
 )
 
 
-def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every topic key by name, internal ones only where set. Raises `ConfigError` for bad overrides."""
+def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[DescribedConfig]:
+    """Return every topic key by name, internal ones only if set. Raises `ConfigError` for bad overrides."""
     values = topic_values(overrides, broker)
     entries = []
     for key in sorted(TOPIC_KEYS.values(), key=lambda key: key.name):
@@ -58,8 +58,8 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
     return entries
 
 
-def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every key of a group by name; values out of the node's bounds are shown as they were set."""
+def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[DescribedConfig]:
+    """Return every group key by name; values out of the node's bounds are shown as they were set."""
     entries = []
     for key in sorted(GROUP, key=lambda key: key.name):
         of_node = key.synonyms[0].name
@@ -72,8 +72,8 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
     return entries
 
 
-def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every key of this node by name, those that have no place in its properties only where set."""
+def describe_broker(broker: BrokerConfig) -> list[DescribedConfig]:
+    """Return every key of this node by name; keys for the metadata log alone only if set."""
     return [
         _entry(key, _broker_value(key, broker), _broker_synonyms(key.name, broker), read_only=not key.dynamic)
         for key in sorted(BROKER_KEYS.values(), key=lambda key: key.name)
@@ -81,8 +81,8 @@ def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     ]
 
 
-def describe_broker_default(broker: BrokerConfig) -> list[ConfigEntry]:
-    """The dynamic settings for all brokers: what the broker resource with an empty name holds."""
+def describe_broker_default(broker: BrokerConfig) -> list[DescribedConfig]:
+    """Return the dynamic settings for all brokers, those of the broker resource with an empty name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
         _entry(BROKER_KEYS[name], value, [ConfigSynonym(name, value, source)], read_only=False)
@@ -92,10 +92,10 @@ def describe_broker_default(broker: BrokerConfig) -> list[ConfigEntry]:
 
 def _entry(
     key: ConfigKey, value: str | None, synonyms: Iterable[ConfigSynonym], *, read_only: bool
-) -> ConfigEntry:
+) -> DescribedConfig:
     found = tuple(synonyms)
     source = found[0].source if found else ConfigSource.DEFAULT_CONFIG
-    return ConfigEntry(
+    return DescribedConfig(
         name=key.name,
         value=value,
         type=key.type,
@@ -110,7 +110,7 @@ def _entry(
 
 def _broker_value(key: ConfigKey, broker: BrokerConfig) -> str | None:
     if key.name == "log.dirs":
-        # absolute, whichever key they came from: tools on the same machine look there
+        # absolute, from whichever key: tools on the same machine read there
         return ",".join(str(path) for path in broker.log_dirs)
     for level in (broker.dynamic, broker.dynamic_default, broker.static):
         if key.name in level:
@@ -132,7 +132,7 @@ def _broker_synonyms(name: str, broker: BrokerConfig) -> list[ConfigSynonym]:
     for candidate in names:
         key = BROKER_KEYS[candidate]
         default = to_text(key.default)
-        if key.static and default is not None:  # what is set in the metadata alone has no default to Kafka
+        if key.static and default is not None:  # Kafka has no default for a key of the metadata log alone
             found.append(ConfigSynonym(candidate, default, ConfigSource.DEFAULT_CONFIG))
     while found and found[0].name != name:
         del found[0]

@@ -1,4 +1,4 @@
-"""Makes docs/configuration.md of the tables: `python -m service.config.docs > docs/configuration.md`."""
+"""Writer of docs/configuration.md: `python -m service.config.docs > docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from service.config.tables.groups import GROUP
 
 _HEAD = """# Configuration
 
-Made from the key tables by `python -m service.config.docs`; a test keeps it current.
+Generated from the key tables by `python -m service.config.docs`; a test keeps it current.
 
 `firn server [CONFIG.properties] [--set key=value …]` reads Java's `.properties` syntax. Names, types,
 defaults and bounds are Apache Kafka 4.3's where Kafka has the key; keys under `firn.` are ours. A key is
-accepted only if it has an effect: an unknown key, or a value that cannot be, stops the node at start with
-its name and the reason, all of them at once. Keys of Kafka that have no effect here are taken at Kafka's
+accepted only if it has an effect: an unknown key or an invalid value stops the node at start with
+its name and the reason, all errors at once. Keys of Kafka that have no effect here are accepted at Kafka's
 default, with a warning in the log. Credentials are never configured here: object storage takes them from its
 environment, S3 from the usual AWS chain.
 
 """
 _DIFFERENCES = """What differs from Kafka:
-- `node.id` defaults to 1, `process.roles` to `broker,controller`. A node of both roles for which neither
-  `controller.quorum.bootstrap.servers` nor another voter in `controller.quorum.voters` is named is alone:
-  it is its own quorum and needs no listener for the controller; with one, others can join it.
+- `node.id` defaults to 1, `process.roles` to `broker,controller`. A node of both roles that names neither
+  `controller.quorum.bootstrap.servers` nor another voter in `controller.quorum.voters` is alone: it is its
+  own quorum and needs no listener for the controller. With such a listener other nodes can join it.
 - `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
 - Every broker's listener must be advertised.
 - `controller.quorum.append.linger.ms` defaults to 0, not 25.
-- `firn.remote.url` is the switch of tiered storage.
+- `firn.remote.url` enables tiered storage.
 """
 
 
 def markdown() -> str:
-    """The whole document."""
+    """Return the whole document."""
     parts = [_HEAD, _DIFFERENCES]
-    parts.append("## Node\n\nKeys marked * may be altered while the node runs.\n\n")
+    parts.append("## Node\n\nKeys marked * can be altered while the node runs.\n\n")
     parts.append(_table(BROKER_KEYS.values()))
     parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
     parts.append(_table(TOPIC_KEYS.values()))

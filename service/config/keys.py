@@ -1,7 +1,7 @@
-"""What a configuration key is: type, bounds, default and words, as Apache Kafka's `ConfigDef` has them. [P]
+"""Configuration keys: type, bounds, default and documentation, as in Apache Kafka's `ConfigDef`. [P]
 
-A key that Firn accepts has an effect; the tables are in `tables`. Messages are Kafka's own
-(`Invalid value x for configuration y: Value must be at least 1`), so that whoever knows Kafka knows them.
+A key that Firn accepts has an effect; `tables` has the keys. Error texts are Kafka's (`Invalid value x for
+configuration y: Value must be at least 1`), which users of Kafka know.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (Kafka `DescribeConfigsResponse.ConfigSource`)."""
+    """Source of a value (Kafka `DescribeConfigsResponse.ConfigSource`)."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -48,7 +48,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker key that stands for a topic key, in units `factor` times as large."""
+    """A broker key that gives a topic key's default, in units `factor` times as large."""
 
     name: str
     factor: int = 1
@@ -56,13 +56,13 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. `default` is the parsed value; `None` means there is none.
+    """One key. `default` is the parsed value, None for no default.
 
     `synonyms` (topic keys only): the broker keys that give the default, strongest first.
-    `dynamic` (broker keys only): may be altered while the node runs.
-    `static` (likewise): may be set in the node's properties; others in the metadata alone, and they are shown
-    where they are set.
-    `internal`: accepted, but shown and documented only where it is set.
+    `dynamic` (broker keys only): can be altered while the node runs.
+    `static` (broker keys only): can be set in the node's properties. Other keys can be set in the metadata
+    log alone, and are shown only if set.
+    `internal`: accepted, but shown and documented only if set.
     """
 
     name: str
@@ -79,10 +79,10 @@ class ConfigKey:
     internal: bool = False
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; raises `ConfigError` with Kafka's words when it is not valid."""
+        """Return the typed value of `text`; raise `ConfigError` with Kafka's text if it is invalid."""
         value = self._parse_type(text.strip(), text)
         if self.one_of and isinstance(value, tuple):
-            value = tuple(dict.fromkeys(value))  # naming one twice is naming it, as in Kafka
+            value = tuple(dict.fromkeys(value))  # duplicates are dropped, as in Kafka
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.at_least is not None and value < self.at_least:
                 raise invalid(self.name, value, f"Value must be at least {self.at_least}")
@@ -105,7 +105,7 @@ class ConfigKey:
                 return text.lower() == "true"
             case ConfigType.INT | ConfigType.LONG:
                 limit = INT_MAX if self.type is ConfigType.INT else LONG_MAX
-                # int() alone would also take "1_000" and digits of other scripts
+                # int() alone also accepts "1_000" and digits of other scripts
                 digits = text[1:] if text[:1] in ("-", "+") else text
                 number = (
                     int(text) if digits.isascii() and digits.isdigit() and len(digits) < 40 else limit + 1
@@ -123,7 +123,7 @@ class ConfigKey:
                 return text
 
     def valid_values(self) -> str:
-        """The bounds in Kafka's notation, empty where every value of the type is valid."""
+        """Return the bounds in Kafka's notation, "" if every value of the type is valid."""
         if self.one_of:
             return "[" + ", ".join(self.one_of) + "]"
         if self.at_least is None and self.at_most is None:
@@ -134,12 +134,12 @@ class ConfigKey:
 
 
 def invalid(name: str, value: object, reason: str) -> ConfigError:
-    """An error in the words of Kafka's `ConfigException`."""
+    """Return an error with the text of Kafka's `ConfigException`."""
     return ConfigError(f"Invalid value {value} for configuration {name}: {reason}")
 
 
 def to_text(value: Value) -> str | None:
-    """A value as properties and DescribeConfigs write it."""
+    """Return a value as in properties files and DescribeConfigs."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -150,6 +150,6 @@ def to_text(value: Value) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'log.segment.bytes'?` or nothing."""
+    """Return ``; did you mean 'log.segment.bytes'?`` for the closest known name, or ""."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,7 +1,7 @@
-"""Listeners and the quorum's voters, as Kafka writes them. [P]
+"""Parser and checks of listeners and of the quorum's voters, in Kafka's notation. [P]
 
-`listeners=PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093`. Kafka `SocketServerConfigs.listenerListToEndPoints`,
-`KafkaConfig.validateValues`.
+`listeners=PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093`. See Kafka
+`SocketServerConfigs.listenerListToEndPoints` and `KafkaConfig.validateValues`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")
 
 
 class Listener(NamedTuple):
-    """One address. An empty host is every interface, port 0 a free one."""
+    """One address. An empty host is every interface, port 0 a free port."""
 
     name: str
     host: str
@@ -33,8 +33,8 @@ class Listener(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """Where a node listens, and what others are told, by role. `inter_broker`: the listener by which brokers
-    reach each other; `controller_names`: how controllers' listeners are called, here and elsewhere."""
+    """Listeners and advertised listeners of a node, by role. `inter_broker`: name of the listener for traffic
+    among brokers; `controller_names`: names of the controllers' listeners, on all nodes."""
 
     broker: tuple[Listener, ...]
     advertised_broker: tuple[Listener, ...]
@@ -45,7 +45,7 @@ class Listeners(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where a controller is reached."""
+    """Address of a controller."""
 
     host: str
     port: int
@@ -54,8 +54,8 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Voter(NamedTuple):
-    """A voter that the configuration names."""
+class StaticVoter(NamedTuple):
+    """A voter named by `controller.quorum.voters`."""
 
     node_id: int
     address: Address
@@ -64,10 +64,12 @@ class Voter(NamedTuple):
         return f"{self.node_id}@{self.address}"
 
 
-def read_listeners(values: Mapping[str, Value], voters: Sequence[Voter], *, is_alone: bool) -> Listeners:
-    """The listeners of a node with the roles, names and maps in `values`. Raises `ConfigError`.
+def read_listeners(
+    values: Mapping[str, Value], voters: Sequence[StaticVoter], *, is_alone: bool
+) -> Listeners:
+    """Return the listeners of a node with the roles, names and maps in `values`. Raises `ConfigError`.
 
-    `is_alone`: nobody else is in the cluster, so nobody has to be reached.
+    `is_alone`: the cluster has no other node.
     """
     roles = values["process.roles"]
     names = values["controller.listener.names"]
@@ -89,8 +91,8 @@ def read_listeners(values: Mapping[str, Value], voters: Sequence[Voter], *, is_a
             "There must be at least one broker advertised listener. "
             "Perhaps all listeners appear in controller.listener.names?"
         )
-    told = values["advertised.listeners"]
-    advertised = None if told is None else _parse_list("advertised.listeners", told)
+    given = values["advertised.listeners"]
+    advertised = None if given is None else _parse_list("advertised.listeners", given)
     _check_protocols(broker, every, controller_names, values["listener.security.protocol.map"])
     advertised_broker = _advertised_broker(broker, every, advertised, controller_names)
     return Listeners(
@@ -103,11 +105,11 @@ def read_listeners(values: Mapping[str, Value], voters: Sequence[Voter], *, is_a
     )
 
 
-def read_voters(values: Mapping[str, Value]) -> tuple[Voter, ...]:
-    """`controller.quorum.voters`, by id (Kafka `parseVoterConnections`). Raises `ConfigError`."""
+def read_voters(values: Mapping[str, Value]) -> tuple[StaticVoter, ...]:
+    """Parse `controller.quorum.voters`, by id (Kafka `parseVoterConnections`). Raises `ConfigError`."""
     entries = values["controller.quorum.voters"]
     assert isinstance(entries, tuple)
-    voters: dict[int, Voter] = {}
+    voters: dict[int, StaticVoter] = {}
     for entry in entries:
         voter = _parse_voter(entry)
         if voter.node_id in voters:
@@ -117,7 +119,7 @@ def read_voters(values: Mapping[str, Value]) -> tuple[Voter, ...]:
 
 
 def read_bootstrap_servers(values: Mapping[str, Value]) -> tuple[Address, ...]:
-    """`controller.quorum.bootstrap.servers`, in the order given. Raises `ConfigError`."""
+    """Parse `controller.quorum.bootstrap.servers`, in the order given. Raises `ConfigError`."""
     entries = values["controller.quorum.bootstrap.servers"]
     assert isinstance(entries, tuple)
     found = []
@@ -132,7 +134,7 @@ def read_bootstrap_servers(values: Mapping[str, Value]) -> tuple[Address, ...]:
     return tuple(found)
 
 
-def _parse_voter(entry: str) -> Voter:
+def _parse_voter(entry: str) -> StaticVoter:
     form = "Each entry should be in the form `{id}@{host}:{port}`."
     node_id, separator, rest = entry.partition("@")
     if not separator or "@" in rest:
@@ -145,18 +147,18 @@ def _parse_voter(entry: str) -> Voter:
             f"Failed to parse host name from entry {entry} for the configuration "
             f"controller.quorum.voters. {form}"
         )
-    return Voter(int(node_id), address)
+    return StaticVoter(int(node_id), address)
 
 
 def _parse_address(text: str) -> Address | None:
-    """`host:port`, the host in brackets or not; None where it is none (Kafka `Utils.getHost`, `getPort`)."""
+    """Parse `host:port`, the host in brackets or not; None if invalid (Kafka `Utils.getHost`, `getPort`)."""
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match[2]) <= 65535:
         return None
     return Address(match[1], int(match[2]))
 
 
-def _own(values: Mapping[str, Value], voters: Sequence[Voter]) -> Voter | None:
+def _own(values: Mapping[str, Value], voters: Sequence[StaticVoter]) -> StaticVoter | None:
     return next((voter for voter in voters if voter.node_id == values["node.id"]), None)
 
 
@@ -170,7 +172,7 @@ def _parse_list(key: str, value: Value) -> tuple[Listener, ...]:
             )
         port = int(match[3])
         if not 0 <= port <= 65535:
-            raise ConfigError(f"{key}: {entry.strip()}: a port lies between 0 and 65535")
+            raise ConfigError(f"{key}: {entry.strip()}: a port must be between 0 and 65535")
         result.append(Listener(match[1].upper(), match[2], port))
     return tuple(result)
 
@@ -195,7 +197,7 @@ def _check_controller(
     if missing := sorted(set(controller_names) - {listener.name for listener in controller}):
         raise ConfigError(
             "controller.listener.names must only contain values appearing in the 'listeners' configuration "
-            f"when running the KRaft controller role; not there: {', '.join(missing)}"
+            f"when running the KRaft controller role; missing: {', '.join(missing)}"
         )
     if "broker" not in roles and broker:
         raise ConfigError(
@@ -273,16 +275,16 @@ def _parse_protocols(text: str) -> dict[str, str]:
 def _advertised_broker(
     broker: tuple[Listener, ...],
     every: Sequence[Listener],
-    told: Sequence[Listener] | None,
+    given: Sequence[Listener] | None,
     controller_names: Sequence[str],
 ) -> tuple[Listener, ...]:
-    advertised = broker if told is None else tuple(one for one in told if one.name not in controller_names)
+    advertised = broker if given is None else tuple(one for one in given if one.name not in controller_names)
     names = [listener.name for listener in advertised]
     known = [listener.name for listener in broker]
     if hidden := sorted(set(known) - set(names)):
         raise ConfigError(
-            f"advertised.listeners: {hidden[0]} of listeners is missing: a client that connects there could "
-            "not be told where to find its leaders"
+            f"advertised.listeners: {hidden[0]} of listeners is missing: clients that connect to it could "
+            "not get the addresses of leaders"
         )
     if stray := sorted(set(names) - set(known)):
         raise ConfigError(
@@ -290,29 +292,29 @@ def _advertised_broker(
             f"listeners. Found {','.join(stray)}. The valid options are "
             f"{','.join(listener.name for listener in every)}"
         )
-    if told is not None:
-        every_name = [listener.name for listener in told]
+    if given is not None:
+        every_name = [listener.name for listener in given]
         if len(set(every_name)) != len(every_name):
             raise ConfigError("advertised.listeners: Each listener must have a different name")
     for listener in advertised:
-        if told is not None or listener.host:  # else the machine's name, which is known where the node runs
+        if given is not None or listener.host:  # else the machine's name, which `placed` fills in
             _check_routable(listener)
     return advertised
 
 
 def _advertised_controller(
     controller: Sequence[Listener],
-    told: Sequence[Listener] | None,
+    given: Sequence[Listener] | None,
     controller_names: Sequence[str],
-    own: Voter | None,
+    own: StaticVoter | None,
 ) -> tuple[Listener, ...]:
-    """What other nodes are told of the controller here, the first of `controller.listener.names` first.
+    """Return the advertised listeners of the controller, the first of `controller.listener.names` first.
 
-    Kafka `KafkaConfig.effectiveAdvertisedControllerListeners`: `advertised.listeners` where it says so; else,
-    for the first, what `controller.quorum.voters` says of this node; else the listener itself, under the
-    machine's name where it is on every interface.
+    As Kafka's `KafkaConfig.effectiveAdvertisedControllerListeners`: those in `advertised.listeners`; for the
+    first name, else the address of this node in `controller.quorum.voters`; else the listener itself, with
+    the machine's name if it is on every interface.
     """
-    by_name = {listener.name: listener for listener in told or ()}
+    by_name = {listener.name: listener for listener in given or ()}
     bound = {listener.name: listener for listener in controller}
     found = []
     for name in controller_names:
@@ -346,8 +348,7 @@ def _inter_broker(
     *,
     is_alone: bool,
 ) -> str:
-    """The name of the listener that brokers use among themselves; empty on a pure controller that is not told
-    one."""
+    """Return the name of the listener for traffic among brokers; "" on a pure controller that sets none."""
     chosen = values["inter.broker.listener.name"]
     name = PLAINTEXT if chosen is None else str(chosen).upper()
     if "broker" not in roles:

@@ -1,4 +1,4 @@
-"""Properties made typed values, key by key, with every mistake told at once. [P]"""
+"""Parser of properties into typed values, key by key, which reports all errors at once. [P]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.config.tables.kafka_defaults import INTERNAL_TUNING, KAFKA_DEFAULTS
 def parse(
     given: Mapping[str, str], keys: Mapping[str, ConfigKey], what: str, problems: list[str]
 ) -> dict[str, Value]:
-    """A value for each of `keys`; a line in `problems` for each of `given` that will not do."""
+    """Return a value for each of `keys`; add a line to `problems` for each invalid entry of `given`."""
     values = {key.name: key.default for key in keys.values()}
     for name, text in given.items():
         if name not in keys:
@@ -38,15 +38,15 @@ def parse(
 
 
 def effective(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties without those that `without_effect` names."""
+    """Return the properties without those that `without_effect` names."""
     return {name: text for name, text in properties.items() if not _has_no_effect(name, text)}
 
 
 def without_effect(properties: Mapping[str, str]) -> list[str]:
-    """A line for each property that is taken and changes nothing here; for the log.
+    """Return a warning for each property that is accepted and has no effect.
 
-    Keys of Apache Kafka that Firn has no use for are taken at Kafka's default, so that a file which spells
-    its defaults out is good for both. Any other value would be a wish that is not met.
+    Keys of Apache Kafka without effect in Firn are accepted at Kafka's default, so that a file which spells
+    defaults out works for both. Any other value is refused.
     """
     return [
         f"{name}={text} has no effect: {refusal(name)}"

@@ -1,4 +1,4 @@
-"""How this node replicates: the keys of `tables.replication`, as one object. [P]"""
+"""Replication settings of a node: the keys of `tables.replication`, as one object. [P]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.config.tables.replication import RACK_AWARE_SELECTOR, REPLICATION
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:
-    """A field is its key without ``replica.``, `_` for `.`."""
+    """Settings of replication. A field is its key without ``replica.``, `_` for `.`."""
 
     lag_time_max_ms: int
     num_replica_fetchers: int
@@ -32,12 +32,12 @@ class ReplicationConfig:
 
     @property
     def selects_by_rack(self) -> bool:
-        """Whether consumers are sent to a replica of their rack."""
+        """True if consumers are sent to a replica in their rack."""
         return self.selector_class == RACK_AWARE_SELECTOR
 
 
 def read_replication(values: Mapping[str, Value]) -> ReplicationConfig:
-    """Of the parsed `values` of all keys."""
+    """Build the settings from the parsed `values` of all keys."""
     fields: dict[str, Any] = {
         one.name.removeprefix("replica.").replace(".", "_"): values[one.name] for one in REPLICATION
     }

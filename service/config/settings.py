@@ -1,8 +1,8 @@
-"""The settings of a node and of a topic: parsed, checked, frozen. [P]
+"""Settings of a node and of a topic: parsed, checked, frozen. [P]
 
-`BrokerConfig` is made from string properties once, at start; `LogConfig` is what one topic's overrides
-and the node's defaults come to. Whatever is wrong with a set of properties is reported in one `ConfigError`,
-a line for each key. Source of the rules: Kafka `KafkaConfig.validateValues` and `LogConfig.validate`.
+`BrokerConfig` is made from string properties once, at start; `LogConfig` combines one topic's overrides with
+the node's defaults. All errors of a set of properties are in one `ConfigError`, a line for each key. Source
+of the rules: Kafka `KafkaConfig.validateValues` and `LogConfig.validate`.
 
 >>> broker = BrokerConfig.from_properties({"log.retention.hours": "2"})
 >>> topic_config({"segment.bytes": "1048576"}, broker).retention_ms
@@ -38,18 +38,18 @@ __all__ = [
 ]
 
 AS_TOTAL: Final = -2
-"""`local.retention.*`: as the total retention."""
+"""Value of `local.retention.*` that means the total retention."""
 UNLIMITED: Final = -1
 
 _OF_THE_CLUSTER: Final = (
     "process_roles", "log_dirs", "listeners", "advertised_listeners", "controller_listeners",
 )  # fmt: skip
-"""Fields that both have."""
+"""Fields that `BrokerConfig` copies from `ClusterConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The effective settings of one topic. Fields are Kafka's topic keys, in their units (bytes, ms)."""
+    """Effective settings of one topic. Fields are Kafka's topic keys, in their units (bytes, ms)."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
@@ -86,29 +86,29 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the last record of each key is kept."""
+        """True if only the last record of each key is kept."""
         return "compact" in self.cleanup_policy
 
     @property
     def gives_up_archive(self) -> bool:
-        """Tiering is off, and what an archive still holds is to be deleted."""
+        """True if tiering is off and the rest of the archive is to be deleted."""
         return self.remote_log_delete_on_disable and not self.remote_storage_enable
 
     @property
     def effective_segment_ms(self) -> int:
-        """After how long a segment is sealed: soon enough for what has to be compacted in time."""
+        """Age at which a segment is sealed; for a compacted topic at most the maximal compaction lag."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def effective_local_retention_ms(self) -> int:
-        """How long sealed segments stay on disk, -1: for ever. The total retention unless tiered."""
+        """Time that sealed segments stay on disk, -1 for ever; the total retention unless tiered."""
         if not self.remote_storage_enable or self.local_retention_ms == AS_TOTAL:
             return self.retention_ms
         return self.local_retention_ms
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """Bytes that stay on disk; -1 without bound. The total retention unless the topic is tiered."""
+        """Bytes that stay on disk, -1 without bound; the total retention unless the topic is tiered."""
         if not self.remote_storage_enable or self.local_retention_bytes == AS_TOTAL:
             return self.retention_bytes
         return self.local_retention_bytes
@@ -116,12 +116,12 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """The settings of one node. A field is its key with `_` for `.` and without `firn.`.
+    """Settings of one node. A field is its key with `_` for `.` and without `firn.`.
 
-    `listeners` are the broker's, without the controller's; a port of 0 stays 0 here and is known once
-    bound. `log` holds what a topic without overrides gets. `static`, `dynamic` and `dynamic_default` are the
-    properties as given: in the file and on the command line, in the metadata log for this broker, and there
-    for all brokers.
+    `listeners` are the broker's, without the controller's; a port 0 stays 0 here, although the socket has
+    another one once bound. `log` has the settings of a topic without overrides. `static`, `dynamic` and
+    `dynamic_default` are the properties as given: in the file and on the command line; in the metadata log
+    for this broker; and there for all brokers.
     """
 
     node_id: int
@@ -197,7 +197,7 @@ class BrokerConfig:
     max_inflated_request_bytes: int
     replication: ReplicationConfig
     groups: Mapping[str, Value]
-    """the keys of groups and of `__consumer_offsets`, as they are called"""
+    """the keys of groups and of `__consumer_offsets`, by full name"""
     log: LogConfig
     topic_defaults: Mapping[str, Value]
     static: Mapping[str, str]
@@ -206,7 +206,7 @@ class BrokerConfig:
 
     @property
     def remote_storage_enabled(self) -> bool:
-        """Whether this node has a cold tier at all."""
+        """True if this node has a cold tier."""
         return self.remote_url is not None
 
     @staticmethod
@@ -216,13 +216,13 @@ class BrokerConfig:
         dynamic: Mapping[str, str] | None = None,
         dynamic_default: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
-        """Parse and check; raises `ConfigError` with one line for each thing that is wrong."""
+        """Parse and check properties; raise `ConfigError` with one line for each error."""
         own, everyone = dict(dynamic or {}), dict(dynamic_default or {})
         given = {**effective(properties), **everyone, **own}
         problems: list[str] = []
         values = parse(given, BROKER_KEYS, "configuration key", problems)
         problems += [
-            f"{name} is set while the node runs, with kafka-configs, and never in its properties"
+            f"{name} can only be set while the node runs, with kafka-configs, not in its properties"
             for name in properties
             if name in BROKER_KEYS and not BROKER_KEYS[name].static
         ]
@@ -243,9 +243,9 @@ class BrokerConfig:
         )
 
     def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-        """The same node with other settings in the metadata log, for it alone and for all brokers.
+        """Return this node's settings with these of the metadata log, for it alone and for all brokers.
 
-        Raises `ConfigError` for a key that cannot change while the node runs, in Kafka's words.
+        Raises `ConfigError`, with Kafka's text, for a key that cannot change while the node runs.
         """
         fixed = sorted(n for n in {**default, **broker} if n in BROKER_KEYS and not BROKER_KEYS[n].dynamic)
         if fixed:
@@ -262,8 +262,8 @@ class BrokerConfig:
         )
 
     def check_threads(self, changed: BrokerConfig) -> None:
-        """Whether a running node may go to so many as `changed` says (Kafka
-        `LogCleaner.validateReconfiguration`, `DynamicThreadPool.validateReconfiguration`): `ConfigError`."""
+        """Raise `ConfigError` if a running node may not change to the thread counts of `changed` (Kafka
+        `LogCleaner.validateReconfiguration`, `DynamicThreadPool.validateReconfiguration`)."""
         self._check_cleaner_threads(changed.log_cleaner_threads)
         before, fetchers = self.replication.num_replica_fetchers, changed.replication.num_replica_fetchers
         why = ""
@@ -291,7 +291,7 @@ class BrokerConfig:
             )
 
     def placed(self, directory: Path, host: str) -> BrokerConfig:
-        """The same node on a machine called `host` with the working directory `directory`.
+        """Return these settings for a machine called `host`, with the working directory `directory`.
 
         Log directories become absolute; listeners on every interface are advertised by the machine's name.
         """
@@ -305,9 +305,9 @@ class BrokerConfig:
 
 
 def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> LogConfig:
-    """What a topic with these overrides gets on this node.
+    """Return the effective settings of a topic with these overrides on this node.
 
-    Raises `ConfigError` for an unknown key, a bad value or values that contradict each other.
+    Raises `ConfigError` for an unknown key, an invalid value or a contradiction between values.
     """
     values = topic_values(overrides, broker)
     for problem in _topic_conflicts(values, broker.remote_storage_enabled):
@@ -318,8 +318,8 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> LogConfi
 def validate_topic_change(
     current: Mapping[str, str], proposed: Mapping[str, str], broker: BrokerConfig
 ) -> LogConfig:
-    """As `topic_config` for the proposed overrides. Tiered storage is taken away from a topic by those alone
-    who say that its data may go."""
+    """Return `topic_config` of the proposed overrides; raise `ConfigError` if they switch tiered storage off
+    without agreeing to the deletion of remote data."""
     config = topic_config(proposed, broker)
     if (
         current.get("remote.storage.enable", "false").strip().lower() == "true"
@@ -336,7 +336,7 @@ def validate_topic_change(
 
 
 def topic_values(overrides: Mapping[str, str], broker: BrokerConfig) -> dict[str, Value]:
-    """Typed values of every topic key: the overrides over the node's defaults. Raises `ConfigError`."""
+    """Return typed values of every topic key: overrides over the node's defaults. Raises `ConfigError`."""
     for name in overrides:
         if name not in TOPIC_KEYS:
             reason = refusal(name)
@@ -366,7 +366,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
 
 
 def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Value]:
-    """Default of every topic key: the strongest synonym that is set, in the topic key's units."""
+    """Return the default of every topic key: its strongest synonym that is set, in the topic key's units."""
     defaults: dict[str, Value] = {}
     for key in TOPIC_KEYS.values():
         defaults[key.name] = key.default
@@ -383,7 +383,7 @@ def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> di
 
 def _log_config(values: Mapping[str, Value]) -> LogConfig:
     fields: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
-    del fields["preallocate"]  # false wherever it is valid
+    del fields["preallocate"]  # always false if valid
     small = fields.pop("internal_segment_bytes")
     if small is not None:
         fields["segment_bytes"] = small
@@ -429,7 +429,7 @@ def _cleaner_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
 
 
 def _group_conflicts(number: Callable[[str], int]) -> Iterable[str]:
-    """Kafka `GroupCoordinatorConfig.validate`."""
+    """Check the bounds as Kafka's `GroupCoordinatorConfig.validate` does."""
     for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
         own, least, most = (f"group.consumer.{bound}{what}" for bound in ("", "min.", "max."))
         if number(most) < number(least):
@@ -451,7 +451,7 @@ def _disk_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
         if number(before) > number(after):
             yield f"{before} ({number(before)}) must not be more than {after} ({number(after)})"
     if number("firn.disk.margin.percent") >= number(steps[0]):
-        yield f"firn.disk.margin.percent must be less than {steps[0]}: the step would never end"
+        yield f"firn.disk.margin.percent must be less than {steps[0]}: else the step never ends"
 
 
 def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) -> Iterable[str]:

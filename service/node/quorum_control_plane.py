@@ -17,7 +17,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError, StorageError
-from service.base.turns import Turns
+from service.base.turns import TurnTimes
 from service.base.world import World
 from service.client.async_channel import ChannelOptions, Channels
 from service.config.cluster import ClusterConfig, QuorumConfig
@@ -200,7 +200,7 @@ class ClusterPlane:
         *,
         limits: Limits,
         network: NetworkMetrics,
-        turns: Turns,
+        turns: TurnTimes,
         stopped: Callable[[], Awaitable[None]],
         on_fatal: Callable[[str, BaseException], None],
     ) -> None:
@@ -266,7 +266,7 @@ class ClusterPlane:
         current: Callable[[], BrokerConfig],
         limits: Limits,
         network: NetworkMetrics,
-        turns: Turns,
+        turns: TurnTimes,
     ) -> ControllerNode:
         config = self._config
         cluster = config.cluster

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
 
 from service.config.describing import (
-    ConfigEntry,
+    DescribedConfig,
     describe_broker,
     describe_broker_default,
     describe_group,
@@ -77,7 +77,7 @@ class EncodedSettings:
             self._known.clear()
         return self._known.get(key)
 
-    def _add(self, key: object, entries: Sequence[ConfigEntry], flavour: Flavour) -> Settings:
+    def _add(self, key: object, entries: Sequence[DescribedConfig], flavour: Flavour) -> Settings:
         if len(self._known) >= MOST_SETTINGS:
             self._known.clear()
         path = ("results", "configs")
@@ -108,7 +108,7 @@ def encoded_loggers(levels: Sequence[tuple[str, str]], flavour: Flavour) -> Sett
     return tuple((one.name, encode(ApiKey.DESCRIBE_CONFIGS, version, path, one)) for one in entries)
 
 
-def _entry(entry: ConfigEntry, flavour: Flavour) -> DescribeConfigsResourceResult:
+def _entry(entry: DescribedConfig, flavour: Flavour) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if flavour.synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,

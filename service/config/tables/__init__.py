@@ -1,8 +1,8 @@
-"""Every configuration key that Firn accepts: one table per concern, and what they come to. [P]
+"""Every configuration key that Firn accepts: one table per concern, and their union. [P]
 
-Names, types, defaults and bounds are Apache Kafka 4.3's (`LogConfig`, `KafkaConfig`) wherever Kafka has the
-key; keys under `firn.` are ours. A key is in these tables only if it has an effect; `REFUSED` says why for
-the well-known ones that have none.
+Names, types, defaults and bounds are Apache Kafka 4.3's (`LogConfig`, `KafkaConfig`) where Kafka has the key;
+keys under `firn.` are Firn's own. A key is in these tables only if it has an effect; `REFUSED` has the reason
+why a well-known key has none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def _broker_default(topic_key: ConfigKey) -> ConfigKey:
-    """The broker key that gives a topic key its default: same type and bounds, under the broker's name."""
+    """Return the broker key that gives a topic key its default: same type and bounds, the broker's name."""
     name = topic_key.synonyms[0].name
     several = len(topic_key.synonyms) > 1
     return ConfigKey(
@@ -68,11 +68,11 @@ def _node_keys() -> Mapping[str, ConfigKey]:
 
 BROKER_KEYS: Final = _node_keys()
 REFUSED: Final[Mapping[str, str]] = REASONS
-"""Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""
+"""Refused names of other products, and prefixes (names that end in a dot, and the S3 secrets), by reason."""
 
 
 def refusal(name: str) -> str | None:
-    """Why a well-known key is not accepted, or `None` when it is simply unknown."""
+    """Return the reason why a well-known key is refused, or None for an unknown key."""
     for known, reason in REFUSED.items():
         if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
             return reason

@@ -1,4 +1,4 @@
-"""Whether a text can be an address or an id: what tables and command lines ask about values. [P]"""
+"""Checks of addresses, ids and levels, for the tables and for command lines. [P]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 _HTTP_REST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]+)(:[0-9]{1,5})?(/[!-~]*)?")
-"""Host, port and path of an HTTP URL; anything stranger is a mistake."""
+"""Host, port and path of a plain HTTP URL."""
 
 _REPLICA: Final = re.compile(r"([0-9]{1,40}):([0-9]{1,40})", re.ASCII)
 _MOST_ID: Final = 2**31 - 1
@@ -17,11 +17,11 @@ _MOST_ID: Final = 2**31 - 1
 _HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
-"""The same thing; the latter two are Hadoop's words."""
+"""Synonyms; the latter two are Hadoop's."""
 
 
 def store_url_problem(text: str) -> str | None:
-    """Why `text` is not the URL of an object store, None when it is."""
+    """Return the reason why `text` is not the URL of an object store, or None."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme not in (*S3_SCHEMES, "gs", "az", "file") or not _is_printable(text):
         return "Expected a URL such as s3://bucket/prefix, gs://bucket/prefix, az://box/prefix or file:///dir"
@@ -35,7 +35,7 @@ def store_url_problem(text: str) -> str | None:
 
 
 def http_url_problem(text: str) -> str | None:
-    """Why `text` is not the URL of a server, None when it is."""
+    """Return the reason why `text` is not the URL of a server, or None."""
     scheme, separator, rest = text.partition("://")
     if "@" in rest:
         return "Credentials do not belong in the URL"
@@ -45,7 +45,7 @@ def http_url_problem(text: str) -> str | None:
 
 
 def http_listener_problem(text: str) -> str | None:
-    """Why `text` is not an address to listen on, None when it is."""
+    """Return the reason why `text` is not an address to listen on, or None."""
     match = _HTTP_LISTENER.fullmatch(text)
     if match is None or int(match[2]) > 65535:
         return "Expected host:port or :port, as in 127.0.0.1:9464; port 0 takes a free one"
@@ -57,7 +57,7 @@ def _is_printable(text: str) -> bool:
 
 
 def cluster_id_problem(text: str) -> str | None:
-    """Why `text` is not a cluster id, None when it is."""
+    """Return the reason why `text` is not a cluster id, or None."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -70,13 +70,13 @@ def cluster_id_problem(text: str) -> str | None:
 
 
 def gzip_level_problem(text: str) -> str | None:
-    """Why the number `text` is not a level of gzip, None when it is."""
+    """Return the reason why the number `text` is not a level of gzip, or None."""
     level = int(text)
     return None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
 def replica_list_problem(name: str) -> Callable[[str], str | None]:
-    """Why a text is no list of replicas for the key `name` (Kafka `ThrottledReplicaListValidator`)."""
+    """Return a check for lists of replicas under the key `name` (Kafka `ThrottledReplicaListValidator`)."""
     words = (
         f"{name} must be the literal '*' or a list of replicas in the following format: "
         "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
@@ -97,5 +97,5 @@ def _is_replica(text: str) -> bool:
 
 
 def preallocation_problem(text: str) -> str | None:
-    """Why segments are not preallocated, where that is asked for."""
+    """Return the reason why segments cannot be preallocated, or None for false."""
     return "segments grow as they are written" if text.lower() == "true" else None

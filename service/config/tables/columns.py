@@ -1,4 +1,4 @@
-"""What the rows of the key tables are made of. [P]"""
+"""Parts of the rows of the key tables: types, units and constructors. [P]"""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _FACTORS: Final = {"hours": HOUR_MS, "minutes": 60_000}
 
 
 def key(name: str, type: ConfigType, default: Value, doc: str, **more: object) -> ConfigKey:
-    """A row: name, type, default and words, then bounds and the rest of `ConfigKey` by name."""
+    """Return a key: name, type, default and documentation, then bounds and other `ConfigKey` fields by
+    name."""
     return ConfigKey(name, type, default, doc, **more)  # type: ignore[arg-type]
 
 
 def synonyms_of(*names: str) -> tuple[Synonym, ...]:
-    """The broker keys that give a topic key its default, strongest first; hours and minutes count as such."""
+    """Return the broker keys that give a topic key its default, strongest first, with their time units."""
     return tuple(Synonym(name, _FACTORS.get(name.rpartition(".")[2], 1)) for name in names)

@@ -1,4 +1,4 @@
-"""Keys of consumer groups and of the topic that holds them. [P]"""
+"""Keys of consumer groups and of the topic that stores them. [P]"""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ OFFSETS_TOPIC: Final = (
     ),
     key(
         "offsets.retention.minutes", INT, 10_080,
-        "An offset is kept for so long after its group went empty, after the group left its topic, or "
-        "after the commit where nobody ever subscribed.",
+        "Time for which an offset is kept after its group became empty, after the group left its topic, or "
+        "after the commit if the group never had members.",
         at_least=1,
     ),
     key(
         "offsets.retention.check.interval.ms", LONG, 600_000,
-        "Time between looks for offsets that have expired.",
+        "Time between two checks for expired offsets.",
         at_least=1,
     ),
     key(
         "offsets.commit.timeout.ms", INT, 5000,
-        "A write of a group coordinator that is not committed after this fails for whoever waits for it.",
+        "A write of a group coordinator that is not committed after this long fails.",
         at_least=1,
     ),
     key(
         "offsets.topic.num.partitions", INT, 50,
-        "Partitions of `__consumer_offsets`; holds when the topic is made, and it never grows.",
+        "Partitions of `__consumer_offsets`, set when the topic is created; it never grows.",
         at_least=1,
     ),
     key(
         "offsets.topic.replication.factor", INT, 3,
-        "Replicas of `__consumer_offsets`. Where it is not set, as many as there are brokers when the "
-        "topic is made, and no more than three.",
+        "Replicas of `__consumer_offsets`. Unset: the number of brokers when the topic is created, at most "
+        "three.",
         at_least=1, at_most=32767,
     ),
     key(
@@ -51,7 +51,7 @@ OFFSETS_TOPIC: Final = (
     ),
     key(
         "offsets.topic.compression.codec", INT, 0,
-        "How batches in `__consumer_offsets` are compressed: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        "Compression of batches in `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
         at_least=0, at_most=4,
     ),
 )  # fmt: skip
@@ -59,8 +59,8 @@ OFFSETS_TOPIC: Final = (
 GROUPS: Final = (
     key(
         "group.coordinator.append.linger.ms", INT, -1,
-        "What groups decide within this time becomes one batch. -1: within one turn of the event loop; "
-        "0: every decision is a batch.",
+        "Changes of groups within this time become one batch. -1: changes within one turn of the event loop; "
+        "0: every change is a batch.",
         at_least=-1,
     ),
     key(
@@ -73,8 +73,8 @@ GROUPS: Final = (
     ),
     key(
         "group.initial.rebalance.delay.ms", INT, 3000,
-        "An empty classic group waits so long for more members before its first rebalance; each that comes "
-        "has it wait again.",
+        "Time for which an empty classic group waits for more members before its first rebalance; each new "
+        "member restarts it.",
     ),
     key(
         "group.max.size", INT, INT_MAX,
@@ -83,7 +83,7 @@ GROUPS: Final = (
     ),
     key(
         "group.consumer.session.timeout.ms", INT, 45_000,
-        "A member of a consumer group that is not heard of for so long is out of it.",
+        "A member of a consumer group whose heartbeat is this late is removed.",
         at_least=1,
     ),
     key(
@@ -98,7 +98,7 @@ GROUPS: Final = (
     ),
     key(
         "group.consumer.heartbeat.interval.ms", INT, 5000,
-        "How often members of a consumer group are told to be heard of.",
+        "Heartbeat interval that members of a consumer group are told.",
         at_least=1,
     ),
     key(
@@ -113,7 +113,7 @@ GROUPS: Final = (
     ),
     key(
         "group.consumer.assignment.interval.ms", INT, 1000,
-        "A consumer group's partitions are dealt out anew so often at most; 0: whenever something changed.",
+        "Shortest time between two assignments of a consumer group's partitions; 0: after every change.",
         at_least=0, dynamic=True,
     ),
     key(
@@ -133,7 +133,7 @@ GROUPS: Final = (
     ),
     key(
         "group.consumer.assignors", LIST, ("uniform", "range"),
-        "Who deals out the partitions of consumer groups; the first does where a group names none.",
+        "Assignors of consumer groups; the first is used by groups that name none.",
         one_of=("uniform", "range"),
     ),
     key(
@@ -144,7 +144,7 @@ GROUPS: Final = (
     ),
     key(
         "group.consumer.regex.refresh.interval.ms", INT, 600_000,
-        "How often subscriptions by pattern are looked up anew, whatever happens.",
+        "Time between two evaluations of subscriptions by pattern without other changes.",
         at_least=10_000,
     ),
 )  # fmt: skip
@@ -152,18 +152,18 @@ GROUPS: Final = (
 GROUP: Final = (
     key(
         "consumer.session.timeout.ms", INT, 45_000,
-        "A member of this consumer group that is not heard of for so long is out of it.",
+        "A member of this consumer group whose heartbeat is this late is removed.",
         at_least=1, synonyms=synonyms_of("group.consumer.session.timeout.ms"),
     ),
     key(
         "consumer.heartbeat.interval.ms", INT, 5000,
-        "How often members of this consumer group are told to be heard of.",
+        "Heartbeat interval that members of this consumer group are told.",
         at_least=1, synonyms=synonyms_of("group.consumer.heartbeat.interval.ms"),
     ),
     key(
         "consumer.assignment.interval.ms", INT, 1000,
-        "This consumer group's partitions are dealt out anew so often at most.",
+        "Shortest time between two assignments of this consumer group's partitions.",
         at_least=0, synonyms=synonyms_of("group.consumer.assignment.interval.ms"),
     ),
 )  # fmt: skip
-"""Keys of one group, set as those of a resource of type GROUP."""
+"""Keys of one group, set on a resource of type GROUP."""

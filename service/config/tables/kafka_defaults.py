@@ -1,6 +1,6 @@
-"""Apache Kafka's defaults of the keys that have no effect here: a file that spells them out is taken. [P]
+"""Apache Kafka's defaults of the keys without effect here: a file that spells them out is accepted. [P]
 
-As DescribeConfigs of Kafka 4.3.1 answers for a broker.
+The values are those in Kafka 4.3.1's DescribeConfigs response of a broker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 INTERNAL_TUNING: Final = frozenset({"log.initial.task.delay.ms", "producer.id.expiration.check.interval.ms"})
-"""Keys that Kafka does not document: whatever their value, it decides nothing that anybody could rely on."""
+"""Keys that Kafka does not document; accepted with any value."""
 
 KAFKA_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {

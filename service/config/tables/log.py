@@ -19,23 +19,23 @@ LOG: Final = (
     ),
     key(
         "log.flush.scheduler.interval.ms", LONG, LONG_MAX,
-        "Default of `flush.ms` when `log.flush.interval.ms` is not set. Logs are looked at every "
-        "second whatever it is.",
+        "Default of `flush.ms` when `log.flush.interval.ms` is not set. Logs are checked every second "
+        "whatever it is.",
         at_least=1,
     ),
     key(
         "log.flush.offset.checkpoint.interval.ms", INT, 60_000,
-        "How often the recovery points are written.",
+        "Time between two writes of the recovery points.",
         at_least=0,
     ),
     key(
         "log.retention.check.interval.ms", LONG, 300_000,
-        "How often retention is applied.",
+        "Time between two applications of retention.",
         at_least=1,
     ),
     key(
         "producer.id.expiration.ms", INT, 86_400_000,
-        "An idempotent producer that is silent for this long is forgotten.",
+        "The state of an idempotent producer is removed after this long without records.",
         at_least=1, dynamic=True,
     ),
     key(
@@ -45,8 +45,8 @@ LOG: Final = (
     ),
     key(
         "firn.max.inflated.request.bytes", INT, 128 * MIB,
-        "What the compressed batches of one produce request may inflate to, all together; those beyond are "
-        "refused. Never less than one batch may.",
+        "Most bytes to which all compressed batches of one produce request may inflate together; batches "
+        "beyond are refused. Never less than for one batch.",
         at_least=MIB,
     ),
 )  # fmt: skip
@@ -73,4 +73,4 @@ HOURS_AND_MINUTES: Final = (
         at_least=-1,
     ),
 )  # fmt: skip
-"""Coarser units of keys in milliseconds: other names of the same setting."""
+"""Keys in coarser units, other names of keys in milliseconds."""

@@ -19,7 +19,7 @@ METADATA_LOG: Final = (
     ),
     key(
         "metadata.log.max.snapshot.interval.ms", LONG, HOUR_MS,
-        "Time after which a snapshot is written when there is anything new. 0: never by time.",
+        "Time after which a snapshot is written if there are new records. 0: never by time.",
         at_least=0,
     ),
 )  # fmt: skip

@@ -10,18 +10,18 @@ from service.config.tables.columns import BOOLEAN, INT, LONG, MIB, STRING, key
 NETWORK: Final = (
     key(
         "listeners", STRING, "PLAINTEXT://127.0.0.1:9092",
-        "Where to listen: `NAME://host:port,…`. An empty host is every interface; port 0 "
-        "takes a free one. Firn's default listens on the loopback interface only.",
+        "Addresses to listen on: `NAME://host:port,…`. An empty host is every interface, port 0 "
+        "a free port. Firn's default listens on the loopback interface only.",
     ),
     key(
         "advertised.listeners", STRING, None,
-        "Addresses that clients are told, by listener name. Default: as `listeners`, with the"
+        "Addresses that clients connect to, by listener name. Default: as `listeners`, with the"
         " machine's name for an empty host.",
     ),
     key(
         "listener.security.protocol.map", STRING, None,
         "Protocol of each listener name: `NAME:PROTOCOL,…`. Listeners in use must map to "
-        "PLAINTEXT; entries for names not in use are let be. Default: PLAINTEXT and the "
+        "PLAINTEXT; entries for names not in use are ignored. Default: PLAINTEXT and the "
         "controller's listeners are PLAINTEXT.",
     ),
     key(
@@ -31,61 +31,61 @@ NETWORK: Final = (
     ),
     key(
         "max.connections", INT, 2**31 - 1,
-        "Open connections at most; further ones wait to be accepted.",
+        "Most open connections; further ones wait to be accepted.",
         at_least=1,
     ),
     key(
         "connections.max.idle.ms", LONG, 600_000,
-        "Close a connection on which nothing happened for this long. -1: never.",
+        "An idle connection is closed after this long. -1: never.",
         at_least=-1,
     ),
     key(
         "queued.max.request.bytes", LONG, 256 * MIB,
-        "Bytes of requests that arrive or wait to be answered, over all connections, beyond which no more "
+        "Bytes of requests that are arriving or being answered, over all connections, above which no more "
         "are read. -1: no bound, which is Kafka's default and leaves memory to the clients.",
         at_least=-1,
     ),
     key(
         "firn.request.read.timeout.ms", INT, 30_000,
-        "Time for one request to arrive, beside a second for every 32 KiB of it; a connection that is slower "
-        "is closed. While memory for requests is short, one that has stalled for a second is.",
+        "Time for one request to arrive, plus a second for every 32 KiB of it; a slower connection is "
+        "closed. While memory for requests is short, a connection that stalls for a second is closed.",
         at_least=1000,
     ),
     key(
         "firn.send.timeout.ms", INT, 60_000,
-        "Time for a client to take one response, beside a second for every 32 KiB of it; a connection that "
-        "is slower is closed.",
+        "Time for a client to receive one response, plus a second for every 32 KiB of it; a slower "
+        "connection is closed.",
         at_least=1000,
     ),
     key(
         "fetch.max.bytes", INT, 55 * MIB,
-        "Most bytes one fetch answers with, whatever the client asked for.",
+        "Most bytes in one fetch response, whatever the client asks for.",
         at_least=1024,
     ),
     key(
         "max.incremental.fetch.session.cache.slots", INT, 1000,
-        "Fetch sessions at most. Consumers without one send all their partitions with every fetch. "
+        "Most fetch sessions. Consumers without one send all their partitions with every fetch. "
         "0: no sessions.",
         at_least=0,
     ),
     key(
         "firn.fetch.session.cache.partitions", INT, 100_000,
-        "Partitions that all fetch sessions together remember at most, at about 700 bytes each.",
+        "Most partitions in all fetch sessions together, at about 700 bytes each.",
         at_least=0,
     ),
     key(
         "max.request.partition.size.limit", INT, 2000,
-        "Partitions that one DescribeTopicPartitions answers at most.",
+        "Most partitions in one DescribeTopicPartitions response.",
         at_least=1,
     ),
     key(
         "firn.http.listener", STRING, None,
-        "Where to serve metrics and health over HTTP: `host:port`, or `:port` for the loopback "
+        "Address for metrics and health over HTTP: `host:port`, or `:port` for the loopback "
         "interface; `0.0.0.0:port` is every interface. There is no login. Unset: not served.",
         check=http_listener_problem,
     ),
     key(
         "firn.metrics.partitions.enable", BOOLEAN, False,
-        "Tell offsets and sizes of each partition in the metrics, too: six series for each.",
+        "Whether the metrics have offsets and sizes of each partition: six series for each.",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Keys of a node as a member of its cluster, and of what it lets clients create. [P]"""
+"""Keys of a node's identity, and of topics that clients create. [P]"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE: Final = (
     ),
     key(
         "broker.rack", STRING, None,
-        "Rack that clients are told for this node.",
+        "Rack of this node, for clients and for the placement of replicas.",
     ),
     key(
         "firn.cluster.id", STRING, None,
@@ -27,12 +27,12 @@ NODE: Final = (
     ),
     key(
         "num.partitions", INT, 1,
-        "Partitions of a topic that is created without a number of its own.",
+        "Partitions of a topic that is created without a number of partitions.",
         at_least=1,
     ),
     key(
         "default.replication.factor", INT, 1,
-        "Replicas of a topic that is created without a number of its own.",
+        "Replicas of a topic that is created without a number of replicas.",
         at_least=1, at_most=32767,
     ),
     key(

@@ -1,4 +1,4 @@
-"""Keys that people bring from elsewhere and that would have no effect here, each with the reason. [P]"""
+"""Keys of other products that have no effect here, with the reason of their refusal. [P]"""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "security.inter.broker.protocol": "nodes speak PLAINTEXT to each other; leave it out",
         "num.network.threads": "a node is one event loop; run more nodes to use more cores",
         "num.io.threads": "a node is one event loop; run more nodes to use more cores",
-        "remote.log.storage.system.enable": "firn.remote.url is the switch: set it, or leave it out",
+        "remote.log.storage.system.enable": "set firn.remote.url to enable tiered storage",
         "remote.log.storage.manager.": "storage is built in; set firn.remote.url",
         "remote.log.metadata.": "the catalog of segments is in the metadata quorum",
         "group.coordinator.threads": _ONE_LOOP,
         "group.coordinator.background.threads": _ONE_LOOP,
-        "group.coordinator.cached.buffer.max.bytes": "batches of groups are not kept when they are written",
+        "group.coordinator.cached.buffer.max.bytes": "the coordinator does not cache batch buffers",
         "group.coordinator.rebalance.protocols": "both protocols are served; group.version turns one off",
         "group.streams.": "streams groups are not supported",
         "group.share.": "share groups are not supported",
@@ -37,4 +37,4 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         **UNSERVED,
     }
 )
-"""By name or prefix: those that the tables take are no longer refused."""
+"""Reasons by name or prefix. Keys in the tables are never looked up here."""

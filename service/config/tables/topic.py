@@ -1,4 +1,4 @@
-"""Keys of a topic; the broker keys that give their defaults are made of them (`synonyms`). [P]"""
+"""Keys of a topic; `synonyms` name the broker keys that give their defaults. [P]"""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 TOPIC: Final = (
     key(
         "cleanup.policy", LIST, ("delete",),
-        "What happens to old records. `delete`: segments go when retention says so. `compact`: of each key "
-        "the last record stays, and a record without a key is refused. Both may be named, or none: then all "
+        "Treatment of old records. `delete`: retention deletes segments. `compact`: the last record of each "
+        "key is kept, and a record without a key is refused. Both may be named, or none: then everything "
         "is kept. Tiered topics cannot be compacted.",
         one_of=("compact", "delete"), synonyms=synonyms_of("log.cleanup.policy"),
     ),
     key(
         "compression.gzip.level", INT, -1,
-        "How hard gzip tries where a batch is compressed anew for `compression.type`: 1 is fast, 9 is small, "
-        "-1 is zlib's own choice.",
+        "Level of gzip when a batch is recompressed for `compression.type`: 1 is fast, 9 is small, "
+        "-1 is zlib's default.",
         check=gzip_level_problem, synonyms=synonyms_of("compression.gzip.level"),
     ),
     key(
         "compression.lz4.level", INT, 9,
-        "As `compression.gzip.level`, for lz4. Beyond 12 nothing becomes smaller.",
+        "As `compression.gzip.level`, for lz4. Levels above 12 do not compress further.",
         at_least=1, at_most=17, synonyms=synonyms_of("compression.lz4.level"),
     ),
     key(
         "compression.type", STRING, "producer",
-        "Codec that batches are stored in. `producer` keeps them as they came; another value "
-        "recompresses a batch that came otherwise.",
+        "Codec of stored batches. `producer` keeps the producer's; with another value batches of other "
+        "codecs are recompressed.",
         one_of=COMPRESSION_TYPES, synonyms=synonyms_of("compression.type"),
     ),
     key(
         "compression.zstd.level", INT, 3,
-        "As `compression.gzip.level`, for zstd. Levels below 1 are faster still.",
+        "As `compression.gzip.level`, for zstd. Levels below 1 are faster.",
         at_least=-131_072, at_most=22, synonyms=synonyms_of("compression.zstd.level"),
     ),
     key(
         "delete.retention.ms", LONG, 24 * HOUR_MS,
-        "How long the deletion of a key, a record without a value, stays in a compacted topic once it has "
-        "been compacted: so long a consumer that begins at the start may take to read everything.",
+        "Time for which a tombstone, a record without a value, stays in a compacted topic after compaction. "
+        "A consumer that begins at the start has this long to read everything.",
         at_least=0, synonyms=synonyms_of("log.cleaner.delete.retention.ms"),
     ),
     key(
         "file.delete.delay.ms", LONG, 60_000,
-        "How long a deleted file stays on disk.",
+        "Time for which a deleted file stays on disk.",
         at_least=0, synonyms=synonyms_of("log.segment.delete.delay.ms"),
     ),
     key(
@@ -87,20 +87,20 @@ TOPIC: Final = (
     ),
     key(
         "local.retention.bytes", LONG, -2,
-        "Bytes of a tiered partition that stay on the broker's disk once the rest is in "
+        "Bytes of a tiered partition that stay on the broker's disk after their copy to "
         "object storage. -2: as `retention.bytes`.",
         at_least=-2, synonyms=synonyms_of("log.local.retention.bytes"),
     ),
     key(
         "local.retention.ms", LONG, -2,
-        "How long records of a tiered partition stay on the broker's disk once they are in "
+        "Time for which records of a tiered partition stay on the broker's disk after their copy to "
         "object storage. -2: as `retention.ms`.",
         at_least=-2, synonyms=synonyms_of("log.local.retention.ms"),
     ),
     key(
         "max.compaction.lag.ms", LONG, LONG_MAX,
-        "A record that is older is compacted whatever `min.cleanable.dirty.ratio` says; its segment is "
-        "sealed in time for that.",
+        "Older records are compacted whatever `min.cleanable.dirty.ratio` is; their segment is sealed in "
+        "time for that.",
         at_least=1, synonyms=synonyms_of("log.cleaner.max.compaction.lag.ms"),
     ),
     key(
@@ -128,12 +128,12 @@ TOPIC: Final = (
     ),
     key(
         "min.cleanable.dirty.ratio", DOUBLE, 0.5,
-        "Which part of a compacted log must not have been compacted yet before it is.",
+        "Share of a compacted log that must be uncompacted before the log is compacted again.",
         at_least=0, at_most=1, synonyms=synonyms_of("log.cleaner.min.cleanable.ratio"),
     ),
     key(
         "min.compaction.lag.ms", LONG, 0,
-        "A record that is younger is not compacted.",
+        "Younger records are not compacted.",
         at_least=0, synonyms=synonyms_of("log.cleaner.min.compaction.lag.ms"),
     ),
     key(
@@ -144,38 +144,38 @@ TOPIC: Final = (
     ),
     key(
         "preallocate", BOOLEAN, False,
-        "Only `false`, for tools that send back all settings that they have read: segments grow as they are "
-        "written.",
+        "Only `false` is accepted, for tools that send back all settings that they have read: segments grow "
+        "as they are written.",
         check=preallocation_problem, synonyms=synonyms_of("log.preallocate"),
     ),
     key(
         "remote.log.copy.disable", BOOLEAN, False,
-        "Stop copying to object storage; what is there stays readable.",
+        "Stop copying to object storage; the archive stays readable.",
     ),
     key(
         "remote.log.delete.on.disable", BOOLEAN, False,
-        "Needed to switch `remote.storage.enable` off: the log begins with what is on the broker's disk "
-        "then, and what is in object storage is deleted.",
+        "Required to switch `remote.storage.enable` off: the log then begins with the records on the "
+        "broker's disk, and those in object storage are deleted.",
     ),
     key(
         "remote.storage.enable", BOOLEAN, False,
-        "Copy sealed segments to object storage and let local copies go. Needs "
-        "`firn.remote.url`. It is switched off together with `remote.log.delete.on.disable=true` alone.",
+        "Copy sealed segments to object storage and delete local copies by `local.retention.*`. Needs "
+        "`firn.remote.url`. Can be switched off only together with `remote.log.delete.on.disable=true`.",
     ),
     key(
         "retention.bytes", LONG, -1,
-        "Bytes that a partition may hold over both tiers before its oldest segments go. -1: "
+        "Bytes that a partition may hold over both tiers before its oldest segments are deleted. -1: "
         "no bound.",
         synonyms=synonyms_of("log.retention.bytes"),
     ),
     key(
         "retention.ms", LONG, WEEK_MS,
-        "How long records are kept, over both tiers, by their timestamps. -1: for ever.",
+        "Time for which records are kept, over both tiers, by their timestamps. -1: for ever.",
         at_least=-1, synonyms=synonyms_of("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ),
     key(
         "segment.bytes", INT, 1 << 30,
-        "Size at which a segment is sealed and a new one begun. One segment becomes one "
+        "Size at which a segment is sealed and a new one begins. One segment becomes one "
         "object.",
         at_least=MIB, synonyms=synonyms_of("log.segment.bytes"),
     ),
@@ -186,13 +186,13 @@ TOPIC: Final = (
     ),
     key(
         "segment.jitter.ms", LONG, 0,
-        "Up to this much is taken off `segment.ms`, at random for each segment, so that "
+        "Up to this much is subtracted from `segment.ms`, at random for each segment, so that "
         "partitions do not roll together.",
         at_least=0, synonyms=synonyms_of("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     key(
         "segment.ms", LONG, WEEK_MS,
-        "Age at which a segment is sealed even when it is not full.",
+        "Age at which a segment is sealed even if it is not full.",
         at_least=1, synonyms=synonyms_of("log.roll.ms", "log.roll.hours"),
     ),
 )  # fmt: skip

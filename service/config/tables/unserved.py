@@ -1,4 +1,4 @@
-"""The rest of Apache Kafka's keys: refused with the reason why they would have no effect here. [P]"""
+"""The rest of Apache Kafka's keys, refused with the reason why they have no effect here. [P]"""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_FIXED: Final = "the time that nodes give each other is fixed; a node's own deadlines are shorter"
+_FIXED: Final = "timeouts between nodes are fixed"
 _NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
 _NO_TOKENS: Final = "delegation tokens are not supported"
 _NO_PLUGINS: Final = "classes cannot be loaded into a node that runs no Java"
-_COUNTERS: Final = "what a node counts is at /metrics of firn.http.listener, without samples or reporters"
-_PURGATORY: Final = "what waits is let go of at once when it is done; there is nothing to purge"
+_COUNTERS: Final = "metrics are at /metrics of firn.http.listener, without samples or reporters"
+_PURGATORY: Final = "completed operations leave the purgatory at once"
 _KERNEL_CHOOSES: Final = "the system sizes the buffers of each socket as it needs them"
 
 UNSERVED: Final[Mapping[str, str]] = MappingProxyType(

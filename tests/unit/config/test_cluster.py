@@ -211,7 +211,7 @@ def test_a_node_that_is_alone_may_call_its_listener_as_it_likes() -> None:
             COMBINED,
             {"controller__listener__names": "CONTROLLER,OTHER"},
             "controller.listener.names must only contain values appearing in the 'listeners' configuration "
-            "when running the KRaft controller role; not there: OTHER",
+            "when running the KRaft controller role; missing: OTHER",
         ),
         (
             COMBINED,

@@ -1,6 +1,11 @@
 """DescribeConfigs shows what a Kafka 4.3.1 broker shows for the same settings (captured from one)."""
 
-from service.config.describing import ConfigEntry, describe_broker, describe_broker_default, describe_topic
+from service.config.describing import (
+    DescribedConfig,
+    describe_broker,
+    describe_broker_default,
+    describe_topic,
+)
 from service.config.settings import BrokerConfig
 
 NODE = BrokerConfig.from_properties(
@@ -13,7 +18,7 @@ NODE = BrokerConfig.from_properties(
 )
 
 
-def shown(entry: ConfigEntry) -> str:
+def shown(entry: DescribedConfig) -> str:
     """As `kafka-configs --describe --all` prints it."""
     words = {1: "DYNAMIC_TOPIC_CONFIG", 2: "DYNAMIC_BROKER_CONFIG", 3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
              4: "STATIC_BROKER_CONFIG", 5: "DEFAULT_CONFIG"}  # fmt: skip

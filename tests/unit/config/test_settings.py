@@ -158,7 +158,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
         ),
         (
             {"firn.disk.upload.percent": "5", "firn.disk.margin.percent": "5"},
-            "firn.disk.margin.percent must be less than firn.disk.upload.percent: the step would never end",
+            "firn.disk.margin.percent must be less than firn.disk.upload.percent: else the step never ends",
         ),
         (
             {"firn.remote.s3.endpoint": "http://x:1"},
@@ -311,7 +311,7 @@ class TestListeners:
         ("properties", "reason"),
         [
             ({"listeners": "9092"}, "Unable to parse '9092'"),
-            ({"listeners": "PLAINTEXT://h:99999"}, "a port lies between 0 and 65535"),
+            ({"listeners": "PLAINTEXT://h:99999"}, "a port must be between 0 and 65535"),
             ({"listeners": "PLAINTEXT://h:" + "9" * 5000}, "Unable to parse"),
             ({"listeners": "SSL://h:1"}, "No security protocol defined for listener SSL"),
             (
@@ -561,7 +561,7 @@ def test_other_lists_of_replicas_are_refused_in_kafkas_words(text: str) -> None:
 
 def test_a_throttle_s_rate_is_set_while_the_node_runs_alone() -> None:
     key = "leader.replication.throttled.rate"
-    assert "never in its properties" in refused({key: "1000"})
+    assert "not in its properties" in refused({key: "1000"})
     node = BrokerConfig.from_properties({})
     assert node.replication.leader_replication_throttled_rate == LONG_MAX
     everyone, own = {key: "7"}, {key: "0"}
