@@ -1,6 +1,6 @@
-"""Sockets: connections accepted, requests cut out of their bytes, each handed on and answered in order.
+"""Server side of the sockets: accepts connections, frames requests and sends responses in order.
 
-Owns memory and file-descriptor limits, back-pressure, timeouts and the counting of what went wrong.
-`connection` is the pure part (framing states and the inbox), `buffers` the memory budget, `server` and
-`sender` the asyncio shell. Must not know topics, logs or what a request means.
+Owns the limits of memory and file descriptors, back-pressure, timeouts and error counters. `connection` is
+the pure part (framing states and input buffer), `buffers` the memory budget, `server` and `sender` the
+asyncio shell. Must not know topics, logs or the meaning of a request.
 """

@@ -1,8 +1,8 @@
-"""How many connections are open over all listeners of a node, and which of them wait for their turn. [P]
+"""Limit of open connections over all listeners of a node, and the queue of connections beyond it. [P]
 
-When ``max.connections`` are open the doors are shut: nobody is accepted, and the kernel keeps further
-connections in its queues. Those that were accepted in the same moment wait here, unread, in the order they
-came. Whoever leaves lets the first of them in; once nobody waits and there is room, the doors open again.
+At ``max.connections`` the listeners stop accepting, and the kernel queues further connections. Connections
+accepted at the same moment wait here, unread, in order of arrival. The end of a connection admits the first
+of them; once none waits and there is room, the listeners accept again.
 
 >>> admission = Admission(1)
 >>> admission.enter(lambda: print("its turn")), admission.enter(lambda: print("its turn"))
@@ -25,22 +25,22 @@ class Door(Protocol):
 
 
 class Admission:
-    """Counts the connections of all doors. Owned by the event loop."""
+    """Count of the connections of all listeners. Owned by the event loop."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
-        """connections that are let in"""
+        """number of admitted connections"""
         self._doors: list[Door] = []
         self._waiting: dict[Callable[[], None], None] = {}
         self._shut = False
 
     def watch(self, door: Door) -> None:
-        """Shut and open `door` from now on."""
+        """Stop and resume accepting on `door` from now on."""
         self._doors.append(door)
 
     def enter(self, admit: Callable[[], None]) -> bool:
-        """Whether a new connection may begin; if not, `admit` is called when its turn has come."""
+        """Return whether a new connection may begin; if not, `admit` is called later, in its turn."""
         if self.count >= self.most:
             self._waiting[admit] = None
             return False
@@ -52,11 +52,11 @@ class Admission:
         return True
 
     def give_up(self, admit: Callable[[], None]) -> None:
-        """A connection has gone while it waited."""
+        """Forget a connection that ended while it waited."""
         self._waiting.pop(admit, None)
 
     def leave(self) -> None:
-        """A connection that was let in has ended."""
+        """Note the end of an admitted connection; admit the next one."""
         self.count -= 1
         if self._waiting:
             admit = next(iter(self._waiting))

@@ -1,12 +1,11 @@
-"""Reads what is sent next where the page cache lacks it, on threads: the loop never waits for the device.
+"""Prefetch of file ranges before ``sendfile``, on threads, so that the loop never waits for the device.
 
-A reader that is far behind asks for bytes that nobody has touched for long, and the system may have given
-their pages to others. ``sendfile`` would read them from the device, in the loop, and behind what is being
-written back just then: 20 to 60 ms for a quarter of a megabyte were seen, for everybody.
+A reader that is far behind wants pages that the kernel may have evicted. ``sendfile`` would read them in the
+loop, behind current writeback: 20 to 60 ms for a quarter of a megabyte were measured, for every connection.
 
-So it is asked what the page cache has of what is large, a megabyte at a time (2 us, of 1,000 that sending it
-costs); what is small is read by the loop only if that needs no waiting. Nor does the system read ahead in a
-file once a thread has: it would do so within ``sendfile``, megabytes at a time.
+So the sender asks, a megabyte at a time, which pages of a large range are in the page cache (2 us, of 1,000
+for sending it). The loop reads small ranges only if they need no waiting. Once a thread has prefetched from a
+file, the kernel's own readahead is off for it: otherwise ``sendfile`` would read megabytes ahead.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from service.base.types import Buffer
 from service.network.metrics import NetworkMetrics
 
 AHEAD_BYTES: Final = 1 << 20
-"""So much is looked at and read in one go."""
+"""Bytes that are probed and prefetched at once."""
 _THREADS: Final = 4
 
 
 class ReadFile(Protocol):
-    """All of these raise `DiskError`."""
+    """File that can be read without waiting. Its methods raise `DiskError`."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Bytes from `position` on, fewer than `size` at the end of the file only."""
+        """Read `size` bytes from `position`; fewer at the end of the file only."""
 
     def pread_nowait(self, size: int, position: int) -> Buffer | None:
-        """As `Disk.pread_nowait`."""
+        """See `Disk.pread_nowait`."""
 
     def is_resident(self, size: int, position: int) -> bool:
-        """As `Disk.is_resident`."""
+        """See `Disk.is_resident`."""
 
     def prefetch(self, size: int, position: int) -> None:
-        """As `Disk.prefetch`."""
+        """See `Disk.prefetch`."""
 
 
 class ReadAhead:
-    """The threads of one server; they are made when one is needed. Owned by the loop."""
+    """Prefetching threads of one server, started when needed. Owned by the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads, metrics: NetworkMetrics) -> None:
         self._loop = loop
@@ -50,8 +49,8 @@ class ReadAhead:
         self._is_closed = False
 
     def read(self, file: ReadFile, size: int, position: int) -> asyncio.Future[None]:
-        """Have a thread read these bytes into the page cache, as far as the file goes. `DiskError`. What
-        comes behind them is read afterwards, as most read on."""
+        """Prefetch these bytes, up to the end of the file, on a thread; the future may raise `DiskError`.
+        Then the bytes after them are prefetched too, because most readers continue."""
         self._metrics.device_reads += 1
         reading = self._loop.run_in_executor(self._pool, file.prefetch, size, position)
         reading.add_done_callback(partial(self._read_on, file, position + size))
@@ -62,12 +61,12 @@ class ReadAhead:
             self._pool.submit(_bring_missing, file, position)
 
     def close(self) -> None:
-        """Nobody asks any more; what is being read goes on."""
+        """Start no more prefetches; those under way continue."""
         self._is_closed = True
         self._pool.shutdown(wait=False)
 
 
 def _bring_missing(file: ReadFile, position: int) -> None:
-    """What fails here fails for whoever asks for it, should somebody."""
+    """Prefetch unless resident. Errors are dropped: a later read of the same bytes reports them."""
     if not file.is_resident(AHEAD_BYTES, position):
         file.prefetch(AHEAD_BYTES, position)

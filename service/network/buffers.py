@@ -1,19 +1,18 @@
-"""Memory for requests that arrive or wait, under one budget for all connections of a server. [P]
+"""Memory for requests that arrive or wait, within one budget for all connections of a server. [P]
 
-Only bytes that arrive cost memory: a connection asks for a larger buffer when the one it has is full, and
-gets twice what it has sent; more while little of the budget is used. A large buffer is a mapping of its own:
-it grows without a copy, has pages only where bytes have arrived, and gives all of them back in the end.
+Only received bytes cost memory: a connection asks for a larger buffer when its own is full, and gets twice
+what it has sent, or more while little of the budget is used. A large buffer is a mapping of its own: it grows
+without a copy, has pages only for received bytes, and frees all of them at the end.
 
-When the budget is used up, who needs memory waits in line, the smallest need first, and loses its place when
-it has sent nothing more by the time that its turn has come. Memory comes back as requests are complete, and
-from those that hold it and do not go on: `stalled` names them, those that have stood longest first, and the
-server ends them. When the line does not move at all, because those in it hold the memory, the greatest needs
-go.
+When the budget is used up, connections queue for memory, the smallest need first. A connection that has sent
+nothing more when its turn comes loses its place. Memory returns as requests complete, and from connections
+that hold memory and have stalled: `stalled` names them, longest first, and the server closes them. If the
+queue does not move at all, because its members hold the memory, those with the greatest needs are closed.
 
-One connection at a time, the privileged one, may go beyond the budget, so that requests which wait for each
-other's memory cannot stand still; it has no privilege against being ended. So memory is bounded by the budget
-and one request of the greatest size. Role of Kafka's ``queued.max.request.bytes``, whose pool reserves by the
-claimed length instead.
+One connection at a time, the privileged one, may exceed the budget, so that requests cannot deadlock on each
+other's memory; it may be closed like any other. So memory is bounded by the budget and one request of the
+greatest size. Role of Kafka's ``queued.max.request.bytes``, whose pool reserves by the claimed length
+instead.
 """
 
 from __future__ import annotations
@@ -28,78 +27,77 @@ from service.network.pace import STALL_S, Pace
 
 MIN_BUFFER_BYTES = 4096
 TRUSTED_BYTES: Final = 64 << 10
-"""So many bytes of a request must be there before its buffer grows in large steps."""
+"""Bytes of a request that must have arrived before its buffer grows in large steps."""
 LINE_STALL_S: Final = 1.0
-"""When nobody was let in for so long, some of those in line have to go."""
+"""Time without any admission from the queue after which members of the queue are closed."""
 _MAX_POOLED_BYTES = 2 << 20
 
 
 Memory = bytearray | mmap
-"""A buffer for requests; one beyond `_MAX_POOLED_BYTES` is a mapping."""
+"""Buffer for requests; a mapping above `_MAX_POOLED_BYTES`."""
 
 
 class Owner(Protocol):
-    """Who holds memory: a connection."""
+    """Holder of memory: a connection."""
 
     @property
     def arrived_bytes(self) -> int:
-        """Bytes of the request that is arriving."""
+        """Number of bytes received of the current request."""
 
     @property
     def is_excused(self) -> bool:
-        """Whether it is not the peer that is waited for."""
+        """True while the peer waits for the server, not the server for the peer."""
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes of it lie with the kernel, as far as can be known."""
+        """True if the kernel has unread bytes from the peer, as far as known."""
 
     @property
     def is_standing(self) -> bool:
-        """Whether it has sent more than it may for now, and has only itself to wait for."""
+        """True if the peer has pipelined more than its limit behind its own long poll."""
 
 
 class BufferPool:
-    """Bytearrays by size class, reused when nobody holds a view of them any more."""
+    """Bytearrays by size class, reused once no view of them is left."""
 
     def __init__(self, budget_bytes: int, keep_bytes: int = 8 << 20) -> None:
         self.budget_bytes = budget_bytes
         self.in_use_bytes = 0
         self.lent_bytes = 0
-        """of them, what is held by requests that are being answered"""
+        """part of `in_use_bytes` that requests being handled hold"""
         self.holders: dict[Owner, Pace | None] = {}
-        """who holds memory, and how its request gets on since the first look at it"""
+        """holders of memory, with the progress of their requests since the first check"""
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
         self._free: dict[int, list[bytearray]] = {}
         self._privileged: Owner | None = None
         self._waiting: dict[Owner, tuple[int, Callable[[], None]]] = {}
-        """in line for memory: how much, and whom to call"""
+        """queue for memory: size, and callback"""
         self._line: list[tuple[int, int, Owner]] = []
-        """the same as a heap of (how much, number, who); some have left it"""
+        """the queue as a heap of (size, number, owner); may contain owners that have left"""
         self._numbers = itertools.count()
         self._moved = True
         self._stands_since_s = 0.0
         self._silent: dict[Owner, tuple[int, Callable[[], None]]] = {}
-        """those that had nothing to put into it when their turn came"""
+        """owners that had no bytes to read when their turn came"""
 
     @property
     def is_short(self) -> bool:
-        """Nobody should bring in more than it has to."""
+        """True if the budget is used up: connections should read no more than they must."""
         return self.in_use_bytes >= self.budget_bytes
 
     def wanted(self, arrived: int) -> int:
-        """The size of the buffer for a request of which `arrived` bytes are here."""
+        """Return the buffer size for a request of which `arrived` bytes have arrived."""
         much = arrived * (16 if arrived >= TRUSTED_BYTES else 4)
         return much if (self.in_use_bytes + much) * 4 <= self.budget_bytes else 2 * arrived
 
     def take(
         self, size: int, owner: Owner, *, held: Memory | None = None, force: bool = False
     ) -> Memory | None:
-        """A buffer of at least `size` bytes, or None while the budget does not allow it and `force` does not
-        say so.
+        """Return a buffer of at least `size` bytes, or None while it exceeds the budget, unless `force`.
 
-        `held` is what `owner` has now: it is what is returned where it could be made larger, and what `owner`
-        gives back right after where not, once its bytes are copied.
+        `held` is the present buffer of `owner`. If it can be enlarged, it is returned; if not, `owner` copies
+        its bytes and returns it right away.
         """
         capacity = _size_class(size)
         after = self.in_use_bytes + capacity - (len(held) if held is not None else 0)
@@ -122,7 +120,7 @@ class BufferPool:
         return bytearray(capacity)
 
     def give(self, buffer: Memory, owner: Owner, *, done: bool = True) -> None:
-        """`owner` needs `buffer` no more; `done` says that it now holds none at all."""
+        """Return `buffer` to the pool; `done` if `owner` now holds none."""
         capacity = len(buffer)
         self.in_use_bytes -= capacity
         if done:
@@ -140,31 +138,31 @@ class BufferPool:
             self._let_in()
 
     def lend(self, size: int) -> None:
-        """Count `size` bytes of a request that has arrived, and is not answered yet."""
+        """Count `size` bytes of a request that has arrived and is not answered."""
         self.in_use_bytes += size
         self.lent_bytes += size
 
     def returned(self, size: int) -> None:
-        """Count `size` bytes no more that were lent."""
+        """Stop counting `size` bytes that were lent."""
         self.in_use_bytes -= size
         self.lent_bytes -= size
         if self._waiting:
             self._let_in()
 
     def begin(self, owner: Owner) -> None:
-        """Another request of `owner` arrives in the memory that it holds."""
+        """Restart the progress of `owner`, whose next request arrives in the memory that it holds."""
         if owner in self.holders:
             self.holders[owner] = None
 
     def wait(self, owner: Owner, size: int, retry: Callable[[], None]) -> None:
-        """Have `retry` called once, when there may be memory for a buffer of `size`."""
+        """Call `retry` once, when there may be memory for a buffer of `size`."""
         if not self._waiting:
             self._moved = True
         self._waiting[owner] = size, retry
         heapq.heappush(self._line, (size, next(self._numbers), owner))
 
     def leave(self, owner: Owner) -> None:
-        """`owner` is gone; it has given back what it held."""
+        """Forget `owner`, which has ended and returned its memory."""
         self._waiting.pop(owner, None)
         self._silent.pop(owner, None)
         if self._privileged is owner:
@@ -175,16 +173,16 @@ class BufferPool:
             self._line.clear()
 
     def _let_in(self) -> None:
-        """Those in line try again, the smallest needs first, as far as there is room for them.
+        """Let the queued owners try again, smallest needs first, as far as there is room.
 
-        And always one, if nobody is privileged.
+        At least one tries, if no owner is privileged.
         """
         room = self.budget_bytes - self.in_use_bytes
         goes_beyond = self._privileged is None
         while self._line:
             size, _, owner = self._line[0]
             if self._waiting.get(owner, (0,))[0] != size:
-                heapq.heappop(self._line)  # it has left
+                heapq.heappop(self._line)  # it has left the queue
                 continue
             if not owner.has_more:
                 heapq.heappop(self._line)
@@ -203,7 +201,7 @@ class BufferPool:
             self._line.clear()
 
     def is_late(self, owner: Owner, now_s: float, patience_s: float) -> bool:
-        """See how the request of one who holds memory gets on; returns whether it has used up its time."""
+        """Update the progress of `owner`, which holds memory; return whether its time is up."""
         pace = self.holders[owner]
         if pace is None:
             self.holders[owner] = Pace(now_s, owner.arrived_bytes)
@@ -213,16 +211,17 @@ class BufferPool:
         return pace.is_late(patience_s)
 
     def look_at_line(self) -> None:
-        """Let in those in line for whom there is room, also who was silent and has sent more."""
+        """Let queued owners try again if there is room, with silent ones that have sent more."""
         for owner in [owner for owner in self._silent if owner.has_more]:
             self.wait(owner, *self._silent.pop(owner))
         if self._waiting:
             self._let_in()
 
     def stalled(self, now_s: float) -> list[Owner]:
-        """Who has to go for those in line: holders of memory that have not gone on, as of the last look.
+        """Return the owners to close for those in the queue: holders that have stalled, as of the last
+        update.
 
-        Those that have stood longest, and as many as there is need for.
+        Those that stalled longest, as many as needed.
         """
         needed = sum(size for size, _ in self._waiting.values())
         if not needed:
@@ -235,8 +234,8 @@ class BufferPool:
         return _enough([owner for _, owner in stand], needed)
 
     def _in_the_way(self, now_s: float) -> list[Owner]:
-        """Those in line with the greatest needs, once nobody was let in for a while: room for one more."""
-        if self._moved or self.lent_bytes:  # what is answered gives its memory back without anybody's end
+        """Return the queued owners with the greatest needs, after a time without admission, to make room."""
+        if self._moved or self.lent_bytes:  # answered requests return their memory, so no one is closed
             self._moved, self._stands_since_s = False, now_s
         if now_s - self._stands_since_s < LINE_STALL_S:
             return []
@@ -246,7 +245,7 @@ class BufferPool:
 
 
 def _enough(owners: list[Owner], needed: int) -> list[Owner]:
-    """The first of them, who hold so many bytes together."""
+    """Return the first of `owners` that hold `needed` bytes together."""
     found = []
     for owner in owners:
         if needed <= 0:
@@ -263,8 +262,7 @@ def _size_class(size: int) -> int:
 
 
 def _is_enlarged(mapping: mmap, size: int) -> bool:
-    """Make the mapping so large, wherever it comes to lie. False: somebody has a view of it, or the system
-    has no ``mremap``."""
+    """Resize the mapping, maybe moving it. Return False if a view of it exists, or without ``mremap``."""
     try:
         mapping.resize(size)
     except (BufferError, SystemError):
@@ -273,7 +271,7 @@ def _is_enlarged(mapping: mmap, size: int) -> bool:
 
 
 def is_unseen(buffer: bytearray) -> bool:
-    """Whether no memoryview of `buffer` is left: a bytearray refuses to change its size while one is."""
+    """Return whether no memoryview of `buffer` is left, by an attempt to resize it."""
     try:
         buffer.append(0)
     except BufferError:

@@ -1,13 +1,12 @@
-"""One connection as a pure machine: bytes in, whole requests out, one at a time and in order. [P]
+"""State machine of one connection: bytes in, whole requests out, one at a time and in order. [P]
 
-`Connection.state` moves as the table `MOVES` says; an illegal move raises. The shell (`server`) puts
-received bytes in with `receive` or straight into `free_space`, takes requests with `next_request` while the
-state is READING, tells `answering` and `answered`, and calls `settle` at the end of each event so that what
-is left of a request is kept in memory that this connection owns. Works for any split of the bytes.
+`Connection.state` moves by the table `MOVES`; an illegal move raises. The shell (`server_connection`) passes
+received bytes to `receive` or writes them into `free_space`, gets requests from `next_request` while the
+state is READING, reports `answering` and `answered`, and calls `settle` at the end of each event, which keeps
+the rest of a request in memory of this connection. Any split of the bytes works.
 
-Kafka mutes a channel until its request is answered (``SocketServer``); here bytes of later requests are
-taken in up to `PIPELINE_BYTES`, which costs less than switching the socket's interest off and on for every
-request.
+Kafka mutes a channel until its request is answered (``SocketServer``). Here bytes of later requests are
+accepted up to `PIPELINE_BYTES`, which costs less than toggling the socket's read interest for every request.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PIPELINE_BYTES = 64 << 10
 
 
 class State(IntEnum):
-    """Where the connection is with its current request."""
+    """State of the connection with its current request."""
 
     READING = 0
     HANDLING = 1
@@ -41,11 +40,11 @@ MOVES = {
 
 _NOTHING = memoryview(b"")
 _NEEDED_BYTES = 256 << 10
-"""What a request that had to wait for memory gets, if it is as large."""
+"""Buffer size of a request that had to wait for memory, if the request is as large."""
 
 
 class Connection:
-    """Framing and request order of one connection. Used by one thread only."""
+    """Framing and order of requests of one connection. For one thread."""
 
     __slots__ = ("_end", "_max_request_bytes", "_owned", "_owner", "_pool", "_start", "_view", "state")
 
@@ -61,9 +60,9 @@ class Connection:
         self._end = 0
 
     def free_space(self) -> memoryview | None:
-        """Where the next bytes of an unfinished request belong; None when any buffer of the shell's will do.
+        """Return the space for the next bytes of an incomplete request; None if the shell may use its own.
 
-        Release the view before the next call of another method. Never reaches beyond the request it is for.
+        Release the view before the next call of another method. The space ends where the request does.
         """
         if self._owned is None:
             return None
@@ -73,21 +72,21 @@ class Connection:
         return memoryview(self._owned)[self._end : stop]
 
     def filled(self, count: int) -> None:
-        """`count` bytes were put into `free_space`."""
+        """Note that `count` bytes were written into `free_space`."""
         self._end += count
 
     def receive(self, data: memoryview) -> None:
-        """Bytes in a buffer of the shell's, which is free for other use after `settle`. Only while nothing
-        is kept.
+        """Read bytes from a buffer of the shell's, which is free again after `settle`. Not while bytes are
+        kept.
         """
         if self._owned is not None:
-            raise InvariantError("bytes are kept: put the next ones into free_space")
+            raise InvariantError("bytes are kept: write the next ones into free_space")
         self._view, self._start, self._end = data, 0, len(data)
 
     def next_request(self) -> memoryview | None:
-        """The next whole request without its size, writable, or None. It is now HANDLING.
+        """Return the next whole request, without its size and writable, or None. The state is then HANDLING.
 
-        Raises `FrameError`: the connection is lost then.
+        Raises `FrameError`, after which the connection must be closed.
         """
         if self.state is not READING or self._end - self._start < SIZE_BYTES:
             return None
@@ -101,63 +100,64 @@ class Connection:
         if self._owned is not None:
             self._pool.begin(self._owner)
             return memoryview(self._owned)[start:stop]
-        # The shell's buffer is used again at once; copying a request that fits it is cheap.
+        # The shell reuses its buffer at once; copying a request that fits it is cheap.
         return memoryview(bytearray(self._view[start:stop]))
 
     def answering(self) -> None:
-        """The answer is being sent."""
+        """Note that the response is being sent."""
         self._move(ANSWERING)
 
     def answered(self) -> None:
-        """The answer is out, or there is none, or it is owed: the next request may be taken."""
+        """Note that the response is out, or there is none, or comes later: the next request may be
+        handled."""
         if self.state is HANDLING:
             self.state = READING
         else:
             self._move(READING)
 
     def close(self) -> None:
-        """No more requests; memory goes back."""
+        """Accept no more requests; return memory."""
         self._move(CLOSED)
         self._drop()
         self._pool.leave(self._owner)
 
     @property
     def arrived_bytes(self) -> int:
-        """Bytes here of the request that is arriving."""
+        """Number of bytes received of the current request."""
         return self._end - self._start
 
     @property
     def is_full(self) -> bool:
-        """Whether the memory that the connection holds has no room for the rest of a request."""
+        """True if the connection's buffer has no room for the rest of a request."""
         return self._owned is not None and self._end == len(self._owned)
 
     @property
     def is_excused(self) -> bool:
-        """The next request cannot go on before this one is answered."""
+        """True while a request is not answered: the next one cannot be handled."""
         return self.state is not READING
 
     @property
     def has_more(self) -> bool:
-        """Of sockets the connection knows nothing; its owner does."""
+        """True: this machine has no socket to ask; its owner has."""
         return True
 
     @property
     def is_standing(self) -> bool:
-        """Of long polls the connection knows nothing; its owner does."""
+        """False: this machine knows no long polls; its owner does."""
         return False
 
     @property
     def needed_bytes(self) -> int:
-        """Size of the buffer that is waited for: once there is one, it should not have to wait again soon."""
+        """Size of the buffer to wait for; generous, so that the next wait is not soon."""
         left = self._end - self._start
         whole = SIZE_BYTES + self._frame_size() if left >= SIZE_BYTES else MIN_BUFFER_BYTES
         return min(whole, max(4 * left, _NEEDED_BYTES))
 
     def settle(self, *, has_waited: bool = False) -> bool:
-        """Keep what is left in memory of our own, with room for more.
+        """Keep the rest of the input in memory of this connection, with room for more.
 
-        False: stop reading for now, because the budget or the pipeline is full; settle again when memory
-        came back (`has_waited`) or the current request is answered.
+        Returns False to stop reading, because the budget or the pipeline is full. Call it again when memory
+        is free (`has_waited`) or the current request is answered.
         """
         left = self._end - self._start
         if left == 0 or self.state is CLOSED:
@@ -174,15 +174,15 @@ class Connection:
         return not crowded and self._owned is not None and self._end < len(self._owned)
 
     def _wanted(self, left: int) -> int:
-        """Bytes of memory to have for the `left` bytes at hand: little while little has come."""
+        """Return the size of memory for the `left` bytes at hand; small while few bytes have arrived."""
         if self.state is not READING:
             return min(PIPELINE_BYTES, max(4 * left, MIN_BUFFER_BYTES))
         trusted = max(self._pool.wanted(left), MIN_BUFFER_BYTES)
         return trusted if left < SIZE_BYTES else min(SIZE_BYTES + self._frame_size(), trusted)
 
     def _keep(self, buffer: Memory | None) -> None:
-        """Move what is left into `buffer`, where that is another one; a request that was handed out keeps the
-        old one alive by its view.
+        """Move the rest of the input into `buffer`, if it is another one. Views of requests keep the old
+        buffer alive.
         """
         if buffer is None or buffer is self._owned:
             return

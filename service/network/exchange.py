@@ -1,4 +1,4 @@
-"""What a handler is asked and what it answers: the request's context, the response, and bounds on peers."""
+"""Interface of servers and handlers: request context, response, pending response, and limits on peers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from service.network.sender import Part
 
 
 class Response:
-    """A whole response frame, its size included, as parts that follow each other on the wire.
+    """A whole response frame, its size included, as parts in the order of the wire.
 
-    `on_done` is called once when nobody needs the parts any more: they are out, or the connection is gone.
-    `on_failed` is called before that when the disk did not give a part, with which the connection ends.
+    `on_done` is called once when the parts are no longer needed: they are sent, or the connection is gone.
+    `on_failed` is called before that if the disk fails to read a part, which closes the connection.
     """
 
     __slots__ = ("on_done", "on_failed", "parts")
@@ -34,7 +34,7 @@ class Response:
 class Throttled(Response):
     """A response after which the connection's next request waits for `mute_s` seconds (KIP-219).
 
-    Without parts nothing is sent: it was a request that wants no answer.
+    Without parts nothing is sent: the request wants no response.
     """
 
     __slots__ = ("mute_s",)
@@ -45,18 +45,18 @@ class Throttled(Response):
 
 
 class Promise:
-    """An answer that comes later, and for which no task is made: as a future to whoever gives it.
+    """A response that comes later, without a task; like a future to the handler.
 
-    `set_result` may be called within the handler's call already. Whoever gives an answer is asked nothing
-    before it has returned to the loop.
+    `set_result` may be called within the handler's call. The caller of `set_result` gets no further request
+    of this connection before it has returned to the loop.
     """
 
     __slots__ = ("_answer", "_error", "_is_done", "_when_done")
 
     weight = 0
-    """Where what was asked is done, in its order, and the answer alone has to wait: the connection's next
-    requests of the same API are handled meanwhile, until the answers that it is owed weigh too much. Such a
-    promise has a context of its own (`RequestContext.kept`). 0: whoever is next waits for it."""
+    """Nonzero if the request is done, in order, and only its response has to wait: the connection's next
+    requests of the same API are handled meanwhile, until the weights of pending responses reach a limit. Such
+    a request has a context of its own (`RequestContext.kept`). 0: the next request waits for the response."""
 
     def __init__(self) -> None:
         self._answer: Answer = None
@@ -68,11 +68,11 @@ class Promise:
         return self._is_done
 
     def result(self) -> Answer:
-        """Raises what came instead of an answer, unless `failed` knows better."""
+        """Return the response, or raise the error instead, unless `failed` converts it."""
         return self._answer if self._error is None else self.failed(self._error)
 
     def failed(self, error: Exception) -> Answer:
-        """The answer that `error` makes."""
+        """Return the response for `error`."""
         raise error
 
     def set_result(self, answer: Answer) -> None:
@@ -84,7 +84,7 @@ class Promise:
         self._tell()
 
     def __await__(self) -> Generator[Any, None, Answer]:
-        """For a task that has time to wait."""
+        """Wait for the response in a task."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.when_done(lambda _: None if told.done() else told.set_result(None))
         if not self._is_done:
@@ -92,11 +92,11 @@ class Promise:
         return self.result()
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Drop the response: the connection is gone."""
         self._is_done, self._when_done = True, None
 
     def when_done(self, tell: Callable[[Promise], None]) -> None:
-        """Call `tell` once the answer is there, or something instead of it."""
+        """Call `tell` once, with this object, when there is a response or an error."""
         self._when_done = tell
 
     def _tell(self) -> None:
@@ -107,8 +107,8 @@ class Promise:
 
 
 class RequestContext:
-    """Who asks. One per connection; the dispatcher fills in the request's own fields, which the next request
-    overwrites.
+    """Client and header of a request. One per connection; the dispatcher sets the request's fields, which the
+    next request overwrites.
     """
 
     __slots__ = (
@@ -127,14 +127,14 @@ class RequestContext:
         self.correlation_id = 0
         self.cancel_on_disconnect = False
         self.ends_with_peer = False
-        """It is long, and has changed nothing yet: nobody goes on with it when its peer sends no more."""
+        """Whether the request is long and has changed nothing yet: it is cancelled when its peer leaves."""
         self.has_left = False
-        """The peer has closed its side of the connection, or the connection has ended."""
+        """Whether the peer has closed its side of the connection, or the connection has ended."""
         self.hurry: Callable[[], None] | None = None
-        """Of a request that waits for nothing but time or news: another one waits behind it."""
+        """Set by a request that only waits for time or news: called when another request waits behind it."""
 
     def kept(self) -> RequestContext:
-        """Who asks this, as long as somebody wants to know."""
+        """Return a copy that the next request does not overwrite."""
         own = RequestContext(self.connection_id, self.client_host, self.client_port, self.listener)
         own.client_id, own.api_key, own.api_version = self.client_id, self.api_key, self.api_version
         own.correlation_id = self.correlation_id
@@ -151,25 +151,25 @@ Answer = Response | None
 Later = Awaitable[Answer]
 Handler = Callable[[RequestContext, memoryview], Answer | Later]
 Gone = Callable[[RequestContext], None]
-"""Told of a connection that has ended."""
+"""Called when a connection has ended."""
 Describe = Callable[[RequestContext, memoryview | None], str]
-"""What a request asks for and who asks, in words: for the few that held the loop. Without the request it was
-answered later."""
+"""Formats a request and its client, for requests that held the loop long; without the request for those that
+are answered later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what peers may cost; names in brackets are Kafka's configuration keys."""
+    """Limits on the cost of peers; names in brackets are Kafka's configuration keys."""
 
     max_request_bytes: int = 104857600
-    """Greatest request (socket.request.max.bytes)."""
+    """Largest request (socket.request.max.bytes)."""
     idle_ms: int = 600_000
-    """A connection that moves no byte for so long is closed (connections.max.idle.ms)."""
+    """Time after which an idle connection is closed (connections.max.idle.ms)."""
     request_memory_bytes: int = 256 << 20
     """Memory for requests that arrive or wait, over all connections (in the role of
     queued.max.request.bytes).
     """
     read_timeout_ms: int = 30_000
-    """Time for a request to arrive, and more for the bytes that did (`pace`)."""
+    """Time for a request to arrive, plus time for its bytes (`transfer_timeout`)."""
     send_timeout_ms: int = 60_000
-    """Time for a response to be taken, and more for the bytes that were."""
+    """Time for a response to be received, plus time for its bytes."""

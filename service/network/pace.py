@@ -1,10 +1,10 @@
-"""How fast a peer moves the bytes of one request or one response, and when it is too slow. [P]
+"""Timeout of the transfer of one request or one response, with a minimum rate. [P]
 
-A peer has a time for whatever it sends or takes, and more for each byte that it did move: who keeps up with
-`LEAST_RATE` is never late, however much it is; who sends a byte a second is late when its time is over. The
-time in which the node itself did not read is not counted.
+A peer has a fixed time for each transfer, plus time for each byte that it has moved: a peer that keeps up
+with `LEAST_RATE` is never late, whatever the size; a peer that sends a byte a second is late when its time is
+up. The time in which the node itself did not read does not count.
 
-Times are seconds of a clock that never goes back, as somebody who looks now and then gives them.
+Times are seconds of a monotonic clock, passed by a caller that updates now and then.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import Final
 
 LEAST_RATE: Final = 32 << 10
-"""Bytes per second."""
+"""Minimum rate in bytes per second."""
 STALL_S: Final = 0.5
-"""Who has not kept up with the least rate for so long has stalled."""
+"""Time below the minimum rate after which a transfer has stalled."""
 
 
 class Pace:
-    """Of one request or response."""
+    """Progress of one request or response."""
 
     __slots__ = ("_bytes", "_kept_up_s", "_looked_s", "_started_s")
 
@@ -27,9 +27,9 @@ class Pace:
         self._bytes = moved_bytes
 
     def look(self, now_s: float, moved_bytes: int, *, excused: bool = False, stands: bool = False) -> None:
-        """So many bytes have moved since the beginning.
+        """Note that `moved_bytes` have moved since the beginning.
 
-        `excused`: it was not the peer that was waited for; with `stands` it has stalled all the same.
+        `excused`: the node did not wait for the peer; with `stands` the transfer counts as stalled anyway.
         """
         passed_s = now_s - self._looked_s
         self._looked_s = now_s
@@ -41,10 +41,10 @@ class Pace:
         self._bytes = moved_bytes
 
     def is_late(self, patience_s: float) -> bool:
-        """Whether it has used up its time, as of the last look."""
+        """Return whether its time was up at the last update."""
         return self._looked_s - self._started_s > patience_s + self._bytes / LEAST_RATE
 
     @property
     def stalled_s(self) -> float:
-        """For how long it has not kept up, as of the last look."""
+        """Time below the minimum rate, as of the last update."""
         return self._looked_s - self._kept_up_s

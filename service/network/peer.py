@@ -1,4 +1,4 @@
-"""One connection of a server: its requests in order, its handler's answers, its place in the loop."""
+"""One connection of a server: its requests in order, the handler's responses, its share of the loop."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from service.wire.frames import SIZE_BYTES
 
 _LOG = logging.getLogger(__name__)
 _MOST_IN_A_TURN = 256
-"""So many requests that one peer has sent in one go before the others get their turn."""
+"""Most requests that one peer has pipelined that are handled before other peers' requests."""
 _LENT_BYTES = 64 << 10
-"""The memory of a request as large is counted until it is answered."""
+"""Least size of a request whose memory is counted until it is answered."""
 _READ_BYTES = 256 << 10
-"""What is read at once of a request that is large."""
+"""Most bytes of a large request in one read."""
 _SHORT_BYTES = 4 << 10
-"""The same while there is no memory to keep it in, and in a turn that is full."""
+"""The same while memory for requests is short, and in a turn that is full."""
 _MOST_OWED = 64
-"""So much the answers weigh that one peer is owed before its next request is handled, or little more."""
+"""Weight of pending responses to one peer at which its next request waits."""
 _NO_API = ApiMetrics()
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 
 
 class _Owed(NamedTuple):
-    """The answer to a request that others of the same API have followed since."""
+    """Pending response to a request that others of the same API have followed."""
 
     promise: Promise
     api: ApiMetrics
@@ -56,7 +56,7 @@ class _Owed(NamedTuple):
 
 
 class Peer(asyncio.BufferedProtocol):
-    """One connection: its machine, its output and its place in the loop."""
+    """One connection: its state machine, its output and its share of the loop."""
 
     __slots__ = (
         "_api", "_asked_s", "_behind", "_connection", "_context", "_held", "_is_due", "_is_full", "_mute",
@@ -73,13 +73,13 @@ class Peer(asyncio.BufferedProtocol):
         self._pending: asyncio.Future[Answer] | Promise | None = None
         self._mute: asyncio.TimerHandle | None = None
         self._owed: deque[_Owed] | None = None
-        """answers that come before that of the current request, which is of the same API or waits"""
+        """pending responses before that of the current request, which is of the same API or waits"""
         self._owed_key, self._owed_weight = b"", 0
         self._is_due = self._is_full = False
         self._held: memoryview | None = None
-        """a request of another API, which is handled when nothing is owed"""
+        """request of another API, to be handled when no response is pending"""
         self._behind: tuple[Answer, ApiMetrics] | WireError | None = None
-        """what becomes of the current request then"""
+        """response to the current request, or its error, to be sent when no response is pending"""
         self._pausing = False
         self._turn = True
         self._on_done: Callable[[], None] | None = None
@@ -108,7 +108,7 @@ class Peer(asyncio.BufferedProtocol):
             transport.abort()
 
     def _admitted(self) -> None:
-        """Another connection has ended, and this one is next."""
+        """Start reading: another connection has ended, and this one is next."""
         self._turn = True
         self._moved()
         if not self._transport.is_closing():
@@ -116,7 +116,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         shared = self._shared
-        # Many may have something to read in the same turn, and each byte is copied, often to a new page.
+        # Many peers may be readable in the same turn, and each byte is copied, often to a new page.
         is_full = shared.is_turn_full
         space = self._connection.free_space()
         if space is not None:
@@ -136,7 +136,7 @@ class Peer(asyncio.BufferedProtocol):
         self._serve(0)
 
     def eof_received(self) -> bool:
-        """The peer sends no more. What it asked for already is still answered, except long polls."""
+        """Note the end of the input. Requests already received are answered, except long polls."""
         self._context.has_left = True
         if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
             return False  # nothing is left to answer
@@ -158,7 +158,7 @@ class Peer(asyncio.BufferedProtocol):
         self._shared.watch.gone(self)
         self._sender.close()
         self._connection.close()
-        self._connection = self._shared.closed  # its own holds this peer
+        self._connection = self._shared.closed  # its own machine refers to this object
         self._done()
         if self._mute is not None:
             self._mute.cancel()
@@ -166,8 +166,8 @@ class Peer(asyncio.BufferedProtocol):
             self._pending.cancel()
         self._forget_owed()
         if hasattr(self._transport, "_read_ready_cb"):
-            # asyncio's own refers to itself by the method it reads with: thousands that end in the same
-            # moment would be garbage that the collector takes 20 ms for.
+            # asyncio's transport has a reference cycle through its read method: garbage collection of
+            # thousands that end at the same moment would take 20 ms.
             self._transport._read_ready_cb = None
         if self._shared.on_gone is not None:
             self._shared.on_gone(self._context)
@@ -175,8 +175,8 @@ class Peer(asyncio.BufferedProtocol):
     # -- one request after the other
 
     def _serve(self, answered: int) -> None:
-        """Answer the whole requests that are there, as many as a turn may take; keep the rest. `answered`:
-        so many of this peer have had their turn already."""
+        """Handle the received whole requests, as many as a turn may take; keep the rest. `answered`: number
+        of this peer's requests that this turn has handled."""
         connection, shared = self._connection, self._shared
         start = began = self.last_move
         share_s = 0.0
@@ -204,7 +204,7 @@ class Peer(asyncio.BufferedProtocol):
             self._failed(e)
 
     def _answer(self, request: memoryview, began: float) -> float:
-        """Call the handler and count what it took since `began`; returns when it ended."""
+        """Call the handler and count its time since `began`; return the time of its end."""
         shared, context = self._shared, self._context
         if self._owed and request[:2] != self._owed_key:
             self._held = request
@@ -212,7 +212,7 @@ class Peer(asyncio.BufferedProtocol):
         context.cancel_on_disconnect = context.ends_with_peer = False
         context.hurry = None
         answer = shared.handler(context, request)
-        # What the dispatcher let through is an API that is served: there are not many.
+        # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
         self._took(answer, api)
         del answer
@@ -220,13 +220,13 @@ class Peer(asyncio.BufferedProtocol):
         size = len(request)
         api.received_bytes += size
         if size >= _LENT_BYTES and isinstance(self._pending, asyncio.Future):
-            # Its memory is held until it is answered, whoever has left by then.
+            # Its memory is held until it is answered, even if the peer leaves before.
             shared.pool.lend(size)
             self._pending.add_done_callback(lambda _: shared.pool.returned(size))
-        # Histograms as `observe` fills them, without its calls: most requests cost less than twenty of them.
+        # `Histogram.observe`, inlined: most requests cost less than twenty of its calls.
         queued_s, handling_s = began - shared.turns.began, ended - began
         api.queued.counts[bisect_left(SECONDS, queued_s)] += 1
-        if queued_s > 0:  # where nobody measures turns it is less than nothing
+        if queued_s > 0:  # negative if turns are not measured
             api.queued.total += queued_s
         if handling_s <= QUICK_S:
             api.quick += 1
@@ -238,7 +238,7 @@ class Peer(asyncio.BufferedProtocol):
         return ended
 
     def _answer_next(self, request: memoryview) -> None:
-        """In another turn than those before it; the connection may have gone meanwhile."""
+        """Handle `request` in a later turn, unless the connection has ended."""
         if self._transport.is_closing():
             return
         self._moved()
@@ -256,7 +256,7 @@ class Peer(asyncio.BufferedProtocol):
             self._behind = answer, api
         elif type(answer) is Response:
             parts = answer.parts
-            # The first part begins with the size of all that follows.
+            # The first part begins with the frame's size.
             api.sent_bytes += _FRAME_SIZE(parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
             self._on_done, self._on_failed = answer.on_done, answer.on_failed
             if self._sender.send(parts):
@@ -282,10 +282,10 @@ class Peer(asyncio.BufferedProtocol):
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolve)
 
-    # -- several at once, answered in order
+    # -- several requests under way, answered in order
 
     def _owe(self, promise: Promise, api: ApiMetrics) -> None:
-        """The next request may be handled before this one is answered."""
+        """Let the next request be handled before the response to this one."""
         if self._owed is None:
             self._owed = deque()
         self._owed.append(_Owed(promise, api, self.last_move))
@@ -298,7 +298,7 @@ class Peer(asyncio.BufferedProtocol):
             self._is_full = True
 
     def _owed_is_done(self, promise: Promise) -> None:
-        """Within somebody else's work, who may have more to tell: what is done is sent in one go."""
+        """Schedule the sending of responses: the caller may complete more of them, to be sent together."""
         if not self._is_due and self._owed and self._owed[0].promise is promise:
             self._is_due = True
             self._shared.calls.add(self._send_owed)
@@ -326,7 +326,7 @@ class Peer(asyncio.BufferedProtocol):
             promise, api, asked_s = owed.popleft()
             self._owed_weight -= promise.weight
             answer = promise.result()
-            assert answer is not None, "who wants no answer is owed none"
+            assert answer is not None, "a request without a response is never pending"
             api.later.observe(self.last_move - asked_s)
             api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
             parts += answer.parts
@@ -334,7 +334,7 @@ class Peer(asyncio.BufferedProtocol):
             self._shared.watch.sends(self)
 
     def _owes_nothing(self) -> None:
-        """Go on with the request that came behind."""
+        """Continue with the request behind the pending responses."""
         behind, self._behind = self._behind, None
         held, self._held = self._held, None
         if isinstance(behind, WireError):
@@ -354,7 +354,7 @@ class Peer(asyncio.BufferedProtocol):
         self._owed = self._held = self._behind = None
 
     def _throttle(self, answer: Throttled, api: ApiMetrics) -> None:
-        """Send `answer` now and take the next request later; meanwhile nothing more is read than is kept."""
+        """Send `answer` now and handle the next request later; until then read no more than can be kept."""
         self._connection.answering()
         self._mute = self._shared.loop.call_later(answer.mute_s, self._unmute)
         if answer.parts:
@@ -370,7 +370,7 @@ class Peer(asyncio.BufferedProtocol):
             self._next()
 
     def _resolve(self, future: asyncio.Future[Answer]) -> None:
-        """Many may be done by one event."""
+        """Send the response, in a later turn if this one is full: one event may complete many."""
         if self._shared.is_turn_full:
             self._shared.calls.add(self._resolved, future)
         else:
@@ -388,7 +388,7 @@ class Peer(asyncio.BufferedProtocol):
             self._next()
 
     def _answered(self, later: asyncio.Future[Answer] | Promise) -> bool:
-        """Send what is there by now; False where the connection has ended."""
+        """Send the response of `later`; return False if the connection has ended."""
         try:
             if self._connection.state is CLOSED or self._transport.is_closing():
                 if (answer := later.result()) is not None and answer.on_done is not None:
@@ -404,7 +404,7 @@ class Peer(asyncio.BufferedProtocol):
         return True
 
     def _kept(self, promise: Promise) -> None:
-        """Within somebody else's work: where a request is next, or the end, that is for a step of its own."""
+        """Send the response, in a later call if a request or the end of the connection follows."""
         shared = self._shared
         has_more = (
             self._connection.arrived_bytes or self._context.has_left or shared.stopping or self._pausing
@@ -421,7 +421,7 @@ class Peer(asyncio.BufferedProtocol):
             self._next()
 
     def _sent(self, error: Exception | None) -> None:
-        """The sender finished on its own time."""
+        """Continue after the sender has sent a backlog, or failed."""
         if error is not None:
             self._failed(error)
         elif self._connection.state is ANSWERING:
@@ -438,7 +438,7 @@ class Peer(asyncio.BufferedProtocol):
                 self._owes_nothing()
 
     def _done(self) -> None:
-        """The parts of the last answer are not needed any more."""
+        """Release the parts of the last response."""
         on_done, self._on_done = self._on_done, None
         if on_done is not None:
             on_done()
@@ -449,17 +449,17 @@ class Peer(asyncio.BufferedProtocol):
             self._close_where_over()
 
     def _close_where_over(self) -> None:
-        """Where nobody asks any more, or is to ask, and all is answered."""
+        """Close the connection if no more requests come, or the server stops, and all are answered."""
         if (self._context.has_left or self._shared.stopping) and not self._owed and not self._sender.busy:
             self._transport.close()
 
     def _settle(self, has_waited: bool = False) -> None:
-        """Keep the rest of the input, and read on or not."""
+        """Keep the rest of the input, and resume or pause reading."""
         if self._transport.is_closing() or isinstance(self._behind, WireError):
             return
         shared = self._shared
         if not has_waited and self._connection.is_full and shared.is_turn_full:
-            # A larger buffer is a copy, and many may need one in the same turn.
+            # A larger buffer costs a copy, and many peers may need one in the same turn.
             if not self._pausing:
                 self._pausing = True
                 self._transport.pause_reading()
@@ -489,10 +489,10 @@ class Peer(asyncio.BufferedProtocol):
     # -- ends
 
     def _failed(self, error: Exception) -> None:
-        """Close this connection for `error`, and say so."""
+        """Close this connection for `error`, and log it."""
         shared = self._shared
         if isinstance(error, WireError) and self._owed and not self._transport.is_closing():
-            self._behind = error  # what came before is answered
+            self._behind = error  # earlier requests are answered first
             self._transport.pause_reading()
             return
         if isinstance(error, WireError):
@@ -506,12 +506,12 @@ class Peer(asyncio.BufferedProtocol):
             shared.counters.handler_errors += 1
             shared.errors.log(logging.ERROR, "request of %s failed", self._context, error=error)
         if self._sender.busy:
-            self._transport.abort()  # half a response is out: nothing that follows could be understood
+            self._transport.abort()  # half a response is out: the peer could not parse what follows
         else:
             self._transport.close()
 
     def cut(self, reason: str) -> None:
-        """End the connection for being too slow, if it has not ended meanwhile."""
+        """Close the connection for being too slow, unless it has ended."""
         if self._transport.is_closing():
             return
         self._shared.warnings.warning("closed %s: %s", self._context, reason)
@@ -527,7 +527,7 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def is_excused(self) -> bool:
-        """Whether its next request has to wait for this one."""
+        """True while its next request has to wait for the current one."""
         return self._connection.is_excused
 
     @property
@@ -538,22 +538,23 @@ class Peer(asyncio.BufferedProtocol):
         try:
             return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
         except OSError:
-            return True  # whatever is wrong with it is found by reading
+            return True  # a read will report the error
 
     @property
     def is_standing(self) -> bool:
-        """Whether it has sent more requests behind a long poll."""
+        """True if the peer has sent more requests behind a long poll."""
         return self._pending is not None and self._context.cancel_on_disconnect
 
     @property
     def _ends_with_peer(self) -> bool:
-        """Whether what is asked ends with this peer: a long poll, or what is long and has changed nothing."""
+        """True if the current request is cancelled when its peer leaves: a long poll, or a long request that
+        has changed nothing."""
         context = self._context
         return self._pending is not None and (context.cancel_on_disconnect or context.ends_with_peer)
 
     @property
     def waiting(self) -> bool:
-        """Whether a handler has its request and has not answered, or the next one has to wait."""
+        """True if a handler has a request without a response, or the next one is throttled."""
         return self._pending is not None or self._mute is not None or bool(self._owed)
 
     def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
@@ -567,7 +568,7 @@ class Peer(asyncio.BufferedProtocol):
         return self._shared.describe(self._context, None)
 
     def finish(self) -> None:
-        """The server stops: close as soon as nothing is under way. A long poll promised nothing."""
+        """Close, because the server stops, as soon as no request is under way. Long polls end at once."""
         long_poll = self._pending is not None and self._context.cancel_on_disconnect
         if self._mute is not None:
             self._mute.cancel()
@@ -578,7 +579,7 @@ class Peer(asyncio.BufferedProtocol):
             self._close_where_over()
 
     def end_if_idle(self, horizon: float) -> None:
-        """End the connection if nothing moved since `horizon`, and nothing is under way."""
+        """Close the connection if nothing moved since `horizon` and no request is under way."""
         if self.last_move < horizon and not self.waiting:
             self._shared.counters.idle_closed += 1
             self.abort()

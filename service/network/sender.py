@@ -1,15 +1,16 @@
-"""Sends the parts of one response: memory through the transport, file slices with ``sendfile``.
+"""Sender of the parts of a response: memory through the transport, file ranges with ``sendfile``.
 
-Order on the wire is kept by one rule: a part goes out only when the transport's own buffer is empty, and
-while a file is being sent nothing else is written. The transport's limits are zero for that: any backlog
-pauses us, its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece
-besides the response itself.
+One rule keeps the order on the wire: a part is sent only when the transport's own buffer is empty, and while
+a file is being sent nothing else is written. For that the transport's limits are zero: any backlog pauses the
+sender, and its end resumes it. Memory is written in pieces, so a slow reader costs at most one piece besides
+the response itself.
 
-What stands in memory before and behind a slice goes with its bytes: by itself it would be a packet that wakes
-the reader for a few bytes. The head takes the first bytes of the slice with it, read and joined; the tail is
-kept with the last ones (TCP_CORK). A reader on the same machine that is woken with 64 KiB to take stays
+Memory before and after a file range is sent together with the range's bytes: alone it would be a packet that
+wakes the reader for a few bytes. The head takes the first bytes of the range with it, read and joined; the
+tail is kept with the last ones (TCP_CORK). A reader on the same machine that is woken with 64 KiB to read
+stays behind the sender; with less it reads each packet as it comes, sleeps, and is woken for the next.
 behind the sender; one that has less takes each packet as it comes, sleeps, and is woken for the next.
-Microseconds of CPU for 1 MB, the sender's, while readers stay behind and while they do not:
+Microseconds of the sender's CPU for 1 MB, while readers stay behind and while they do not:
 
 ============================= ======  ====
 head, slice and tail          behind  not
@@ -19,20 +20,20 @@ corked                        143     285
 head with 64 KiB, then corked 126     180
 ============================= ======  ====
 
-``sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because
-asyncio does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader
-interest for each slice. Small slices are read and joined with the head in front of them. Microseconds per
-response of 8 slices on loopback:
+``sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because asyncio
+does not allow watching a transport's descriptor: no task, no ``fstat`` and no toggling of read interest for
+each range. Small ranges are read and joined with the head before them. Microseconds per response of 8 ranges
+on loopback:
 
 ===============  =====  =====  =====  ======  =======
-each slice       4 KiB  32 KiB 64 KiB 256 KiB 1 MiB
+each range       4 KiB  32 KiB 64 KiB 256 KiB 1 MiB
 read and joined  22     49     92     321     1127
 os.sendfile      75     74     97     283     1046
 loop.sendfile    228    252    268    453     1246
 ===============  =====  =====  =====  ======  =======
 
-Before bytes of a file are sent it is asked whether they are in the page cache; if not, a thread reads them
-first (`ahead.py`), and others go on meanwhile.
+Before bytes of a file are sent the sender asks whether they are in the page cache; if not, a thread
+prefetches them (`sendfile_prefetch.py`), and other connections continue meanwhile.
 """
 
 from __future__ import annotations
@@ -52,33 +53,33 @@ from service.network.ahead import AHEAD_BYTES, ReadAhead, ReadFile
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
 LEAD_BYTES = 64 << 10
-"""So much of the first large slice of a response goes out from memory, with the head: `malloc` maps what is
-twice that anew each time."""
+"""Bytes of a response's first large range that are sent from memory, with the head; for twice as many
+`malloc` makes a new mapping each time."""
 TURN_BYTES = 2 << 20
-"""So much of what is large is sent in one turn of the loop, to all readers together: about 2 ms."""
+"""Bytes of large ranges that all connections together send in one turn of the loop: about 2 ms."""
 SHARED_TURN_BYTES = 256 << 10
-"""So much while there are others who ask for little, and would wait for it: a quarter of a millisecond. Four
-readers of the archive were not slower by the turns that it takes more; with the whole of `TURN_BYTES` the
-median of who asked for little beside them was twice as long.
+"""The same while other connections get small responses and would wait: a quarter of a millisecond. Four
+readers of the archive were not slower with the additional turns; with `TURN_BYTES` the median latency of
+small requests beside them was twice as long.
 """
 WIDE_SLICES = 32
-"""A response of more parts than twice as many is sent within `TURN_BYTES`, however small they are."""
+"""A response of more than twice as many parts is limited by `TURN_BYTES`, however small its parts are."""
 SLICE_BYTES = 8 << 10
-"""So many bytes a slice that is read counts for at least: what the call costs."""
+"""Least number of bytes that a range counts for when it is read: the cost of the call."""
 SHARED_S = 0.05
-"""So long after a small answer there is somebody who asks for little."""
+"""Time after a small response for which `SHARED_TURN_BYTES` applies."""
 _CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 
 class PeerLost(FirnError):
-    """The socket is gone while something was being sent; nobody's fault."""
+    """The peer's socket is gone while something was being sent; not an error of the node."""
 
 
 class OpenFile(ReadFile, Protocol):
-    """A file that stays open while anyone holds it."""
+    """A file that stays open while a reference to it exists."""
 
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
-        """As `Disk.sendfile`."""
+        """See `Disk.sendfile`."""
 
 
 class Slice(Protocol):
@@ -96,7 +97,7 @@ Part = Buffer | Slice
 
 
 class Outlet:
-    """What all connections send of large parts in one turn of the loop. Who finds no room waits in a row."""
+    """Budget of the bytes of large parts that all connections send in one turn, with a queue for the rest."""
 
     __slots__ = (
         "_began", "_is_due", "_loop", "_room", "_shared_until", "_turns", "_waiting", "ahead", "has_small",
@@ -105,8 +106,8 @@ class Outlet:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, turns: TurnTimes, ahead: ReadAhead | None = None
     ) -> None:
-        """`turns` tells one turn from the next. Where nobody measures them, room comes again when somebody
-        has waited for it. `ahead`: without it the loop itself reads from the device.
+        """`turns` tells the beginning of each turn; if turns are not measured, the budget is renewed when a
+        sender has waited. `ahead`: without it the loop itself reads from the device.
         """
         self.ahead = ahead
         self._loop = loop
@@ -116,12 +117,12 @@ class Outlet:
         self._began = turns.began
         self._shared_until = 0.0
         self.has_small = False
-        """A small answer went out since this was looked at."""
+        """Whether a small response was sent since the last renewal."""
         self._room = TURN_BYTES
 
     @property
     def room(self) -> int:
-        """How many bytes may still be sent in this turn."""
+        """Bytes that may still be sent in this turn."""
         began = self._turns.began
         if began != self._began:
             self._began = began
@@ -129,7 +130,7 @@ class Outlet:
         return self._room
 
     def _whole(self) -> int:
-        """The room of a turn: little while somebody else would wait for what is sent in it."""
+        """Return the budget of a turn: small while other connections would wait for small responses."""
         now = self._loop.time()
         if self.has_small:
             self.has_small = False
@@ -137,19 +138,19 @@ class Outlet:
         return SHARED_TURN_BYTES if now < self._shared_until else TURN_BYTES
 
     def used(self, count: int) -> None:
-        """So much of `room` is gone. The loop is not asked for another turn: it would have nothing to do."""
+        """Subtract `count` sent bytes from `room`."""
         self._room -= count
 
     def wait(self, sender: Sender) -> None:
-        """There is no room: `sender` goes on in a later turn."""
+        """Let `sender` continue in a later turn."""
         self._waiting.append(sender)
         self._ask()
 
     def _ask(self) -> None:
         if not self._is_due:
             self._is_due = True
-            # What is due comes last in a turn of asyncio's loop, behind what peers have sent meanwhile; with
-            # `call_soon` it would come first.
+            # A due timer runs last in a turn of asyncio's loop, after the reads of what peers have sent
+            # meanwhile; `call_soon` would run first.
             self._loop.call_later(0, self._next_turn)
 
     def _next_turn(self) -> None:
@@ -165,8 +166,8 @@ class Outlet:
 
 
 class Sender:
-    """Output of one connection. `on_sent` is called when everything given to `send` is out, unless `send`
-    said so.
+    """Output of one connection. `on_sent` is called when all parts given to `send` are out, unless `send`
+    returned True.
     """
 
     __slots__ = (
@@ -192,33 +193,33 @@ class Sender:
         self._parts: deque[Part] = deque()
         self._at = 0
         self._near_to = 0
-        """so far the slice that is next is in the page cache"""
+        """end of the prefetched or resident bytes of the next range"""
         self._is_reading = False
-        """A thread reads what is next."""
+        """whether a thread prefetches the next bytes"""
         self.taken_bytes = 0
-        """bytes that the kernel or the transport has taken so far"""
+        """bytes that the kernel or the transport has accepted so far"""
         self._refused_at = -1
-        """`taken_bytes` when it first had no room for more of this response; -1: it always had"""
+        """`taken_bytes` when the socket's buffer was first full in this response; -1 if it never was"""
         self._paused = False
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         self._is_tcp = self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6)
         self._corked = False
         self._is_wide = False
-        """This response has so many parts that they are counted like what is large."""
+        """whether this response has so many parts that they count like large ones"""
         self._is_led = False
-        """The beginning of this response's first large slice is out."""
-        # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
+        """whether the beginning of this response's first large range is out"""
+        # `sendfile` needs a socket: without one every range is read and written.
         self._small_bytes = SMALL_SLICE_BYTES if self._socket is not None else sys.maxsize
         self._watched: socket.socket | None = None
         transport.set_write_buffer_limits(high=0)
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be sent."""
+        """True if anything is still to be sent."""
         return self._paused or bool(self._parts)
 
     def send(self, parts: Sequence[Part]) -> bool:
-        """Start sending; True when all of it is already with the kernel. Raises `StorageError` when a file
+        """Start sending; return True if the kernel has accepted all of it. Raises `StorageError` if a file
         is short.
         """
         self._refused_at = -1
@@ -240,19 +241,19 @@ class Sender:
         return is_out
 
     def paused(self) -> None:
-        """The transport has a backlog."""
+        """Pause: the transport has a backlog."""
         self._paused = True
         self._refused()
 
     def resumed(self) -> None:
-        """The transport's backlog is gone."""
+        """Resume: the transport's backlog is gone."""
         self._paused = False
         self._resume()
 
     def close(self) -> None:
-        """Let go of files and descriptors; the transport is closed or about to be."""
+        """Release files and descriptors; the transport is closed or about to be."""
         self._parts.clear()
-        # Whom it told holds this sender: nobody else is to look for that.
+        # Break the reference cycle with the connection, for the garbage collector.
         self._on_sent = self._on_progress = _nobody
         watched, self._watched = self._watched, None
         if watched is not None:
@@ -261,8 +262,8 @@ class Sender:
 
     @property
     def moved_bytes(self) -> int | None:
-        """What the peer has taken of the response, without what filled the kernel's buffer; None: it was
-        never full."""
+        """Bytes of the response that the peer has received, without those in the kernel's buffer; None if
+        that was never full."""
         return None if self._refused_at < 0 else self.taken_bytes - self._refused_at
 
     def _refused(self) -> None:
@@ -286,7 +287,7 @@ class Sender:
             self._resume()
 
     def go_on(self) -> None:
-        """There is room again in the outlet."""
+        """Continue: the budget has room again."""
         self._in_row = False
         if self._parts and not self._transport.is_closing():
             self._resume()
@@ -312,15 +313,15 @@ class Sender:
         return not self._paused
 
     def _leads(self) -> bool:
-        """Whether what is next is the head of a large slice, and takes the first of its bytes with it."""
+        """Return whether the next part is the head of a large range and takes its first bytes with it."""
         if self._is_led or len(self._parts) == 1:
             return False
         then = self._parts[1]
         return not isinstance(then, (bytes, bytearray, memoryview)) and then.size > self._small_bytes
 
     def _write_memory(self) -> None:
-        """Write what is next in one piece: memory, its small neighbours, and once in a response the beginning
-        of a large slice behind them. Nothing where the first of it has to be read by a thread.
+        """Write the next bytes in one piece: memory, its small neighbours, and once in a response the
+        beginning of a large range behind them. Write nothing if a thread must prefetch the first range.
         """
         piece: list[Buffer] = []
         room, slices = PIECE_BYTES, 0
@@ -356,7 +357,7 @@ class Sender:
             self._cork(True)
 
     def _cork(self, on: bool) -> None:
-        """Have the kernel keep a packet that is not full until more comes, or send what it kept."""
+        """Make the kernel hold back a partial packet until more comes, or send what it held back."""
         if _CORK is None or not self._is_tcp:
             return
         assert self._socket is not None
@@ -366,10 +367,10 @@ class Sender:
             raise PeerLost(str(e)) from e
         self._corked = on
 
-    # -- what the page cache lacks
+    # -- pages that are not in the page cache
 
     def _read_now(self, part: Slice, most: int) -> Buffer | None:
-        """The first bytes of what is next, at most so many; None where they have to be waited for."""
+        """Return at most `most` next bytes of the range; None if reading them would wait."""
         position, wanted = part.position + self._at, min(part.size - self._at, most)
         if self._outlet.ahead is not None:
             if self._at >= self._near_to:
@@ -381,7 +382,7 @@ class Sender:
         return data
 
     def _is_near(self, part: Slice) -> bool:
-        """Whether what is next need not be waited for; if not, a thread begins to read it."""
+        """Return whether the next bytes are resident; if not, start a prefetch."""
         if self._outlet.ahead is None:
             self._near_to = part.size
         if self._at < self._near_to:
@@ -394,8 +395,8 @@ class Sender:
         return False
 
     def _read_ahead(self, part: Slice) -> None:
-        """Have a thread read what is next; it is sent then, even if the pages are gone again. Meanwhile it is
-        not the peer that is waited for."""
+        """Prefetch the next bytes on a thread. Afterwards they are sent even if the pages were evicted again.
+        Meanwhile the node does not wait for the peer."""
         assert self._outlet.ahead is not None
         size = min(part.size - self._at, AHEAD_BYTES)
         self._near_to = self._at + size
@@ -449,7 +450,7 @@ class Sender:
 
 
 def _nobody(_: Exception | None = None) -> None:
-    """Nobody is told any more."""
+    """Replacement for the callbacks of a closed sender."""
 
 
 def _size(part: Part) -> int:

@@ -1,16 +1,16 @@
-"""The asyncio shell: listens, feeds `Connection` machines, calls the handler, sends its answers.
+"""Asyncio server: listens, feeds the connections' state machines, calls the handler, sends responses.
 
 A handler is called with the connection's `RequestContext` and the whole request (without its size). It
-returns a `Response`, None when the request has no answer (acks=0), or an awaitable of either. A plain result
-is written at once and no task is made. A request's memory may be kept as long as needed; keeping it costs
-what it says.
+returns a `Response`, None if the request has no response (acks=0), or an awaitable of either. A plain result
+is written at once, without a task. A handler may keep the request's memory as long as needed.
 
-- One request at a time per connection, answers in order (as Kafka, which mutes the channel meanwhile). Where
-  a `Promise` says that only its answer has to wait, those of the same API behind it are handled meanwhile.
-- `WireError` from a handler: the peer's bytes make no sense; its connection is closed, one rate-limited line
-  says why.
-- Any other exception is our bug: logged with its traceback, counted, the connection closed.
-- An awaitable goes on after its peer has left, unless the handler set `context.cancel_on_disconnect` (long
+- One request at a time per connection, responses in order (as Kafka, which mutes the channel meanwhile). If
+  only the response of a `PendingResponse` has to wait, requests of the same API behind it are handled
+  meanwhile.
+- `WireError` from a handler: the peer's bytes are malformed; its connection is closed with a rate-limited
+  warning.
+- Any other exception is a bug: it is logged with its traceback and counted, and the connection is closed.
+- An awaitable continues after its peer has left, unless the handler set `context.cancel_on_disconnect` (long
   polls).
 
 Everything runs on the loop that called `start`.
@@ -38,12 +38,12 @@ from service.network.shared import Shared
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 8
-"""asyncio accepts in one go as many as it was told that the kernel may keep."""
-"""Connections that the kernel keeps for us, and those that are accepted in one go."""
+"""`_BACKLOG`: connections that the kernel queues. `_ACCEPTED_AT_ONCE`: connections accepted in one go, which
+asyncio takes from the same number as the kernel's queue."""
 
 
 class Server:
-    """Listens on one address. `port` is the real one once started. Is an `admission.Door`."""
+    """Server of one address, an `admission.Door`. `port` is the real one once bound."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Server:
         on_gone: Gone | None = None,
         threads: Threads | None = None,
     ) -> None:
-        """`threads` read what is not in the page cache; without them the loop does."""
+        """`threads` prefetch what is not in the page cache; without them the loop reads it."""
         self.host = host
         self.port = port
         self._handler = handler
@@ -75,7 +75,7 @@ class Server:
         self._shared: Shared | None = None
         self._listening: list[asyncio.Server] = []
         self._kept: list[socket.socket] = []
-        """listening sockets while the door is shut"""
+        """listening sockets while accepting is paused"""
         self._shut = False
         self._reopening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -86,24 +86,24 @@ class Server:
 
     @property
     def request_memory_bytes(self) -> int:
-        """Memory that requests hold which arrive or wait to be answered."""
+        """Bytes of memory that requests hold while they arrive or wait for their response."""
         return self._shared.pool.in_use_bytes if self._shared else 0
 
     def client_of(self, task: asyncio.Future[Answer]) -> str | None:
-        """Whose request `task` answers, None where it answers none of this server's."""
+        """Return the description of the request that `task` answers, or None."""
         for peer in self._shared.peers if self._shared else ():
             if peer.is_answered_by(task):
                 return peer.described()
         return None
 
     def being_answered(self) -> Iterator[str]:
-        """Requests whose handlers work on them or wait for the disk or the bucket; long polls are none."""
+        """Yield the requests that handlers work on, or that wait for disk or bucket, without long polls."""
         return (peer.described() for peer in (self._shared.peers if self._shared else ()) if peer.is_at_work)
 
     async def bind(self) -> None:
-        """Take the address, so that `port` is known; nobody is let in before `start`.
+        """Bind the address, so that `port` is known; `start` begins to accept.
 
-        Raises `ConfigError` with the address and the reason when it cannot be had.
+        Raises `ConfigError` with the address and the reason of a failure.
         """
         loop = asyncio.get_running_loop()
         pool = BufferPool(self._limits.request_memory_bytes)
@@ -135,12 +135,12 @@ class Server:
         return Peer(self._shared)
 
     def answer_by(self, handler: Handler, describe: Describe) -> None:
-        """Who answers, from the `start` on that follows."""
+        """Set the handler, before `start`."""
         assert self._shared is not None
         self._shared.handler, self._shared.describe = handler, describe
 
     async def start(self) -> None:
-        """Serve; binds first if that is not done."""
+        """Accept connections; bind first if necessary."""
         if not self._listening:
             await self.bind()
         self._admission.watch(self)
@@ -150,7 +150,7 @@ class Server:
         self._sweep()
 
     def shut(self) -> None:
-        """Accept nobody until `open`; the kernel keeps who comes in the socket's queue."""
+        """Stop accepting until `open`; the kernel queues connections meanwhile."""
         self._shut = True
         if self._reopening is None:
             self._pause()
@@ -162,7 +162,7 @@ class Server:
             self._reopening = self._shared.loop.create_task(self._resume(), name="listener")
 
     def _pause(self) -> None:
-        # Closing a server of asyncio's closes its sockets; through duplicates they go on listening.
+        # Closing an asyncio server closes its sockets; duplicates keep them listening.
         for server in self._listening:
             self._kept += [one.dup() for one in server.sockets]
             server.close()
@@ -187,8 +187,8 @@ class Server:
             self._pause()
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stop listening, let requests under way finish for `grace_s` seconds, then cut what is left. Long
-        polls are ended at once.
+        """Stop listening, let requests under way finish for `grace_s` seconds, then abort the rest. Long
+        polls end at once.
         """
         if self._shared is None:
             return
@@ -217,9 +217,7 @@ class Server:
             shared.ahead.close()
 
     def _sweep(self) -> None:
-        """Close what has been idle too long: a connection with nothing to do, or a reader that does not
-        read.
-        """
+        """Close connections that have been idle too long, also those whose peer does not read."""
         shared = self._shared
         assert shared is not None
         idle_s = self._limits.idle_ms / 1000
@@ -231,7 +229,7 @@ class Server:
 
 
 def _keep_more(server: asyncio.Server) -> None:
-    """Let the kernel keep more connections than are accepted at once."""
+    """Let the kernel queue more connections than asyncio accepts at once."""
     for one in server.sockets:
         with one.dup() as listening:
             listening.listen(_BACKLOG)

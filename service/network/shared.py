@@ -1,4 +1,4 @@
-"""What all connections of a server have in common: the handler, bounds, memory, and the turn of the loop."""
+"""State that all connections of a server share: handler, limits, memory budget, and the turn of the loop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("service.network.peer")
 _SCRATCH_BYTES = 64 << 10
 FULL_S: Final = 0.004
-"""So old is a turn of the loop in which no more requests are begun."""
+"""Age of a turn of the loop after which no more requests begin in it."""
 _ALONE_S: Final = 0.002
 _CROWDED_S: Final = 0.0003
-"""So long for requests that one peer has sent in one go, while nobody else, and while others have more."""
+"""Time for pipelined requests of one peer, while no other has some, and while others have."""
 
 
 @dataclass(slots=True)
 class Shared:
-    """What all connections of a server have in common."""
+    """State that all connections of a server share."""
 
     handler: Handler
     limits: Limits
@@ -48,7 +48,7 @@ class Shared:
     on_gone: Gone | None = None
     ahead: ReadAhead | None = None
     peers: dict[Peer, None] = field(default_factory=dict)
-    """in the order in which they came"""
+    """in order of arrival"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
@@ -56,9 +56,9 @@ class Shared:
     outlet: Outlet = field(init=False)
     calls: CallQueue = field(init=False)
     more: CallQueue = field(init=False)
-    """where peers stand that have had an answer in this turn, and have sent more"""
+    """queue of peers that had a response in this turn and have sent more"""
     closed: Connection = field(init=False)
-    """what a peer has for its connection once that is closed"""
+    """closed machine that replaces that of a closed connection"""
     now: Callable[[], float] = field(init=False)
     """seconds of the loop's clock"""
     stopping: bool = False
@@ -84,11 +84,11 @@ class Shared:
 
     @property
     def is_turn_full(self) -> bool:
-        """Whether others have had so much of this turn that nothing more should begin in it."""
+        """True if this turn is so old that no more work should begin in it."""
         return self.now() - self.turns.began > FULL_S
 
     def share_s(self, now_s: float) -> float:
-        """How long a peer may go on with what it has sent ahead; less than nothing in a turn that is full."""
+        """Return how long a peer may continue with pipelined requests; negative in a full turn."""
         if now_s - self.turns.began > FULL_S:
             return -1.0
         return _CROWDED_S if self.more else _ALONE_S

@@ -1,10 +1,10 @@
-"""Looks four times a second at who sends a request or takes a response, and ends those that do not get on.
+"""Monitor of slow peers: checks four times a second who sends a request or receives a response.
 
-A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each and more for the
-bytes that did move (`pace`). When memory for requests is needed and there is none, who has stalled goes at
-once. Nothing is looked at, and no timer set, while nobody is in the middle of anything. There is no deadline
-for each of them to be put into a wheel: it moves with every byte, and a look at all is cheaper than that. A
-turn looks at `LOOKED_AT` of them, and more in later turns.
+A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each plus time for its
+bytes (`transfer_timeout`); peers whose time is up are closed. When memory for requests is short, stalled
+peers are closed at once. Without transfers under way there are no checks and no timer. Deadlines in a timing
+wheel would move with every byte; checking all transfers is cheaper. A turn of the loop checks `LOOKED_AT` of
+them, and later turns the rest.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from service.network.pace import Pace
 
 LOOK_S: Final = 0.25
 LOOKED_AT: Final = 250
-"""0.5 ms."""
+"""Checks per turn of the loop; these take 0.5 ms."""
 
 
 class Peer(Owner, Protocol):
-    """A connection, as the watch sees it."""
+    """A connection, as the monitor uses it."""
 
     @property
     def moved_bytes(self) -> int | None:
-        """Bytes of the response that it has taken; None where it was not waited for yet."""
+        """Bytes of the response that the peer has received; None while the node did not wait for it."""
 
     def cut(self, reason: str) -> None:
-        """End it now."""
+        """Close the connection at once."""
 
 
 class Watch:
-    """Over all connections of a server. Owned by the loop."""
+    """Monitor of all connections of a server. Owned by the loop."""
 
     def __init__(
         self,
@@ -52,27 +52,27 @@ class Watch:
         self._send_timeout_s = send_timeout_s
         self._sending: dict[Peer, Pace] = {}
         self._holders: list[Owner] = []
-        """who is still to be looked at"""
+        """holders of memory that this check has still to visit"""
         self._senders: list[Peer] = []
         self._now_s = 0.0
-        """when the present look began"""
+        """start of the current check"""
         self._timer: asyncio.TimerHandle | None = None
         self._cut: dict[Owner, None] = {}
         self._makes_room = False
         self._metrics = metrics
 
     def begin(self) -> None:
-        """Somebody is in the middle of something."""
+        """Start the timer: a transfer is under way."""
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def sends(self, peer: Peer) -> None:
-        """A response to `peer` has begun, and it did not take all of it at once."""
+        """Watch a response to `peer` that was not sent completely at once."""
         self._sending[peer] = Pace(self._loop.time())
         self.begin()
 
     def sent(self, peer: Peer) -> None:
-        """The response is out, or the peer is gone."""
+        """Stop watching the response: it is out, or the peer is gone."""
         self._sending.pop(peer, None)
 
     def gone(self, peer: Peer) -> None:
@@ -80,7 +80,7 @@ class Watch:
         self._cut.pop(peer, None)
 
     def make_room(self) -> None:
-        """Memory is needed: end those who hold some and have not gone on for longest, if any have stalled."""
+        """Close the peers that have stalled longest, if any, because memory is needed."""
         if not self._makes_room:
             self._makes_room = True
             self._calls.add(self._make_room)
@@ -98,7 +98,7 @@ class Watch:
             self._timer = None
 
     def _end(self, owner: Owner, reason: str) -> None:
-        """In the row of what many want at once: the time of thousands may be up in the same look."""
+        """Queue the close: thousands may be late in the same check."""
         peer: Peer = owner  # type: ignore[assignment]
         self._cut[peer] = None
         self._calls.add(peer.cut, reason)
@@ -110,7 +110,7 @@ class Watch:
 
     def _look_on(self) -> None:
         if self._timer is None:
-            return  # the server has closed
+            return  # the server is closed
         for _ in range(LOOKED_AT):
             if self._holders:
                 self._look_at_holder(self._holders.pop())
@@ -134,7 +134,7 @@ class Watch:
             return
         if owner not in self._cut:
             self._metrics.late_requests += 1
-            self._end(owner, f"{owner.arrived_bytes} bytes of a request have come, too slowly")
+            self._end(owner, f"only {owner.arrived_bytes} bytes of a request arrived in time")
 
     def _look_at_sender(self, peer: Peer) -> None:
         pace = self._sending.get(peer)
@@ -146,4 +146,4 @@ class Watch:
         pace.look(self._now_s, moved)
         if pace.is_late(self._send_timeout_s):
             self._metrics.late_responses += 1
-            self._end(peer, f"{moved} bytes of a response were taken, too slowly")
+            self._end(peer, f"only {moved} bytes of a response were received in time")
