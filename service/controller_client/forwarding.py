@@ -28,7 +28,7 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.slices import Slice
 from service.base.types import Buffer
 from service.controller_client.controller_channel import OutcomeUnknown, is_not_controller
-from service.network.exchange import RequestContext, Response
+from service.network.request import RequestContext, Response
 from service.wire.api import (
     APIS,
     ApiKey,

@@ -21,7 +21,7 @@ from service.controller_server.handlers import (
 )
 from service.controller_server.handlers.admin import on_controller
 from service.controller_server.request_host import ControllerSide, features_of
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.handlers import (
     alter_configs,
     api_versions,

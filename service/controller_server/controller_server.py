@@ -35,8 +35,8 @@ from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
 from service.network.admission import Admission
-from service.network.exchange import Limits, RequestContext
 from service.network.metrics import NetworkMetrics
+from service.network.request import Limits, RequestContext
 from service.network.server import Server
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher

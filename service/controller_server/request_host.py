@@ -29,7 +29,7 @@ from service.metadata.controller.requests import (
 from service.metadata.features import cluster_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
-from service.network.exchange import RequestContext, Response
+from service.network.request import RequestContext, Response
 from service.partition.metrics import ServingMetrics
 from service.serving.handlers.api_versions import Features
 from service.serving.response_cache import EncodedSettings

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final, Protocol
 
-from service.network.pace import STALL_S, Pace
+from service.network.transfer_timeout import STALL_S, Pace
 
 MIN_BUFFER_BYTES = 4096
 TRUSTED_BYTES: Final = 64 << 10

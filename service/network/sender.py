@@ -48,7 +48,7 @@ from typing import Protocol
 from service.base.errors import FirnError, StorageError
 from service.base.turns import TurnTimes
 from service.base.types import Buffer
-from service.network.ahead import AHEAD_BYTES, ReadAhead, ReadFile
+from service.network.sendfile_prefetch import AHEAD_BYTES, ReadAhead, ReadFile
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10

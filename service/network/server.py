@@ -29,11 +29,11 @@ from service.base.errors import ConfigError
 from service.base.threads import Threads
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
-from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
-from service.network.exchange import Answer, Describe, Gone, Handler, Limits
 from service.network.metrics import NetworkMetrics
-from service.network.peer import Peer
+from service.network.request import Answer, Describe, Gone, Handler, Limits
+from service.network.sendfile_prefetch import ReadAhead
+from service.network.server_connection import Peer
 from service.network.shared import Shared
 
 _BACKLOG = 1024

@@ -12,16 +12,16 @@ from service.base.rate_limited_log import RateLimitedLog
 from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
-from service.network.ahead import ReadAhead
 from service.network.buffers import BufferPool
 from service.network.connection import Connection
-from service.network.exchange import Describe, Gone, Handler, Limits
 from service.network.metrics import NetworkMetrics
+from service.network.request import Describe, Gone, Handler, Limits
 from service.network.sender import Outlet
-from service.network.watch import Watch
+from service.network.sendfile_prefetch import ReadAhead
+from service.network.slow_peer_monitor import Watch
 
 if TYPE_CHECKING:
-    from service.network.peer import Peer
+    from service.network.server_connection import Peer
 
 _LOG = logging.getLogger("service.network.peer")
 _SCRATCH_BYTES = 64 << 10

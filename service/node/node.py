@@ -42,8 +42,8 @@ from service.metadata.formatting import (
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.admission import Admission
-from service.network.exchange import Answer, RequestContext
 from service.network.metrics import NetworkMetrics
+from service.network.request import Answer, RequestContext
 from service.network.server import Server
 from service.node import fd_budget, health
 from service.node.fd_budget import Budget

@@ -7,7 +7,7 @@ import sys
 from service.config.settings import BrokerConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.metadata.controller.requests import PartitionLimit
-from service.network.exchange import Limits
+from service.network.request import Limits
 from service.node.fd_budget import Budget
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.api_table import BROKER_APIS
 from service.serving.served_api import Host, Served
 from service.wire.apis import ApiKey, ListenerType, served_on

@@ -19,7 +19,7 @@ import asyncio
 import heapq
 from typing import Final
 
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 
 ROOM_BYTES: Final = 64 << 20
 LIGHT_BYTES: Final = 1 << 20

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import Operation
-from service.network.exchange import Answer, Promise
+from service.network.request import Answer, Promise
 from service.replication.acks import Waiter
 from service.replication.leader import LeaderState
 from service.serving.request_host import Broker

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
 from service.base.slices import Slice, next_turn
-from service.network.exchange import Answer, Later, RequestContext, Response
+from service.network.request import Answer, Later, RequestContext, Response
 from service.serving.decode_budget import GROWTH, GROWTH_BY_HAND, DecodedMemory
 from service.serving.served_api import Host, Served
 from service.wire.api import (

@@ -21,7 +21,7 @@ from service.base.errors import CorruptionError, DataAsleep, RequestError, Stora
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.hot.files import FileSlice
 from service.hot.lookup_prefetch import MOST_PREFETCHES
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead

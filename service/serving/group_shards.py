@@ -12,7 +12,7 @@ from service.groups.consumer_config import ConsumerConfig, GroupSettings
 from service.groups.metrics import GroupMetrics
 from service.groups.requests import RequestOrigin
 from service.groups.shard import GroupShard
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 
 
 def make_shard(

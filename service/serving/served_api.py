@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from service.base.errors import InvariantError
-from service.network.exchange import Promise, RequestContext, Response
+from service.network.request import Promise, RequestContext, Response
 from service.partition.metrics import ServingMetrics
 from service.wire.api import RequestHeader
 

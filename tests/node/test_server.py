@@ -20,7 +20,7 @@ from service.base.errors import ConfigError
 from service.base.turns import TurnTimes
 from service.network import sender
 from service.network.admission import Admission
-from service.network.exchange import Limits, RequestContext, Response
+from service.network.request import Limits, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame

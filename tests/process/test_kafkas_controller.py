@@ -19,7 +19,7 @@ from service.controller_client.forwarding import Forwarder
 from service.controller_client.lifecycle_messages import Feature, Identity
 from service.controller_client.remote_log_catalog import Registration, RpcCatalog
 from service.metadata.controller.requests import Endpoint
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.wire.api import (
     ApiKey,
     decode_request,

@@ -43,7 +43,7 @@ from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.metadata.snapshot_codec import encode_snapshot
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.wire.api import (
     ApiKey,
     decode_request,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.records.builder import BatchBuilder
 from service.replication.leader import BrokerStatus, FollowerProgress, LeaderSettings, Leadership, LeaderState
 from service.replication.replica_fetch import ReplicaFetch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NearFile:
-    """What `network.ahead.ReadFile` wants beside `pread`."""
+    """What `network.sendfile_prefetch.ReadFile` wants beside `pread`."""
 
     def pread(self, size: int, position: int) -> bytes:
         raise NotImplementedError

@@ -29,7 +29,7 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from service.network.exchange import Answer, Later, RequestContext, Response
+from service.network.request import Answer, Later, RequestContext, Response
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.partition import Partition
 from service.records.builder import BatchBuilder

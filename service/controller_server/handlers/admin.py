@@ -10,7 +10,7 @@ from typing import Any
 
 from service.controller_client.forwarding import timeout_of
 from service.controller_server.request_host import Admin, ControllerSide
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 
 Asked = Callable[[Any, RequestContext, Any], Awaitable[Any]]
 

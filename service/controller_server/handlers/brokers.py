@@ -24,7 +24,7 @@ from service.metadata.controller.requests import (
     RegisterController,
 )
 from service.metadata.image import FeatureRange
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE
 from service.wire.heartbeats import BrokerHeartbeatResponse
 

@@ -10,7 +10,7 @@ from service.base.errors import RequestError
 from service.controller_client import remote_log_catalog
 from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.requests import ZERO_UUID, CatalogSender
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.remote.catalog import CatalogResult
 from service.wire.catalog import MAX_COMMITS, CommitCatalogRequest, CommitCatalogResponse
 

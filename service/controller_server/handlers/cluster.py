@@ -7,7 +7,7 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, Descr
 from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import CLUSTER_OPERATIONS, NO_THROTTLE
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 

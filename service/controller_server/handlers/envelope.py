@@ -11,7 +11,7 @@ from kio.schema.envelope.v0.response import EnvelopeResponse
 from service.base.errors import RequestError
 from service.controller_client import forwarding
 from service.controller_server.request_host import ControllerSide, check_active
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.served_api import Served
 from service.wire.api import ApiKey
 

@@ -27,7 +27,7 @@ from service.metadata.controller.requests import (
     ElectionResult,
     ElectLeaders,
 )
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal

@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.controller_server.request_host import ControllerSide
-from service.network.exchange import RequestContext, Response
+from service.network.request import RequestContext, Response
 from service.wire.api import (
     APIS,
     ApiKey,

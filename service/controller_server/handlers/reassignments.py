@@ -16,7 +16,7 @@ from service.controller_client.forwarding import timeout_of
 from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.reassignment_control import list_reassignments
 from service.metadata.controller.requests import OngoingReassignment, ReassignPartition, ReassignResult
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal

@@ -17,7 +17,7 @@ from service.metadata.controller.requests import (
     AlterResourceResult,
     ConfigOperation,
 )
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.alter_configs_common import RESOURCE_US, alter_each, configs_us
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.features import supported_features
 from service.metadata.image import FeatureRange
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.apis import ListenerType, served_on
 

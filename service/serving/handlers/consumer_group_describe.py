@@ -13,7 +13,7 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.groups.consumer.requests import DescribedConsumerGroup
 from service.groups.requests import refused_group_id
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.group_shards import consumer_groups_of
 from service.serving.request_host import GROUP_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module

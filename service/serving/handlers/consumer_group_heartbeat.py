@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.group_shards import client_of, consumer_groups_of
 from service.serving.request_host import Broker
 

@@ -16,7 +16,7 @@ from service.metadata.controller.requests import (
     CreatePartitions,
     CreatePartitionsResult,
 )
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 

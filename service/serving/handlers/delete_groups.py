@@ -11,7 +11,7 @@ from service.base.errors import RequestError
 from service.base.slices import Slice, next_turn
 from service.groups.requests import DeletedGroup
 from service.groups.shard import DELETED_AT_ONCE
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 

@@ -17,7 +17,7 @@ from service.metadata.controller.requests import (
     DeleteTopic,
     DeleteTopicResult,
 )
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 

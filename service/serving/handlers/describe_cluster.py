@@ -6,7 +6,7 @@ from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.metadata_cache import NOBODY
 from service.serving.request_host import CLUSTER_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED

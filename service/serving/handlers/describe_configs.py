@@ -16,7 +16,7 @@ from service.metadata.controller.configs_control import broker_id_of
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving import logger_levels
 from service.serving.request_host import NO_THROTTLE
 from service.serving.response_cache import EncodedSettings, Flavour, Settings, encoded_loggers

@@ -12,7 +12,7 @@ from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.groups.requests import DescribedGroup
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import GROUP_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 

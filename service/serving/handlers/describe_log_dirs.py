@@ -15,7 +15,7 @@ from service.base.errors import StorageError
 from service.base.slices import Slice, each_in_slices
 from service.base.steps import Steps
 from service.hot.log import LocalLog
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.log_dirs import (
     DescribableLogDirTopic,

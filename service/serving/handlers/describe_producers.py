@@ -18,7 +18,7 @@ from service.base.errors import RequestError, StorageError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.controller.topic_names import topic_name_error
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 
 PARTITION_US: Final = 8

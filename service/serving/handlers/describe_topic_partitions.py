@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
 from service.metadata.image import PartitionImage, TopicImage
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.handlers.metadata import why_missing
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.metadata_cache import Seen

@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import Slice, free_in_slices
 from service.base.steps import Steps, at_once
-from service.network.exchange import RequestContext, Response
+from service.network.request import RequestContext, Response
 from service.network.sender import Part
 from service.partition.delayed_fetch import DelayedFetch
 from service.partition.fetch_sessions import (

@@ -18,7 +18,7 @@ from service.base.java_hash import partition_of
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.image import TopicImage
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.internal_topics import OFFSETS
 from service.serving.request_host import NO_THROTTLE, Broker
 

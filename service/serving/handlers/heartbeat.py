@@ -9,7 +9,7 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from service.base.errors import RequestError
 from service.groups.requests import HeartbeatResponse, refused_group_id
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 

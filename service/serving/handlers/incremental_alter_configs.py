@@ -24,7 +24,7 @@ from service.metadata.controller.requests import (
     AlterResourceResult,
     ResourceType,
 )
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving import logger_levels
 from service.serving.alter_configs_common import RESOURCE_US, alter_each, configs_us
 from service.serving.ports import AdminHost

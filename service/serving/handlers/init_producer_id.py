@@ -8,7 +8,7 @@ from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from service.base.errors import RequestError
 from service.base.types import NO_PRODUCER_ID
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 
 

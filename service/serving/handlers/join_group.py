@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from kio.schema.join_group.v9.request import JoinGroupRequest
 
 from service.groups.requests import JoinGroupResponse, refused_join
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 

@@ -11,7 +11,7 @@ from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 from service.base.slices import next_turn
 from service.groups.requests import LeaveGroupResponse, LeftMember, RequestOrigin, refused_group_id
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 

@@ -16,7 +16,7 @@ from kio.schema.list_config_resources.v1.response import ConfigResource, ListCon
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.metadata.controller.requests import ResourceType
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 
 CLIENT_METRICS: Final = 16

@@ -13,7 +13,7 @@ from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.groups.admin import GroupFilter
 from service.groups.requests import ListedGroup
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 

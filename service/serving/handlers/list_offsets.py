@@ -31,7 +31,7 @@ from service.base.slices import Slice, each_in_slices, in_slices
 from service.base.steps import Steps
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.hot.search import SegmentSearch
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
 from service.serving.request_host import NO_THROTTLE, Broker

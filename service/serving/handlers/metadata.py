@@ -15,7 +15,7 @@ from service.base.slices import each_in_slices, in_slices
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.internal_topics import CREATED_WITHIN_S, INTERNAL_TOPICS, OFFSETS, as_created
 from service.serving.metadata_cache import Seen
 from service.serving.request_host import (

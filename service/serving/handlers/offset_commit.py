@@ -11,7 +11,7 @@ from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
-from service.network.exchange import Promise, RequestContext, Response
+from service.network.request import Promise, RequestContext, Response
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
 from service.wire.offset_commits import FIRST_BY_HAND

@@ -12,7 +12,7 @@ from service.base.slices import next_turn
 from service.groups.offset_commits import known_delete
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_group_id
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import Broker
 
 AT_ONCE: Final = 250

@@ -12,7 +12,7 @@ from service.base.slices import in_slices, next_turn
 from service.groups.offset_commits import KnownFetch, known_fetch, with_topic_ids
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup

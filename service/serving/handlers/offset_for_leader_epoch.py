@@ -18,7 +18,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import in_slices
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 
 PARTITION_US: Final = 10

@@ -27,7 +27,7 @@ from service.base.steps import Steps, at_once
 from service.base.turn_queues import SLICE_US
 from service.base.types import Buffer
 from service.hot.state import AppendInfo
-from service.network.exchange import Answer, RequestContext, Response, Throttled
+from service.network.request import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, is_zstd, read_header
 from service.records.validation import (

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 from service.groups.requests import SyncGroupResponse, refused_sync
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.group_shards import client_of
 from service.serving.request_host import Broker
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import each_in_slices
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 from service.wire.features import (

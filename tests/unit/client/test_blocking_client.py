@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.client.blocking_client import BlockingClient
-from service.network.exchange import RequestContext, Response
+from service.network.request import RequestContext, Response
 from service.network.server import Server
 from service.wire.api import (
     ApiKey,

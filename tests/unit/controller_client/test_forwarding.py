@@ -24,7 +24,7 @@ from service.controller_client.forwarding import (
     unwrap,
     wrap,
 )
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.wire.api import (
     APIS,
     ApiKey,

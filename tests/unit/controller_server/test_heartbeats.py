@@ -16,7 +16,7 @@ from service.controller_server.handlers import brokers
 from service.controller_server.request_host import ControllerSide
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.image import BrokerImage
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from tests.support.world import make_world
 from tests.unit.metadata.controllers import CLUSTER_ID, registration, running
 from tests.unit.metadata.test_controller import HeldExecutor

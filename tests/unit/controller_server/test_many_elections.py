@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.base.turn_queues import SLICE_US
 from service.controller_server.handlers.partitions import PARTITION_US, elect
 from service.metadata.controller.requests import ElectionResult, ElectLeaders
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.wire.api import ApiKey, request_module
 
 COUNT = 20_000

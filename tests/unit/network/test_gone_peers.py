@@ -6,9 +6,9 @@ import asyncio
 import gc
 import socket
 
-from service.network.exchange import Response
-from service.network.peer import Peer
+from service.network.request import Response
 from service.network.server import Server
+from service.network.server_connection import Peer
 
 FRAME = b"\0\0\0\4abcd"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.base.errors import RequestError
-from service.network.exchange import Answer, Later, Promise, RequestContext, Response
+from service.network.request import Answer, Later, Promise, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from service.network.exchange import Limits, RequestContext, Response, Throttled
+from service.network.request import Limits, RequestContext, Response, Throttled
 from service.network.server import Server
 from service.wire.frames import frame
 from tests.support.waiting import until

@@ -16,10 +16,10 @@ import pytest
 
 from service.base.purgatory import Purgatory
 from service.base.turns import TurnTimes
-from service.network.exchange import Answer, Later, Limits, Promise, RequestContext, Response
-from service.network.pace import Pace
-from service.network.peer import Peer
+from service.network.request import Answer, Later, Limits, Promise, RequestContext, Response
 from service.network.server import Server
+from service.network.server_connection import Peer
+from service.network.transfer_timeout import Pace
 from service.node.event_loop import new_loop
 from service.partition.delayed_fetch import DelayedFetch
 from service.serving.decode_budget import DecodedMemory

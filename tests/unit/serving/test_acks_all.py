@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.metadata.records import RemoveTopicRecord
-from service.network.exchange import Promise, RequestContext
+from service.network.request import Promise, RequestContext
 from service.replication.leader import BrokerStatus, Leadership
 from service.wire.api import ApiKey
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produce_message, produced

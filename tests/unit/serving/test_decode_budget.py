@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.decode_budget import DecodedMemory
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.messages_out import to_request
 from service.metadata.raft.requests import RaftFetchRequest
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving import handlers
 from service.serving.api_table import BROKER_APIS
 from service.serving.dispatch import Dispatcher

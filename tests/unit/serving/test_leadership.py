@@ -18,7 +18,7 @@ from service.base.disk import DiskError
 from service.metadata.controller.partition_change import UNASSIGNED
 from service.metadata.controller.requests import ResourceType
 from service.metadata.records import ConfigRecord, RemoveTopicRecord
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.handlers import fetch as fetch_handler
 from service.serving.internal_topics import OFFSETS
 from service.wire.api import ApiKey, decode_response, request_module

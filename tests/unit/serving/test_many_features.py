@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.serving.handlers.update_features import handle
 from service.wire.api import ApiKey, request_module
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.records.batch import iter_headers
 from service.replication.leader import Leadership
 from service.replication.selectors import leader_always, of_the_rack

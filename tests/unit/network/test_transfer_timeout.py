@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.network.pace import Pace
+from service.network.transfer_timeout import Pace
 
 
 @pytest.mark.parametrize(("moved", "is_late"), [(327_680, False), (327_679, True)])

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from service.base.turn_queues import CallQueue
 from service.network.buffers import BufferPool, Owner
 from service.network.metrics import NetworkMetrics
-from service.network.pace import Pace
+from service.network.transfer_timeout import Pace
 
 LOOK_S: Final = 0.25
 LOOKED_AT: Final = 250

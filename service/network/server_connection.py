@@ -18,7 +18,8 @@ from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
 from service.network.connection import ANSWERING, CLOSED, READING, Connection
-from service.network.exchange import (
+from service.network.metrics import QUICK_S, ApiMetrics
+from service.network.request import (
     Answer,
     Later,
     Promise,
@@ -26,13 +27,12 @@ from service.network.exchange import (
     Response,
     Throttled,
 )
-from service.network.metrics import QUICK_S, ApiMetrics
 from service.network.sender import Part, PeerLost, Sender
 from service.network.shared import FULL_S, Shared
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("service.network.peer")
 _MOST_IN_A_TURN = 256
 """Most requests that one peer has pipelined that are handled before other peers' requests."""
 _LENT_BYTES = 64 << 10

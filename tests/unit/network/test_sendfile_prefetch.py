@@ -20,9 +20,9 @@ from service.base.disk import DiskError, Open, SystemDisk
 from service.base.threads import SystemThreads
 from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
-from service.network.ahead import AHEAD_BYTES, ReadAhead
 from service.network.metrics import NetworkMetrics
 from service.network.sender import PIECE_BYTES, Outlet, Part, Sender
+from service.network.sendfile_prefetch import AHEAD_BYTES, ReadAhead
 
 SIZE = 3 * AHEAD_BYTES + 12_345
 CONTENT = random.Random(1).randbytes(SIZE)
