@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from service.client.session import ClientSession
-from service.network.buffers import is_unseen
+from service.network.buffers import has_no_view
 from service.network.metrics import ChannelMetrics
 from service.wire.api import APIS
 from service.wire.errors import MalformedMessage, WireError
@@ -157,7 +157,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def _grow(self, size: int) -> None:
         spare, self._spare = self._spare, None
-        if spare is not None and len(spare) >= size and is_unseen(spare) and self._charge(len(spare)):
+        if spare is not None and len(spare) >= size and has_no_view(spare) and self._charge(len(spare)):
             spare[: self._end] = self._buffer[: self._end]
             self._buffer = spare
         elif self._charge(size):
@@ -179,7 +179,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         them (new pages each time)."""
         self._end, self._spare = 0, None
         self._budget.left_bytes += _charged(len(self._buffer))
-        if is_unseen(self._buffer):
+        if has_no_view(self._buffer):
             del self._buffer[_KEPT_BYTES:]
         else:
             self._spare, self._buffer = self._buffer, bytearray(_SMALL_BYTES)

@@ -36,7 +36,7 @@ from service.metadata.raft.peers import Peers
 from service.metadata.raft.roles import RaftTiming
 from service.network.admission import Admission
 from service.network.metrics import NetworkMetrics
-from service.network.request import Limits, RequestContext
+from service.network.request import PeerLimits, RequestContext
 from service.network.server import Server
 from service.serving.config_validation import NodeConfigRules
 from service.serving.dispatch import Dispatcher
@@ -77,7 +77,7 @@ class ControllerNodeOptions:
     """of brokers, where they are probed"""
     heartbeat_interval_ms: int = 2_000
     max_connections: int = 1 << 31
-    limits: Limits = field(default_factory=Limits)
+    limits: PeerLimits = field(default_factory=PeerLimits)
 
 
 class QuorumLeaders:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Door(Protocol):
+class Acceptor(Protocol):
     """A listener that can stop accepting connections for a while."""
 
     def shut(self) -> None: ...
@@ -31,11 +31,11 @@ class Admission:
         self.most = most
         self.count = 0
         """number of admitted connections"""
-        self._doors: list[Door] = []
+        self._doors: list[Acceptor] = []
         self._waiting: dict[Callable[[], None], None] = {}
         self._shut = False
 
-    def watch(self, door: Door) -> None:
+    def watch(self, door: Acceptor) -> None:
         """Stop and resume accepting on `door` from now on."""
         self._doors.append(door)
 

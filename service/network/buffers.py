@@ -23,7 +23,7 @@ from collections.abc import Callable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final, Protocol
 
-from service.network.transfer_timeout import STALL_S, Pace
+from service.network.transfer_timeout import STALL_S, TransferTimeout
 
 MIN_BUFFER_BYTES = 4096
 TRUSTED_BYTES: Final = 64 << 10
@@ -37,7 +37,7 @@ Memory = bytearray | mmap
 """Buffer for requests; a mapping above `_MAX_POOLED_BYTES`."""
 
 
-class Owner(Protocol):
+class MemoryOwner(Protocol):
     """Holder of memory: a connection."""
 
     @property
@@ -45,7 +45,7 @@ class Owner(Protocol):
         """Number of bytes received of the current request."""
 
     @property
-    def is_excused(self) -> bool:
+    def is_waiting_on_us(self) -> bool:
         """True while the peer waits for the server, not the server for the peer."""
 
     @property
@@ -53,7 +53,7 @@ class Owner(Protocol):
         """True if the kernel has unread bytes from the peer, as far as known."""
 
     @property
-    def is_standing(self) -> bool:
+    def is_stalled(self) -> bool:
         """True if the peer has pipelined more than its limit behind its own long poll."""
 
 
@@ -65,20 +65,20 @@ class BufferPool:
         self.in_use_bytes = 0
         self.lent_bytes = 0
         """part of `in_use_bytes` that requests being handled hold"""
-        self.holders: dict[Owner, Pace | None] = {}
+        self.holders: dict[MemoryOwner, TransferTimeout | None] = {}
         """holders of memory, with the progress of their requests since the first check"""
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
         self._free: dict[int, list[bytearray]] = {}
-        self._privileged: Owner | None = None
-        self._waiting: dict[Owner, tuple[int, Callable[[], None]]] = {}
+        self._privileged: MemoryOwner | None = None
+        self._waiting: dict[MemoryOwner, tuple[int, Callable[[], None]]] = {}
         """queue for memory: size, and callback"""
-        self._line: list[tuple[int, int, Owner]] = []
+        self._line: list[tuple[int, int, MemoryOwner]] = []
         """the queue as a heap of (size, number, owner); may contain owners that have left"""
         self._numbers = itertools.count()
         self._moved = True
         self._stands_since_s = 0.0
-        self._silent: dict[Owner, tuple[int, Callable[[], None]]] = {}
+        self._silent: dict[MemoryOwner, tuple[int, Callable[[], None]]] = {}
         """owners that had no bytes to read when their turn came"""
 
     @property
@@ -91,8 +91,8 @@ class BufferPool:
         much = arrived * (16 if arrived >= TRUSTED_BYTES else 4)
         return much if (self.in_use_bytes + much) * 4 <= self.budget_bytes else 2 * arrived
 
-    def take(
-        self, size: int, owner: Owner, *, held: Memory | None = None, force: bool = False
+    def acquire(
+        self, size: int, owner: MemoryOwner, *, held: Memory | None = None, force: bool = False
     ) -> Memory | None:
         """Return a buffer of at least `size` bytes, or None while it exceeds the budget, unless `force`.
 
@@ -119,7 +119,7 @@ class BufferPool:
             return free.pop()
         return bytearray(capacity)
 
-    def give(self, buffer: Memory, owner: Owner, *, done: bool = True) -> None:
+    def release(self, buffer: Memory, owner: MemoryOwner, *, done: bool = True) -> None:
         """Return `buffer` to the pool; `done` if `owner` now holds none."""
         capacity = len(buffer)
         self.in_use_bytes -= capacity
@@ -130,7 +130,7 @@ class BufferPool:
         if (
             isinstance(buffer, bytearray)
             and self._kept_bytes + capacity <= self._keep_bytes
-            and is_unseen(buffer)
+            and has_no_view(buffer)
         ):
             self._kept_bytes += capacity
             self._free.setdefault(capacity, []).append(buffer)
@@ -149,19 +149,19 @@ class BufferPool:
         if self._waiting:
             self._let_in()
 
-    def begin(self, owner: Owner) -> None:
+    def begin(self, owner: MemoryOwner) -> None:
         """Restart the progress of `owner`, whose next request arrives in the memory that it holds."""
         if owner in self.holders:
             self.holders[owner] = None
 
-    def wait(self, owner: Owner, size: int, retry: Callable[[], None]) -> None:
+    def wait(self, owner: MemoryOwner, size: int, retry: Callable[[], None]) -> None:
         """Call `retry` once, when there may be memory for a buffer of `size`."""
         if not self._waiting:
             self._moved = True
         self._waiting[owner] = size, retry
         heapq.heappush(self._line, (size, next(self._numbers), owner))
 
-    def leave(self, owner: Owner) -> None:
+    def leave(self, owner: MemoryOwner) -> None:
         """Forget `owner`, which has ended and returned its memory."""
         self._waiting.pop(owner, None)
         self._silent.pop(owner, None)
@@ -200,24 +200,24 @@ class BufferPool:
         if not self._waiting:
             self._line.clear()
 
-    def is_late(self, owner: Owner, now_s: float, patience_s: float) -> bool:
+    def is_late(self, owner: MemoryOwner, now_s: float, patience_s: float) -> bool:
         """Update the progress of `owner`, which holds memory; return whether its time is up."""
         pace = self.holders[owner]
         if pace is None:
-            self.holders[owner] = Pace(now_s, owner.arrived_bytes)
+            self.holders[owner] = TransferTimeout(now_s, owner.arrived_bytes)
             return False
-        excused = owner in self._waiting or owner.is_excused
-        pace.look(now_s, owner.arrived_bytes, excused=excused, stands=owner.is_standing)
+        waiting_on_us = owner in self._waiting or owner.is_waiting_on_us
+        pace.update(now_s, owner.arrived_bytes, waiting_on_us=waiting_on_us, stalled=owner.is_stalled)
         return pace.is_late(patience_s)
 
-    def look_at_line(self) -> None:
+    def retry_waiting(self) -> None:
         """Let queued owners try again if there is room, with silent ones that have sent more."""
         for owner in [owner for owner in self._silent if owner.has_more]:
             self.wait(owner, *self._silent.pop(owner))
         if self._waiting:
             self._let_in()
 
-    def stalled(self, now_s: float) -> list[Owner]:
+    def stalled(self, now_s: float) -> list[MemoryOwner]:
         """Return the owners to close for those in the queue: holders that have stalled, as of the last
         update.
 
@@ -229,11 +229,11 @@ class BufferPool:
         stand = [(pace.stalled_s, owner) for owner, pace in self.holders.items() if pace is not None]
         stand = [one for one in stand if one[0] >= STALL_S]
         if not stand:
-            return self._in_the_way(now_s)
+            return self._greatest_needs(now_s)
         stand.sort(key=lambda one: one[0], reverse=True)
         return _enough([owner for _, owner in stand], needed)
 
-    def _in_the_way(self, now_s: float) -> list[Owner]:
+    def _greatest_needs(self, now_s: float) -> list[MemoryOwner]:
         """Return the queued owners with the greatest needs, after a time without admission, to make room."""
         if self._moved or self.lent_bytes:  # answered requests return their memory, so no one is closed
             self._moved, self._stands_since_s = False, now_s
@@ -244,7 +244,7 @@ class BufferPool:
         return _enough(by_need[:-1], self._waiting[by_need[-1]][0])
 
 
-def _enough(owners: list[Owner], needed: int) -> list[Owner]:
+def _enough(owners: list[MemoryOwner], needed: int) -> list[MemoryOwner]:
     """Return the first of `owners` that hold `needed` bytes together."""
     found = []
     for owner in owners:
@@ -270,7 +270,7 @@ def _is_enlarged(mapping: mmap, size: int) -> bool:
     return True
 
 
-def is_unseen(buffer: bytearray) -> bool:
+def has_no_view(buffer: bytearray) -> bool:
     """Return whether no memoryview of `buffer` is left, by an attempt to resize it."""
     try:
         buffer.append(0)

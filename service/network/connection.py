@@ -1,9 +1,9 @@
 """State machine of one connection: bytes in, whole requests out, one at a time and in order. [P]
 
-`Connection.state` moves by the table `MOVES`; an illegal move raises. The shell (`server_connection`) passes
-received bytes to `receive` or writes them into `free_space`, gets requests from `next_request` while the
-state is READING, reports `answering` and `answered`, and calls `settle` at the end of each event, which keeps
-the rest of a request in memory of this connection. Any split of the bytes works.
+`RequestFramer.state` moves by the table `MOVES`; an illegal move raises. The shell (`server_connection`)
+passes received bytes to `receive` or writes them into `free_space`, gets requests from `next_request` while
+the state is READING, reports `answering` and `answered`, and calls `settle` at the end of each event, which
+keeps the rest of a request in memory of this connection. Any split of the bytes works.
 
 Kafka mutes a channel until its request is answered (``SocketServer``). Here bytes of later requests are
 accepted up to `PIPELINE_BYTES`, which costs less than toggling the socket's read interest for every request.
@@ -14,13 +14,13 @@ from __future__ import annotations
 from enum import IntEnum
 
 from service.base.errors import InvariantError
-from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, Owner
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, MemoryOwner
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
 PIPELINE_BYTES = 64 << 10
 
 
-class State(IntEnum):
+class ConnectionState(IntEnum):
     """State of the connection with its current request."""
 
     READING = 0
@@ -29,7 +29,7 @@ class State(IntEnum):
     CLOSED = 3
 
 
-READING, HANDLING, ANSWERING, CLOSED = State
+READING, HANDLING, ANSWERING, CLOSED = ConnectionState
 
 MOVES = {
     READING: frozenset({HANDLING, CLOSED}),
@@ -43,16 +43,16 @@ _NEEDED_BYTES = 256 << 10
 """Buffer size of a request that had to wait for memory, if the request is as large."""
 
 
-class Connection:
+class RequestFramer:
     """Framing and order of requests of one connection. For one thread."""
 
     __slots__ = ("_end", "_max_request_bytes", "_owned", "_owner", "_pool", "_start", "_view", "state")
 
-    def __init__(self, pool: BufferPool, max_request_bytes: int, owner: Owner | None = None) -> None:
+    def __init__(self, pool: BufferPool, max_request_bytes: int, owner: MemoryOwner | None = None) -> None:
         """Memory of `pool` is held in the name of `owner`, or of the connection itself."""
         self.state = READING
         self._pool = pool
-        self._owner: Owner = owner or self
+        self._owner: MemoryOwner = owner or self
         self._max_request_bytes = max_request_bytes
         self._owned: Memory | None = None
         self._view = _NOTHING
@@ -132,7 +132,7 @@ class Connection:
         return self._owned is not None and self._end == len(self._owned)
 
     @property
-    def is_excused(self) -> bool:
+    def is_waiting_on_us(self) -> bool:
         """True while a request is not answered: the next one cannot be handled."""
         return self.state is not READING
 
@@ -142,7 +142,7 @@ class Connection:
         return True
 
     @property
-    def is_standing(self) -> bool:
+    def is_stalled(self) -> bool:
         """False: this machine knows no long polls; its owner does."""
         return False
 
@@ -167,10 +167,12 @@ class Connection:
         owned = self._owned
         if owned is None:
             wanted = left if crowded else self._wanted(left)
-            self._keep(self._pool.take(wanted, self._owner) or self._pool.take(left, self._owner, force=True))
+            self._keep(
+                self._pool.acquire(wanted, self._owner) or self._pool.acquire(left, self._owner, force=True)
+            )
         elif self._end == len(owned) and not crowded:
             wanted = self.needed_bytes if has_waited else self._wanted(left)
-            self._keep(self._pool.take(self._start + wanted, self._owner, held=owned))
+            self._keep(self._pool.acquire(self._start + wanted, self._owner, held=owned))
         return not crowded and self._owned is not None and self._end < len(self._owned)
 
     def _wanted(self, left: int) -> int:
@@ -195,7 +197,7 @@ class Connection:
             buffer[:left] = rest
         self._owned, self._view, self._start, self._end = buffer, _NOTHING, 0, left
         if old is not None:
-            self._pool.give(old, self._owner, done=False)
+            self._pool.release(old, self._owner, done=False)
 
     def _frame_size(self) -> int:
         if self._owned is None:
@@ -205,12 +207,12 @@ class Connection:
 
     def _drop(self) -> None:
         if self._owned is not None:
-            self._pool.give(self._owned, self._owner)
+            self._pool.release(self._owned, self._owner)
         self._owned = None
         self._view = _NOTHING
         self._start = self._end = 0
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: ConnectionState) -> None:
         if state not in MOVES[self.state]:
             raise InvariantError(f"connection cannot go from {self.state.name} to {state.name}")
         self.state = state

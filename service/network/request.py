@@ -44,7 +44,7 @@ class Throttled(Response):
         self.mute_s = mute_s
 
 
-class Promise:
+class PendingResponse:
     """A response that comes later, without a task; like a future to the handler.
 
     `set_result` may be called within the handler's call. The caller of `set_result` gets no further request
@@ -62,7 +62,7 @@ class Promise:
         self._answer: Answer = None
         self._error: Exception | None = None
         self._is_done = False
-        self._when_done: Callable[[Promise], None] | None = None
+        self._when_done: Callable[[PendingResponse], None] | None = None
 
     def done(self) -> bool:
         return self._is_done
@@ -77,33 +77,33 @@ class Promise:
 
     def set_result(self, answer: Answer) -> None:
         self._answer = answer
-        self._tell()
+        self._notify()
 
     def set_exception(self, error: Exception) -> None:
         self._error = error
-        self._tell()
+        self._notify()
 
     def __await__(self) -> Generator[Any, None, Answer]:
         """Wait for the response in a task."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.when_done(lambda _: None if told.done() else told.set_result(None))
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.when_done(lambda _: None if ready.done() else ready.set_result(None))
         if not self._is_done:
-            yield from told
+            yield from ready
         return self.result()
 
     def cancel(self) -> None:
         """Drop the response: the connection is gone."""
         self._is_done, self._when_done = True, None
 
-    def when_done(self, tell: Callable[[Promise], None]) -> None:
-        """Call `tell` once, with this object, when there is a response or an error."""
-        self._when_done = tell
+    def when_done(self, callback: Callable[[PendingResponse], None]) -> None:
+        """Call `callback` once, with this object, when there is a response or an error."""
+        self._when_done = callback
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._is_done = True
-        tell, self._when_done = self._when_done, None
-        if tell is not None:
-            tell(self)
+        callback, self._when_done = self._when_done, None
+        if callback is not None:
+            callback(self)
 
 
 class RequestContext:
@@ -158,7 +158,7 @@ are answered later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PeerLimits:
     """Limits on the cost of peers; names in brackets are Kafka's configuration keys."""
 
     max_request_bytes: int = 104857600

@@ -48,7 +48,7 @@ from typing import Protocol
 from service.base.errors import FirnError, StorageError
 from service.base.turns import TurnTimes
 from service.base.types import Buffer
-from service.network.sendfile_prefetch import AHEAD_BYTES, ReadAhead, ReadFile
+from service.network.sendfile_prefetch import AHEAD_BYTES, ReadFile, SendfilePrefetcher
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
@@ -82,7 +82,7 @@ class OpenFile(ReadFile, Protocol):
         """See `Disk.sendfile`."""
 
 
-class Slice(Protocol):
+class FileRange(Protocol):
     """A range of a file."""
 
     @property
@@ -93,10 +93,10 @@ class Slice(Protocol):
     def size(self) -> int: ...
 
 
-Part = Buffer | Slice
+Part = Buffer | FileRange
 
 
-class Outlet:
+class SendBudget:
     """Budget of the bytes of large parts that all connections send in one turn, with a queue for the rest."""
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Outlet:
     )  # fmt: skip
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, turns: TurnTimes, ahead: ReadAhead | None = None
+        self, loop: asyncio.AbstractEventLoop, turns: TurnTimes, ahead: SendfilePrefetcher | None = None
     ) -> None:
         """`turns` tells the beginning of each turn; if turns are not measured, the budget is renewed when a
         sender has waited. `ahead`: without it the loop itself reads from the device.
@@ -112,7 +112,7 @@ class Outlet:
         self.ahead = ahead
         self._loop = loop
         self._turns = turns
-        self._waiting: deque[Sender] = deque()
+        self._waiting: deque[ResponseSender] = deque()
         self._is_due = False
         self._began = turns.began
         self._shared_until = 0.0
@@ -141,7 +141,7 @@ class Outlet:
         """Subtract `count` sent bytes from `room`."""
         self._room -= count
 
-    def wait(self, sender: Sender) -> None:
+    def wait(self, sender: ResponseSender) -> None:
         """Let `sender` continue in a later turn."""
         self._waiting.append(sender)
         self._ask()
@@ -165,14 +165,14 @@ class Outlet:
                 self._ask()
 
 
-class Sender:
+class ResponseSender:
     """Output of one connection. `on_sent` is called when all parts given to `send` are out, unless `send`
     returned True.
     """
 
     __slots__ = (
-        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_tcp", "_is_wide", "_loop", "_near_to",
-        "_on_progress", "_on_sent", "_outlet", "_parts", "_paused", "_refused_at", "_small_bytes", "_socket",
+        "_at", "_corked", "_in_row", "_is_led", "_is_reading", "_is_tcp", "_is_wide", "_loop", "_on_progress",
+        "_on_sent", "_outlet", "_parts", "_paused", "_refused_at", "_resident_to", "_small_bytes", "_socket",
         "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
@@ -182,7 +182,7 @@ class Sender:
         transport: asyncio.Transport,
         on_sent: Callable[[Exception | None], None],
         on_progress: Callable[[], None],
-        outlet: Outlet,
+        outlet: SendBudget,
     ) -> None:
         self._loop = loop
         self._outlet = outlet
@@ -192,7 +192,7 @@ class Sender:
         self._on_progress = on_progress
         self._parts: deque[Part] = deque()
         self._at = 0
-        self._near_to = 0
+        self._resident_to = 0
         """end of the prefetched or resident bytes of the next range"""
         self._is_reading = False
         """whether a thread prefetches the next bytes"""
@@ -254,7 +254,7 @@ class Sender:
         """Release files and descriptors; the transport is closed or about to be."""
         self._parts.clear()
         # Break the reference cycle with the connection, for the garbage collector.
-        self._on_sent = self._on_progress = _nobody
+        self._on_sent = self._on_progress = _ignore
         watched, self._watched = self._watched, None
         if watched is not None:
             self._loop.remove_writer(watched)
@@ -304,7 +304,7 @@ class Sender:
                 return False
             if is_small or isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
                 self._write_memory()
-            elif self._is_near(part) and self._send_slice(part) == 0:
+            elif self._is_resident(part) and self._send_slice(part) == 0:
                 self._watch()
                 return False
         self._is_led = self._is_wide = False
@@ -337,7 +337,7 @@ class Sender:
                 is_lead = size - self._at > self._small_bytes
                 if is_lead and (self._is_led or self._outlet.room <= 0):
                     break
-                found = self._read_now(part, min(LEAD_BYTES, room) if is_lead else room)
+                found = self._read_nowait(part, min(LEAD_BYTES, room) if is_lead else room)
                 if found is None:
                     if not piece:
                         self._read_ahead(part)
@@ -369,37 +369,37 @@ class Sender:
 
     # -- pages that are not in the page cache
 
-    def _read_now(self, part: Slice, most: int) -> Buffer | None:
+    def _read_nowait(self, part: FileRange, most: int) -> Buffer | None:
         """Return at most `most` next bytes of the range; None if reading them would wait."""
         position, wanted = part.position + self._at, min(part.size - self._at, most)
         if self._outlet.ahead is not None:
-            if self._at >= self._near_to:
+            if self._at >= self._resident_to:
                 return part.file.pread_nowait(wanted, position)
-            wanted = min(wanted, self._near_to - self._at)
+            wanted = min(wanted, self._resident_to - self._at)
         data = part.file.pread(wanted, position)
         if len(data) != wanted:
             raise StorageError(f"file ends {wanted - len(data)} bytes before the slice that is being sent")
         return data
 
-    def _is_near(self, part: Slice) -> bool:
+    def _is_resident(self, part: FileRange) -> bool:
         """Return whether the next bytes are resident; if not, start a prefetch."""
         if self._outlet.ahead is None:
-            self._near_to = part.size
-        if self._at < self._near_to:
+            self._resident_to = part.size
+        if self._at < self._resident_to:
             return True
         size = min(part.size - self._at, AHEAD_BYTES)
         if part.file.is_resident(size, part.position + self._at):
-            self._near_to = self._at + size
+            self._resident_to = self._at + size
             return True
         self._read_ahead(part)
         return False
 
-    def _read_ahead(self, part: Slice) -> None:
+    def _read_ahead(self, part: FileRange) -> None:
         """Prefetch the next bytes on a thread. Afterwards they are sent even if the pages were evicted again.
         Meanwhile the node does not wait for the peer."""
         assert self._outlet.ahead is not None
         size = min(part.size - self._at, AHEAD_BYTES)
-        self._near_to = self._at + size
+        self._resident_to = self._at + size
         self._is_reading = True
         self._refused_at = -1
         reading = self._outlet.ahead.read(part.file, size, part.position + self._at)
@@ -417,10 +417,10 @@ class Sender:
 
     # -- files
 
-    def _send_slice(self, part: Slice) -> int:
+    def _send_slice(self, part: FileRange) -> int:
         assert self._socket is not None
         try:
-            size = min(part.size, self._near_to) - self._at
+            size = min(part.size, self._resident_to) - self._at
             size = min(size, self._outlet.room)
             sent = part.file.send_to(self._socket.fileno(), size, part.position + self._at)
         except BlockingIOError:
@@ -438,7 +438,7 @@ class Sender:
         self._at += count
         self.taken_bytes += count
         if self._at >= size:
-            self._at = self._near_to = 0
+            self._at = self._resident_to = 0
             self._parts.popleft()
 
     def _watch(self) -> None:
@@ -449,7 +449,7 @@ class Sender:
         self._loop.add_writer(self._watched, self._writable)
 
 
-def _nobody(_: Exception | None = None) -> None:
+def _ignore(_: Exception | None = None) -> None:
     """Replacement for the callbacks of a closed sender."""
 
 

@@ -39,7 +39,7 @@ class ReadFile(Protocol):
         """See `Disk.prefetch`."""
 
 
-class ReadAhead:
+class SendfilePrefetcher:
     """Prefetching threads of one server, started when needed. Owned by the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: Threads, metrics: NetworkMetrics) -> None:
@@ -58,7 +58,7 @@ class ReadAhead:
 
     def _read_on(self, file: ReadFile, position: int, reading: asyncio.Future[None]) -> None:
         if not (self._is_closed or reading.cancelled() or reading.exception()):
-            self._pool.submit(_bring_missing, file, position)
+            self._pool.submit(_prefetch_missing, file, position)
 
     def close(self) -> None:
         """Start no more prefetches; those under way continue."""
@@ -66,7 +66,7 @@ class ReadAhead:
         self._pool.shutdown(wait=False)
 
 
-def _bring_missing(file: ReadFile, position: int) -> None:
+def _prefetch_missing(file: ReadFile, position: int) -> None:
     """Prefetch unless resident. Errors are dropped: a later read of the same bytes reports them."""
     if not file.is_resident(AHEAD_BYTES, position):
         file.prefetch(AHEAD_BYTES, position)

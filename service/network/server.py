@@ -31,9 +31,9 @@ from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.metrics import NetworkMetrics
-from service.network.request import Answer, Describe, Gone, Handler, Limits
-from service.network.sendfile_prefetch import ReadAhead
-from service.network.server_connection import Peer
+from service.network.request import Answer, Describe, Gone, Handler, PeerLimits
+from service.network.sendfile_prefetch import SendfilePrefetcher
+from service.network.server_connection import ServerConnection
 from service.network.shared import Shared
 
 _BACKLOG = 1024
@@ -43,7 +43,7 @@ asyncio takes from the same number as the kernel's queue."""
 
 
 class Server:
-    """Server of one address, an `admission.Door`. `port` is the real one once bound."""
+    """Server of one address, an `admission.Acceptor`. `port` is the real one once bound."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Server:
         port: int,
         handler: Handler,
         *,
-        limits: Limits | None = None,
+        limits: PeerLimits | None = None,
         listener: str = "PLAINTEXT",
         admission: Admission | None = None,
         metrics: NetworkMetrics | None = None,
@@ -64,7 +64,7 @@ class Server:
         self.host = host
         self.port = port
         self._handler = handler
-        self._limits = limits or Limits()
+        self._limits = limits or PeerLimits()
         self.listener = listener
         self._admission = admission or Admission(sys.maxsize)
         self.counters = metrics or NetworkMetrics()
@@ -118,7 +118,7 @@ class Server:
             self._turns,
             self._describe,
             self._on_gone,
-            ReadAhead(loop, self._threads, self.counters) if self._threads is not None else None,
+            SendfilePrefetcher(loop, self._threads, self.counters) if self._threads is not None else None,
         )
         try:
             server = await loop.create_server(
@@ -130,11 +130,11 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 
-    def _peer(self) -> Peer:
+    def _peer(self) -> ServerConnection:
         assert self._shared is not None
-        return Peer(self._shared)
+        return ServerConnection(self._shared)
 
-    def answer_by(self, handler: Handler, describe: Describe) -> None:
+    def set_handler(self, handler: Handler, describe: Describe) -> None:
         """Set the handler, before `start`."""
         assert self._shared is not None
         self._shared.handler, self._shared.describe = handler, describe
@@ -146,7 +146,7 @@ class Server:
         self._admission.watch(self)
         for server in self._listening:
             await server.start_serving()
-            _keep_more(server)
+            _extend_backlog(server)
         self._sweep()
 
     def shut(self) -> None:
@@ -175,7 +175,7 @@ class Server:
             while self._kept and not self._shut and not shared.stopping:
                 sock = self._kept[-1]
                 server = await shared.loop.create_server(self._peer, sock=sock, backlog=_ACCEPTED_AT_ONCE)
-                _keep_more(server)
+                _extend_backlog(server)
                 self._kept.pop()
                 self._listening.append(server)
         except OSError as e:
@@ -203,7 +203,7 @@ class Server:
         self._listening, self._kept = [], []
         if self._sweeper is not None:
             self._sweeper.cancel()
-        shared.watch.close()
+        shared.monitor.close()
         for peer in list(shared.peers):
             peer.finish()
         deadline = loop.time() + grace_s
@@ -228,7 +228,7 @@ class Server:
         self._sweeper = shared.loop.call_later(min(max(idle_s / 8, 0.05), 30.0), self._sweep)
 
 
-def _keep_more(server: asyncio.Server) -> None:
+def _extend_backlog(server: asyncio.Server) -> None:
     """Let the kernel queue more connections than asyncio accepts at once."""
     for one in server.sockets:
         with one.dup() as listening:

@@ -17,17 +17,17 @@ from service.base.errors import StorageError
 from service.base.metrics import SECONDS
 from service.base.printable import printable
 from service.base.turns import NOTICED_S
-from service.network.connection import ANSWERING, CLOSED, READING, Connection
+from service.network.connection import ANSWERING, CLOSED, READING, RequestFramer
 from service.network.metrics import QUICK_S, ApiMetrics
 from service.network.request import (
     Answer,
     Later,
-    Promise,
+    PendingResponse,
     RequestContext,
     Response,
     Throttled,
 )
-from service.network.sender import Part, PeerLost, Sender
+from service.network.sender import Part, PeerLost, ResponseSender
 from service.network.shared import FULL_S, Shared
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
@@ -41,40 +41,40 @@ _READ_BYTES = 256 << 10
 """Most bytes of a large request in one read."""
 _SHORT_BYTES = 4 << 10
 """The same while memory for requests is short, and in a turn that is full."""
-_MOST_OWED = 64
+_MOST_DEFERRED = 64
 """Weight of pending responses to one peer at which its next request waits."""
 _NO_API = ApiMetrics()
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 
 
-class _Owed(NamedTuple):
+class _Deferred(NamedTuple):
     """Pending response to a request that others of the same API have followed."""
 
-    promise: Promise
+    promise: PendingResponse
     api: ApiMetrics
     asked_s: float
 
 
-class Peer(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """One connection: its state machine, its output and its share of the loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_behind", "_connection", "_context", "_held", "_is_due", "_is_full", "_mute",
-        "_on_done", "_on_failed", "_owed", "_owed_key", "_owed_weight", "_pausing", "_pending",
-        "_sender", "_shared", "_transport", "_turn", "_view", "last_move",
+        "_api", "_asked_s", "_behind", "_connection", "_context", "_deferred", "_deferred_key",
+        "_deferred_weight", "_held", "_is_due", "_is_full", "_mute", "_on_done", "_on_failed", "_pausing",
+        "_pending", "_sender", "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._connection = Connection(shared.pool, shared.limits.max_request_bytes, self)
+        self._connection = RequestFramer(shared.pool, shared.limits.max_request_bytes, self)
         self._api = _NO_API
         self._asked_s = 0.0
         self._view: memoryview | None = None
-        self._pending: asyncio.Future[Answer] | Promise | None = None
+        self._pending: asyncio.Future[Answer] | PendingResponse | None = None
         self._mute: asyncio.TimerHandle | None = None
-        self._owed: deque[_Owed] | None = None
+        self._deferred: deque[_Deferred] | None = None
         """pending responses before that of the current request, which is of the same API or waits"""
-        self._owed_key, self._owed_weight = b"", 0
+        self._deferred_key, self._deferred_weight = b"", 0
         self._is_due = self._is_full = False
         self._held: memoryview | None = None
         """request of another API, to be handled when no response is pending"""
@@ -92,7 +92,7 @@ class Peer(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         shared = self._shared
         self._transport = transport
-        self._sender = Sender(shared.loop, transport, self._sent, self._moved, shared.outlet)
+        self._sender = ResponseSender(shared.loop, transport, self._sent, self._moved, shared.outlet)
         if (own := transport.get_extra_info("socket")) is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
@@ -140,7 +140,7 @@ class Peer(asyncio.BufferedProtocol):
         self._context.has_left = True
         if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
             return False  # nothing is left to answer
-        return bool(self._owed) or (self._connection.state is not READING and not self._ends_with_peer)
+        return bool(self._deferred) or (self._connection.state is not READING and not self._ends_with_peer)
 
     def pause_writing(self) -> None:
         self._sender.paused()
@@ -155,7 +155,7 @@ class Peer(asyncio.BufferedProtocol):
             self._shared.admission.leave()
         else:
             self._shared.admission.give_up(self._admitted)
-        self._shared.watch.gone(self)
+        self._shared.monitor.gone(self)
         self._sender.close()
         self._connection.close()
         self._connection = self._shared.closed  # its own machine refers to this object
@@ -164,7 +164,7 @@ class Peer(asyncio.BufferedProtocol):
             self._mute.cancel()
         if self._pending is not None and self._ends_with_peer:
             self._pending.cancel()
-        self._forget_owed()
+        self._drop_deferred()
         if hasattr(self._transport, "_read_ready_cb"):
             # asyncio's transport has a reference cycle through its read method: garbage collection of
             # thousands that end at the same moment would take 20 ms.
@@ -206,7 +206,7 @@ class Peer(asyncio.BufferedProtocol):
     def _answer(self, request: memoryview, began: float) -> float:
         """Call the handler and count its time since `began`; return the time of its end."""
         shared, context = self._shared, self._context
-        if self._owed and request[:2] != self._owed_key:
+        if self._deferred and request[:2] != self._deferred_key:
             self._held = request
             return began
         context.cancel_on_disconnect = context.ends_with_peer = False
@@ -214,7 +214,7 @@ class Peer(asyncio.BufferedProtocol):
         answer = shared.handler(context, request)
         # The dispatcher has accepted the API, so it is one of few.
         api = shared.counters.apis.get(context.api_key) or shared.counters.of(context.api_key)
-        self._took(answer, api)
+        self._handle_answer(answer, api)
         del answer
         ended = shared.now()
         size = len(request)
@@ -249,10 +249,10 @@ class Peer(asyncio.BufferedProtocol):
         else:
             self._next()
 
-    def _took(self, answer: Answer | Later, api: ApiMetrics) -> None:
+    def _handle_answer(self, answer: Answer | Later, api: ApiMetrics) -> None:
         if answer is None:
             self._connection.answered()
-        elif self._owed and isinstance(answer, Response):
+        elif self._deferred and isinstance(answer, Response):
             self._behind = answer, api
         elif type(answer) is Response:
             parts = answer.parts
@@ -264,18 +264,18 @@ class Peer(asyncio.BufferedProtocol):
                 self._connection.answered()
             else:
                 self._connection.answering()
-                self._shared.watch.sends(self)
+                self._shared.monitor.sends(self)
         elif isinstance(answer, Throttled):
             self._throttle(answer, api)
-        elif isinstance(answer, Promise):
+        elif isinstance(answer, PendingResponse):
             if answer.done():
-                self._took(answer.result(), api)
+                self._handle_answer(answer.result(), api)
             elif answer.weight:
-                self._owe(answer, api)
+                self._defer(answer, api)
             else:
                 self._api, self._asked_s = api, self.last_move
                 self._pending = answer
-                answer.when_done(self._kept)
+                answer.when_done(self._completed)
         else:
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self.last_move
@@ -284,74 +284,74 @@ class Peer(asyncio.BufferedProtocol):
 
     # -- several requests under way, answered in order
 
-    def _owe(self, promise: Promise, api: ApiMetrics) -> None:
+    def _defer(self, promise: PendingResponse, api: ApiMetrics) -> None:
         """Let the next request be handled before the response to this one."""
-        if self._owed is None:
-            self._owed = deque()
-        self._owed.append(_Owed(promise, api, self.last_move))
-        self._owed_key = self._context.api_key.to_bytes(2)
-        self._owed_weight += promise.weight
-        promise.when_done(self._owed_is_done)
-        if self._owed_weight < _MOST_OWED:
+        if self._deferred is None:
+            self._deferred = deque()
+        self._deferred.append(_Deferred(promise, api, self.last_move))
+        self._deferred_key = self._context.api_key.to_bytes(2)
+        self._deferred_weight += promise.weight
+        promise.when_done(self._deferred_is_done)
+        if self._deferred_weight < _MOST_DEFERRED:
             self._connection.answered()
         else:
             self._is_full = True
 
-    def _owed_is_done(self, promise: Promise) -> None:
+    def _deferred_is_done(self, promise: PendingResponse) -> None:
         """Schedule the sending of responses: the caller may complete more of them, to be sent together."""
-        if not self._is_due and self._owed and self._owed[0].promise is promise:
+        if not self._is_due and self._deferred and self._deferred[0].promise is promise:
             self._is_due = True
-            self._shared.calls.add(self._send_owed)
+            self._shared.calls.add(self._send_deferred)
 
-    def _send_owed(self) -> None:
+    def _send_deferred(self) -> None:
         self._is_due = False
-        if self._transport.is_closing() or not self._owed:
+        if self._transport.is_closing() or not self._deferred:
             return
         self._moved()
         try:
             if not self._sender.busy:
-                self._send_those_done(self._owed)
-            if self._is_full and self._owed_weight < _MOST_OWED:
+                self._send_those_done(self._deferred)
+            if self._is_full and self._deferred_weight < _MOST_DEFERRED:
                 self._is_full = False
                 self._connection.answered()
                 self._next()
-            elif not self._owed and not self._sender.busy:
-                self._owes_nothing()
+            elif not self._deferred and not self._sender.busy:
+                self._none_deferred()
         except Exception as e:
             self._failed(e)
 
-    def _send_those_done(self, owed: deque[_Owed]) -> None:
+    def _send_those_done(self, deferred: deque[_Deferred]) -> None:
         parts: list[Part] = []
-        while owed and owed[0].promise.done():
-            promise, api, asked_s = owed.popleft()
-            self._owed_weight -= promise.weight
+        while deferred and deferred[0].promise.done():
+            promise, api, asked_s = deferred.popleft()
+            self._deferred_weight -= promise.weight
             answer = promise.result()
             assert answer is not None, "a request without a response is never pending"
             api.later.observe(self.last_move - asked_s)
             api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
             parts += answer.parts
         if parts and not self._sender.send(parts):
-            self._shared.watch.sends(self)
+            self._shared.monitor.sends(self)
 
-    def _owes_nothing(self) -> None:
+    def _none_deferred(self) -> None:
         """Continue with the request behind the pending responses."""
         behind, self._behind = self._behind, None
         held, self._held = self._held, None
         if isinstance(behind, WireError):
             self._failed(behind)
         elif behind is not None:
-            self._took(*behind)
+            self._handle_answer(*behind)
             if self._connection.state is READING:
                 self._next()
         elif held is not None:
             self._answer_next(held)
         elif self._connection.state is READING:
-            self._close_where_over()
+            self._close_if_done()
 
-    def _forget_owed(self) -> None:
-        for one in self._owed or ():
+    def _drop_deferred(self) -> None:
+        for one in self._deferred or ():
             one.promise.cancel()
-        self._owed = self._held = self._behind = None
+        self._deferred = self._held = self._behind = None
 
     def _throttle(self, answer: Throttled, api: ApiMetrics) -> None:
         """Send `answer` now and handle the next request later; until then read no more than can be kept."""
@@ -360,7 +360,7 @@ class Peer(asyncio.BufferedProtocol):
         if answer.parts:
             api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
             if not self._sender.send(answer.parts):
-                self._shared.watch.sends(self)
+                self._shared.monitor.sends(self)
 
     def _unmute(self) -> None:
         self._mute = None
@@ -387,7 +387,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._answered(future) and self._connection.state is READING:
             self._next()
 
-    def _answered(self, later: asyncio.Future[Answer] | Promise) -> bool:
+    def _answered(self, later: asyncio.Future[Answer] | PendingResponse) -> bool:
         """Send the response of `later`; return False if the connection has ended."""
         try:
             if self._connection.state is CLOSED or self._transport.is_closing():
@@ -397,25 +397,25 @@ class Peer(asyncio.BufferedProtocol):
             self._moved()
             answer = later.result()
             self._api.later.observe(self.last_move - self._asked_s)
-            self._took(answer, self._api)
+            self._handle_answer(answer, self._api)
         except Exception as e:
             self._failed(e)
             return False
         return True
 
-    def _kept(self, promise: Promise) -> None:
+    def _completed(self, promise: PendingResponse) -> None:
         """Send the response, in a later call if a request or the end of the connection follows."""
         shared = self._shared
         has_more = (
             self._connection.arrived_bytes or self._context.has_left or shared.stopping or self._pausing
         )
         if has_more or shared.is_turn_full:
-            shared.calls.add(self._kept_before_more, promise)
+            shared.calls.add(self._completed_later, promise)
         else:
             self._pending = None
             self._answered(promise)
 
-    def _kept_before_more(self, promise: Promise) -> None:
+    def _completed_later(self, promise: PendingResponse) -> None:
         self._pending = None
         if self._answered(promise) and self._connection.state is READING:
             self._next()
@@ -425,17 +425,17 @@ class Peer(asyncio.BufferedProtocol):
         if error is not None:
             self._failed(error)
         elif self._connection.state is ANSWERING:
-            self._shared.watch.sent(self)
+            self._shared.monitor.sent(self)
             self._done()
             if self._mute is None:
                 self._connection.answered()
                 self._next()
-        elif self._owed is not None:
-            self._shared.watch.sent(self)
-            if self._owed:
-                self._send_owed()
+        elif self._deferred is not None:
+            self._shared.monitor.sent(self)
+            if self._deferred:
+                self._send_deferred()
             else:
-                self._owes_nothing()
+                self._none_deferred()
 
     def _done(self) -> None:
         """Release the parts of the last response."""
@@ -446,11 +446,11 @@ class Peer(asyncio.BufferedProtocol):
     def _next(self) -> None:
         self._serve(1)
         if self._connection.state is READING:
-            self._close_where_over()
+            self._close_if_done()
 
-    def _close_where_over(self) -> None:
+    def _close_if_done(self) -> None:
         """Close the connection if no more requests come, or the server stops, and all are answered."""
-        if (self._context.has_left or self._shared.stopping) and not self._owed and not self._sender.busy:
+        if (self._context.has_left or self._shared.stopping) and not self._deferred and not self._sender.busy:
             self._transport.close()
 
     def _settle(self, has_waited: bool = False) -> None:
@@ -467,7 +467,7 @@ class Peer(asyncio.BufferedProtocol):
             return
         settled = self._connection.settle(has_waited=has_waited)
         if shared.pool.holders:
-            shared.watch.begin()
+            shared.monitor.begin()
         if settled:
             if self._pausing:
                 self._pausing = False
@@ -478,7 +478,7 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         if self._connection.state is READING:
             shared.pool.wait(self, self._connection.needed_bytes, self._retry_settle)
-            shared.watch.make_room()
+            shared.monitor.make_room()
 
     def _retry_settle(self) -> None:
         self._shared.calls.add(self._settle, True)
@@ -491,7 +491,7 @@ class Peer(asyncio.BufferedProtocol):
     def _failed(self, error: Exception) -> None:
         """Close this connection for `error`, and log it."""
         shared = self._shared
-        if isinstance(error, WireError) and self._owed and not self._transport.is_closing():
+        if isinstance(error, WireError) and self._deferred and not self._transport.is_closing():
             self._behind = error  # earlier requests are answered first
             self._transport.pause_reading()
             return
@@ -526,9 +526,9 @@ class Peer(asyncio.BufferedProtocol):
         return self._sender.moved_bytes
 
     @property
-    def is_excused(self) -> bool:
+    def is_waiting_on_us(self) -> bool:
         """True while its next request has to wait for the current one."""
-        return self._connection.is_excused
+        return self._connection.is_waiting_on_us
 
     @property
     def has_more(self) -> bool:
@@ -541,7 +541,7 @@ class Peer(asyncio.BufferedProtocol):
             return True  # a read will report the error
 
     @property
-    def is_standing(self) -> bool:
+    def is_stalled(self) -> bool:
         """True if the peer has sent more requests behind a long poll."""
         return self._pending is not None and self._context.cancel_on_disconnect
 
@@ -555,14 +555,14 @@ class Peer(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """True if a handler has a request without a response, or the next one is throttled."""
-        return self._pending is not None or self._mute is not None or bool(self._owed)
+        return self._pending is not None or self._mute is not None or bool(self._deferred)
 
     def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
         return self._pending is task
 
     @property
     def is_at_work(self) -> bool:
-        return bool(self._owed) or (self._pending is not None and not self._context.cancel_on_disconnect)
+        return bool(self._deferred) or (self._pending is not None and not self._context.cancel_on_disconnect)
 
     def described(self) -> str:
         return self._shared.describe(self._context, None)
@@ -576,7 +576,7 @@ class Peer(asyncio.BufferedProtocol):
         elif long_poll:
             self._transport.close()
         elif self._connection.state is READING:
-            self._close_where_over()
+            self._close_if_done()
 
     def end_if_idle(self, horizon: float) -> None:
         """Close the connection if nothing moved since `horizon` and no request is under way."""

@@ -13,15 +13,15 @@ from service.base.turn_queues import CallQueue, turn_queues
 from service.base.turns import TurnTimes
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
-from service.network.connection import Connection
+from service.network.connection import RequestFramer
 from service.network.metrics import NetworkMetrics
-from service.network.request import Describe, Gone, Handler, Limits
-from service.network.sender import Outlet
-from service.network.sendfile_prefetch import ReadAhead
-from service.network.slow_peer_monitor import Watch
+from service.network.request import Describe, Gone, Handler, PeerLimits
+from service.network.sender import SendBudget
+from service.network.sendfile_prefetch import SendfilePrefetcher
+from service.network.slow_peer_monitor import SlowPeerMonitor
 
 if TYPE_CHECKING:
-    from service.network.server_connection import Peer
+    from service.network.server_connection import ServerConnection
 
 _LOG = logging.getLogger("service.network.peer")
 _SCRATCH_BYTES = 64 << 10
@@ -37,7 +37,7 @@ class Shared:
     """State that all connections of a server share."""
 
     handler: Handler
-    limits: Limits
+    limits: PeerLimits
     listener: str
     loop: asyncio.AbstractEventLoop
     pool: BufferPool
@@ -46,18 +46,18 @@ class Shared:
     turns: TurnTimes
     describe: Describe
     on_gone: Gone | None = None
-    ahead: ReadAhead | None = None
-    peers: dict[Peer, None] = field(default_factory=dict)
+    ahead: SendfilePrefetcher | None = None
+    peers: dict[ServerConnection, None] = field(default_factory=dict)
     """in order of arrival"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
-    watch: Watch = field(init=False)
-    outlet: Outlet = field(init=False)
+    monitor: SlowPeerMonitor = field(init=False)
+    outlet: SendBudget = field(init=False)
     calls: CallQueue = field(init=False)
     more: CallQueue = field(init=False)
     """queue of peers that had a response in this turn and have sent more"""
-    closed: Connection = field(init=False)
+    closed: RequestFramer = field(init=False)
     """closed machine that replaces that of a closed connection"""
     now: Callable[[], float] = field(init=False)
     """seconds of the loop's clock"""
@@ -68,10 +68,10 @@ class Shared:
         self.now = self.loop.time
         queues = turn_queues(self.loop)
         self.calls, self.more = queues.calls, queues.more
-        self.outlet = Outlet(self.loop, self.turns, self.ahead)
-        self.closed = Connection(self.pool, limits.max_request_bytes)
+        self.outlet = SendBudget(self.loop, self.turns, self.ahead)
+        self.closed = RequestFramer(self.pool, limits.max_request_bytes)
         self.closed.close()
-        self.watch = Watch(
+        self.monitor = SlowPeerMonitor(
             self.loop,
             self.calls,
             self.pool,

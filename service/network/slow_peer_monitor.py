@@ -3,8 +3,8 @@
 A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each plus time for its
 bytes (`transfer_timeout`); peers whose time is up are closed. When memory for requests is short, stalled
 peers are closed at once. Without transfers under way there are no checks and no timer. Deadlines in a timing
-wheel would move with every byte; checking all transfers is cheaper. A turn of the loop checks `LOOKED_AT` of
-them, and later turns the rest.
+wheel would move with every byte; checking all transfers is cheaper. A turn of the loop checks
+`CHECKED_PER_TURN` of them, and later turns the rest.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import asyncio
 from typing import Final, Protocol
 
 from service.base.turn_queues import CallQueue
-from service.network.buffers import BufferPool, Owner
+from service.network.buffers import BufferPool, MemoryOwner
 from service.network.metrics import NetworkMetrics
-from service.network.transfer_timeout import Pace
+from service.network.transfer_timeout import TransferTimeout
 
-LOOK_S: Final = 0.25
-LOOKED_AT: Final = 250
+CHECK_S: Final = 0.25
+CHECKED_PER_TURN: Final = 250
 """Checks per turn of the loop; these take 0.5 ms."""
 
 
-class Peer(Owner, Protocol):
+class MonitoredConnection(MemoryOwner, Protocol):
     """A connection, as the monitor uses it."""
 
     @property
@@ -33,7 +33,7 @@ class Peer(Owner, Protocol):
         """Close the connection at once."""
 
 
-class Watch:
+class SlowPeerMonitor:
     """Monitor of all connections of a server. Owned by the loop."""
 
     def __init__(
@@ -50,32 +50,32 @@ class Watch:
         self._pool = pool
         self._read_timeout_s = read_timeout_s
         self._send_timeout_s = send_timeout_s
-        self._sending: dict[Peer, Pace] = {}
-        self._holders: list[Owner] = []
+        self._sending: dict[MonitoredConnection, TransferTimeout] = {}
+        self._holders: list[MemoryOwner] = []
         """holders of memory that this check has still to visit"""
-        self._senders: list[Peer] = []
+        self._senders: list[MonitoredConnection] = []
         self._now_s = 0.0
         """start of the current check"""
         self._timer: asyncio.TimerHandle | None = None
-        self._cut: dict[Owner, None] = {}
+        self._cut: dict[MemoryOwner, None] = {}
         self._makes_room = False
         self._metrics = metrics
 
     def begin(self) -> None:
         """Start the timer: a transfer is under way."""
         if self._timer is None:
-            self._timer = self._loop.call_later(LOOK_S, self._look)
+            self._timer = self._loop.call_later(CHECK_S, self._check)
 
-    def sends(self, peer: Peer) -> None:
+    def sends(self, peer: MonitoredConnection) -> None:
         """Watch a response to `peer` that was not sent completely at once."""
-        self._sending[peer] = Pace(self._loop.time())
+        self._sending[peer] = TransferTimeout(self._loop.time())
         self.begin()
 
-    def sent(self, peer: Peer) -> None:
+    def sent(self, peer: MonitoredConnection) -> None:
         """Stop watching the response: it is out, or the peer is gone."""
         self._sending.pop(peer, None)
 
-    def gone(self, peer: Peer) -> None:
+    def gone(self, peer: MonitoredConnection) -> None:
         self._sending.pop(peer, None)
         self._cut.pop(peer, None)
 
@@ -97,37 +97,37 @@ class Watch:
             self._timer.cancel()
             self._timer = None
 
-    def _end(self, owner: Owner, reason: str) -> None:
+    def _end(self, owner: MemoryOwner, reason: str) -> None:
         """Queue the close: thousands may be late in the same check."""
-        peer: Peer = owner  # type: ignore[assignment]
+        peer: MonitoredConnection = owner  # type: ignore[assignment]
         self._cut[peer] = None
         self._calls.add(peer.cut, reason)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._now_s = self._loop.time()
         self._holders, self._senders = list(self._pool.holders), list(self._sending)
-        self._look_on()
+        self._continue_check()
 
-    def _look_on(self) -> None:
+    def _continue_check(self) -> None:
         if self._timer is None:
             return  # the server is closed
-        for _ in range(LOOKED_AT):
+        for _ in range(CHECKED_PER_TURN):
             if self._holders:
-                self._look_at_holder(self._holders.pop())
+                self._check_holder(self._holders.pop())
             elif self._senders:
-                self._look_at_sender(self._senders.pop())
+                self._check_sender(self._senders.pop())
             else:
                 break
         if self._holders or self._senders:
-            self._calls.add(self._look_on)
+            self._calls.add(self._continue_check)
             return
         self._timer = None
-        self._pool.look_at_line()
+        self._pool.retry_waiting()
         self._make_room()
         if self._pool.holders or self._sending:
             self.begin()
 
-    def _look_at_holder(self, owner: Owner) -> None:
+    def _check_holder(self, owner: MemoryOwner) -> None:
         if owner not in self._pool.holders or not self._pool.is_late(
             owner, self._now_s, self._read_timeout_s
         ):
@@ -136,14 +136,14 @@ class Watch:
             self._metrics.late_requests += 1
             self._end(owner, f"only {owner.arrived_bytes} bytes of a request arrived in time")
 
-    def _look_at_sender(self, peer: Peer) -> None:
+    def _check_sender(self, peer: MonitoredConnection) -> None:
         pace = self._sending.get(peer)
         if pace is None or peer in self._cut:
             return
         if (moved := peer.moved_bytes) is None:
-            self._sending[peer] = Pace(self._now_s)
+            self._sending[peer] = TransferTimeout(self._now_s)
             return
-        pace.look(self._now_s, moved)
+        pace.update(self._now_s, moved)
         if pace.is_late(self._send_timeout_s):
             self._metrics.late_responses += 1
             self._end(peer, f"only {moved} bytes of a response were received in time")

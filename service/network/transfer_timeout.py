@@ -17,34 +17,36 @@ STALL_S: Final = 0.5
 """Time below the minimum rate after which a transfer has stalled."""
 
 
-class Pace:
+class TransferTimeout:
     """Progress of one request or response."""
 
-    __slots__ = ("_bytes", "_kept_up_s", "_looked_s", "_started_s")
+    __slots__ = ("_bytes", "_kept_up_s", "_started_s", "_updated_s")
 
     def __init__(self, now_s: float, moved_bytes: int = 0) -> None:
-        self._started_s = self._looked_s = self._kept_up_s = now_s
+        self._started_s = self._updated_s = self._kept_up_s = now_s
         self._bytes = moved_bytes
 
-    def look(self, now_s: float, moved_bytes: int, *, excused: bool = False, stands: bool = False) -> None:
+    def update(
+        self, now_s: float, moved_bytes: int, *, waiting_on_us: bool = False, stalled: bool = False
+    ) -> None:
         """Note that `moved_bytes` have moved since the beginning.
 
-        `excused`: the node did not wait for the peer; with `stands` the transfer counts as stalled anyway.
+        `waiting_on_us`: the node did not wait for the peer; with `stalled` the transfer has stalled anyway.
         """
-        passed_s = now_s - self._looked_s
-        self._looked_s = now_s
-        if excused:
+        passed_s = now_s - self._updated_s
+        self._updated_s = now_s
+        if waiting_on_us:
             self._started_s += passed_s
         keeps_up = moved_bytes - self._bytes >= LEAST_RATE * passed_s
-        if not stands if excused else keeps_up:
+        if not stalled if waiting_on_us else keeps_up:
             self._kept_up_s = now_s
         self._bytes = moved_bytes
 
     def is_late(self, patience_s: float) -> bool:
         """Return whether its time was up at the last update."""
-        return self._looked_s - self._started_s > patience_s + self._bytes / LEAST_RATE
+        return self._updated_s - self._started_s > patience_s + self._bytes / LEAST_RATE
 
     @property
     def stalled_s(self) -> float:
         """Time below the minimum rate, as of the last update."""
-        return self._looked_s - self._kept_up_s
+        return self._updated_s - self._kept_up_s

@@ -314,7 +314,7 @@ class Node:
         broker.endpoints.update(self._places)
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
-            server.answer_by(dispatcher, dispatcher.describe)
+            server.set_handler(dispatcher, dispatcher.describe)
         if plane.prefix_owner is None:
             await plane.join(stack)
         return broker

@@ -7,7 +7,7 @@ import sys
 from service.config.settings import BrokerConfig
 from service.hot.cleaning.cleaning import CleanerSettings
 from service.metadata.controller.requests import PartitionLimit
-from service.network.request import Limits
+from service.network.request import PeerLimits
 from service.node.fd_budget import Budget
 
 
@@ -29,9 +29,9 @@ def _or_unbounded(value: int) -> int:
     return sys.maxsize if value < 0 else value
 
 
-def limits_of(config: BrokerConfig) -> Limits:
+def limits_of(config: BrokerConfig) -> PeerLimits:
     """Limits of what one peer may send, and of how long it may take."""
-    return Limits(
+    return PeerLimits(
         max_request_bytes=config.socket_request_max_bytes,
         idle_ms=_or_unbounded(config.connections_max_idle_ms),
         request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),

@@ -53,7 +53,7 @@ from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import VoterNode, VoterSet
 from service.network.metrics import NetworkMetrics
-from service.network.request import Limits
+from service.network.request import PeerLimits
 from service.network.server import Server
 from service.node.standalone_control_plane import Home, endpoints_of, metadata_options
 from service.remote.catalog import CatalogEntry, Tombstone
@@ -198,7 +198,7 @@ class ClusterPlane:
         home: Home,
         incarnation_id: UUID,
         *,
-        limits: Limits,
+        limits: PeerLimits,
         network: NetworkMetrics,
         turns: TurnTimes,
         stopped: Callable[[], Awaitable[None]],
@@ -264,7 +264,7 @@ class ClusterPlane:
         self,
         metadata: MetadataOptions,
         current: Callable[[], BrokerConfig],
-        limits: Limits,
+        limits: PeerLimits,
         network: NetworkMetrics,
         turns: TurnTimes,
     ) -> ControllerNode:

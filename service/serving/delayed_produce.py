@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.purgatory import Operation
-from service.network.request import Answer, Promise
+from service.network.request import Answer, PendingResponse
 from service.replication.acks import Waiter
 from service.replication.leader import LeaderState
 from service.serving.request_host import Broker
@@ -94,7 +94,7 @@ class DelayedProduce(Operation):
             settled()
 
 
-class DelayedResponse(Promise):
+class DelayedResponse(PendingResponse):
     """A response that `make` builds once the batches are settled. They are in their place in the log, so the
     connection's next Produce requests need not wait for it."""
 

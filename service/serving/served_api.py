@@ -10,13 +10,13 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from service.base.errors import InvariantError
-from service.network.request import Promise, RequestContext, Response
+from service.network.request import PendingResponse, RequestContext, Response
 from service.partition.metrics import ServingMetrics
 from service.wire.api import RequestHeader
 
 Handler = Callable[[Any, RequestContext, Any], Any]
 """The code that answers an API; its first argument is the node as the listener's handlers see it (`Host`)."""
-Quick = Callable[[Any, RequestHeader, memoryview], Response | Promise | None]
+Quick = Callable[[Any, RequestHeader, memoryview], Response | PendingResponse | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 

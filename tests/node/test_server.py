@@ -20,7 +20,7 @@ from service.base.errors import ConfigError
 from service.base.turns import TurnTimes
 from service.network import sender
 from service.network.admission import Admission
-from service.network.request import Limits, RequestContext, Response
+from service.network.request import PeerLimits, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
@@ -119,7 +119,7 @@ FILE_ANSWER = CONTENT[5 : 5 + (1 << 20)] + b"<middle>" + CONTENT[77:177] + CONTE
 
 @asynccontextmanager
 async def serving(
-    limits: Limits | None = None, admission: Admission | None = None
+    limits: PeerLimits | None = None, admission: Admission | None = None
 ) -> AsyncIterator[tuple[Server, Echo]]:
     echo = Echo()
     server = Server("127.0.0.1", 0, echo, limits=limits, admission=admission)
@@ -197,7 +197,7 @@ def test_answers_come_in_order_whatever_kind_they_are() -> None:
 )
 def test_garbage_costs_its_own_connection_only(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with serving(Limits(max_request_bytes=1 << 20)) as (server, _):
+        async with serving(PeerLimits(max_request_bytes=1 << 20)) as (server, _):
             good_reader, good_writer = await connect(server)
             good_writer.write(frame(b"e1"))
             assert await receive(good_reader) == b"e1"
@@ -263,7 +263,7 @@ def test_a_claimed_size_costs_nothing_until_the_bytes_come() -> None:
 
 def test_requests_over_the_memory_budget_wait_for_each_other() -> None:
     async def scenario() -> None:
-        async with serving(Limits(request_memory_bytes=1 << 20)) as (server, _):
+        async with serving(PeerLimits(request_memory_bytes=1 << 20)) as (server, _):
             request = b"e" + bytes(900_000)
             peak = 0
 
@@ -550,7 +550,7 @@ def test_who_leaves_while_waiting_is_not_waited_for() -> None:
 
 def test_idle_connections_are_closed_but_not_those_that_wait_for_an_answer() -> None:
     async def scenario() -> None:
-        async with serving(Limits(idle_ms=150)) as (server, echo):
+        async with serving(PeerLimits(idle_ms=150)) as (server, echo):
             idle, polling, half = [await connect(server) for _ in range(3)]
             polling[1].write(frame(b"p"))
             half[1].write(b"\x00\x00\x01")
@@ -570,7 +570,7 @@ def test_idle_connections_are_closed_but_not_those_that_wait_for_an_answer() -> 
 
 def test_a_reader_that_stops_reading_is_closed_when_idle() -> None:
     async def scenario() -> None:
-        async with serving(Limits(idle_ms=200)) as (server, _):
+        async with serving(PeerLimits(idle_ms=200)) as (server, _):
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 10)
             writer.write(frame(b"f") * 10)
             await until(lambda: server.counters.requests > 0)
@@ -668,7 +668,7 @@ def test_a_peer_with_many_requests_at_hand_lets_others_go_first() -> None:
 
 def test_silent_connections_do_not_keep_memory_from_those_that_go_on() -> None:
     async def scenario() -> None:
-        async with serving(Limits(request_memory_bytes=1 << 20)) as (server, _):
+        async with serving(PeerLimits(request_memory_bytes=1 << 20)) as (server, _):
             silent = []
             for _ in range(12):
                 _, writer = await connect(server)
@@ -689,7 +689,7 @@ def test_silent_connections_do_not_keep_memory_from_those_that_go_on() -> None:
 
 def test_a_request_that_comes_byte_by_byte_is_given_up_and_a_slow_but_steady_one_is_not() -> None:
     async def scenario() -> None:
-        async with serving(Limits(read_timeout_ms=1000)) as (server, _):
+        async with serving(PeerLimits(read_timeout_ms=1000)) as (server, _):
             reader, writer = await connect(server)
             writer.write(struct.pack(">i", 5000))
             steady_reader, steady = await connect(server)
@@ -720,7 +720,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up_and_a_slow_but_steady_one
 
 def test_requests_behind_a_long_poll_are_not_late() -> None:
     async def scenario() -> None:
-        async with serving(Limits(read_timeout_ms=1000)) as (server, echo):
+        async with serving(PeerLimits(read_timeout_ms=1000)) as (server, echo):
             reader, writer = await connect(server)
             writer.write(frame(b"p") + frame(b"e1"))
             await asyncio.sleep(2.5)
@@ -740,7 +740,7 @@ def test_who_does_not_take_its_answer_is_disconnected_and_lets_go_of_it() -> Non
         def handler(context: RequestContext, request: memoryview) -> Response:
             return Response([struct.pack(">i", len(big)), big], lambda: done.append(len(request)))
 
-        server = Server("127.0.0.1", 0, handler, limits=Limits(send_timeout_ms=1000))
+        server = Server("127.0.0.1", 0, handler, limits=PeerLimits(send_timeout_ms=1000))
         await server.start()
         # Small buffers of the kernel's, so that what lies in them gives little time.
         sock = socket.socket()

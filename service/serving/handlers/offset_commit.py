@@ -11,7 +11,7 @@ from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.offset_pieces import add_topics, pieces
 from service.groups.requests import CommittedTopic, GroupCommitResponse, commit_failed
-from service.network.request import Promise, RequestContext, Response
+from service.network.request import PendingResponse, RequestContext, Response
 from service.serving.request_host import Broker
 from service.wire.api import RequestHeader, read_request, response_frame
 from service.wire.offset_commits import FIRST_BY_HAND
@@ -37,7 +37,7 @@ def handle(
     return _commit(broker, version, request)
 
 
-def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> Promise | None:
+def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> PendingResponse | None:
     """The answer to a plain commit (`groups/quick_commits`), once it is written; None for any other."""
     if header.api_version < FIRST_BY_HAND:
         return None
@@ -58,7 +58,7 @@ def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> Promise |
     return promise
 
 
-class _PlainCommit(Promise):
+class _PlainCommit(PendingResponse):
     """The answer to a plain commit. The request is kept for the case that it cannot be written."""
 
     __slots__ = ("_frame", "_header")

@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from service.base.errors import InvariantError
-from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, Owner
-from service.network.connection import PIPELINE_BYTES, Connection, State
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Memory, MemoryOwner
+from service.network.connection import PIPELINE_BYTES, ConnectionState, RequestFramer
 from service.wire.errors import FrameError
 from service.wire.frames import frame
 
@@ -23,10 +23,10 @@ class CountingPool(BufferPool):
         super().__init__(64 << 20)
         self.copied: list[int] = []
 
-    def give(self, buffer: Memory, owner: Owner, *, done: bool = True) -> None:
+    def release(self, buffer: Memory, owner: MemoryOwner, *, done: bool = True) -> None:
         if not done:
             self.copied.append(len(buffer))
-        super().give(buffer, owner, done=done)
+        super().release(buffer, owner, done=done)
 
 
 class Shell:
@@ -36,7 +36,7 @@ class Shell:
         self, pool: BufferPool | None = None, answer_at_once: bool = True, limit: int = LIMIT
     ) -> None:
         self.pool = pool or BufferPool(64 << 20)
-        self.connection = Connection(self.pool, limit)
+        self.connection = RequestFramer(self.pool, limit)
         self.scratch = memoryview(bytearray(64 << 10))
         self.requests: list[bytes] = []
         self.reading = True
@@ -87,18 +87,18 @@ def test_a_large_request_is_not_copied_as_it_grows() -> None:
 def test_memory_that_somebody_looks_at_stays_where_it_is() -> None:
     """A request that was handed out is a view of it; the rest behind it moves to other memory."""
     pool = BufferPool(64 << 20)
-    owner = Connection(pool, LIMIT)
-    held = pool.take(3 << 20, owner)
+    owner = RequestFramer(pool, LIMIT)
+    held = pool.acquire(3 << 20, owner)
     assert held is not None
     held[:5] = b"bytes"
     with memoryview(held) as request:
-        other = pool.take(9 << 20, owner, held=held)
+        other = pool.acquire(9 << 20, owner, held=held)
         assert other is not None
         assert other is not held
         assert bytes(request[:5]) == b"bytes"
-    pool.give(held, owner, done=False)
+    pool.release(held, owner, done=False)
     assert pool.in_use_bytes == 9 << 20
-    assert pool.take(12 << 20, owner, held=other) is other
+    assert pool.acquire(12 << 20, owner, held=other) is other
     assert (len(other), pool.in_use_bytes) == (12 << 20, 12 << 20)
 
 
@@ -128,7 +128,7 @@ def test_the_next_request_waits_for_the_answer() -> None:
     shell = Shell(answer_at_once=False)
     shell.put(frame(b"one") + frame(b"two"))
     assert shell.requests == [b"one"]
-    assert shell.connection.state is State.HANDLING
+    assert shell.connection.state is ConnectionState.HANDLING
     shell.connection.answering()
     shell.serve()
     assert shell.requests == [b"one"]
@@ -199,7 +199,7 @@ def test_a_request_that_is_kept_is_not_overwritten_by_later_ones() -> None:
 
 
 def test_an_illegal_move_raises() -> None:
-    connection = Connection(BufferPool(1 << 20), LIMIT)
+    connection = RequestFramer(BufferPool(1 << 20), LIMIT)
     with pytest.raises(InvariantError, match="READING to ANSWERING"):
         connection.answering()
     connection.close()
@@ -213,8 +213,8 @@ class Holder:
 
     def __init__(self, arrived_bytes: int = 0) -> None:
         self.arrived_bytes = arrived_bytes
-        self.is_excused = False
-        self.is_standing = False
+        self.is_waiting_on_us = False
+        self.is_stalled = False
         self.has_more = True
 
 
@@ -242,31 +242,31 @@ def test_over_budget_one_connection_goes_on_and_the_others_wait_for_it() -> None
 def test_who_waits_is_called_when_memory_comes_back() -> None:
     pool = BufferPool(8192)
     first, second = Holder(), Holder()
-    a = pool.take(8192, first)
+    a = pool.acquire(8192, first)
     assert a is not None
-    b = pool.take(100_000, first, held=a)
+    b = pool.acquire(100_000, first, held=a)
     assert b is not None, "the first one over the budget is privileged"
-    pool.give(a, first, done=False)
-    assert pool.take(8192, second) is None
+    pool.release(a, first, done=False)
+    assert pool.acquire(8192, second) is None
     called: list[str] = []
     pool.wait(second, 8192, lambda: called.append("second"))
     assert not called
-    pool.give(b, first)
+    pool.release(b, first)
     assert called == ["second"]
-    assert pool.take(8192, second) is not None
+    assert pool.acquire(8192, second) is not None
 
 
 def test_only_so_many_try_again_as_there_is_room_for() -> None:
     pool = BufferPool(64 << 10)
     big, others = Holder(), [Holder() for _ in range(100)]
-    held = pool.take(64 << 10, big)
+    held = pool.acquire(64 << 10, big)
     assert held is not None
-    pool.take(4096, Holder())  # privileged
+    pool.acquire(4096, Holder())  # privileged
     called: list[int] = []
     for number, one in enumerate(others):
-        assert pool.take(16 << 10, one) is None
+        assert pool.acquire(16 << 10, one) is None
         pool.wait(one, 16 << 10, lambda number=number: called.append(number))  # type: ignore[misc]
-    pool.give(held, big)
+    pool.release(held, big)
     assert called == [0, 1, 2], "64 KiB, of which 4 are somebody's"
     pool.leave(others[3])
     assert called == [0, 1, 2, 4, 5, 6]
@@ -274,29 +274,29 @@ def test_only_so_many_try_again_as_there_is_room_for() -> None:
 
 def test_who_has_nothing_more_to_send_loses_its_place_in_line() -> None:
     pool = BufferPool(64 << 10)
-    held = pool.take(64 << 10, Holder())
+    held = pool.acquire(64 << 10, Holder())
     assert held is not None
     privileged = Holder()
-    pool.take(4096, privileged)
+    pool.acquire(4096, privileged)
     silent, honest = Holder(), Holder()
     silent.has_more = False
     called: list[Holder] = []
     for one in (silent, honest):
-        assert pool.take(40_000, one) is None
+        assert pool.acquire(40_000, one) is None
         pool.wait(one, 40_000, lambda one=one: called.append(one))  # type: ignore[misc]
-    pool.give(held, next(iter(pool.holders)))
+    pool.release(held, next(iter(pool.holders)))
     assert called == [honest]
-    pool.look_at_line()
+    pool.retry_waiting()
     assert called == [honest]
     silent.has_more = True
-    pool.look_at_line()
+    pool.retry_waiting()
     assert called == [honest, silent]
 
 
 def test_a_peer_gets_twice_what_it_sent_when_memory_is_not_plentiful() -> None:
     pool = BufferPool(4 << 20)
     assert pool.wanted(65_536) == 1 << 20
-    pool.take(300_000, Holder())
+    pool.acquire(300_000, Holder())
     assert pool.wanted(65_536) == 128 << 10
     shell = Shell(pool)
     before = pool.in_use_bytes
@@ -304,7 +304,7 @@ def test_a_peer_gets_twice_what_it_sent_when_memory_is_not_plentiful() -> None:
     assert pool.in_use_bytes - before <= 256 << 10
 
 
-def late_of(pool: BufferPool, now_s: float) -> list[Owner]:
+def late_of(pool: BufferPool, now_s: float) -> list[MemoryOwner]:
     """Those of whom a look at all says that they have used up 30 s."""
     return [owner for owner in list(pool.holders) if pool.is_late(owner, now_s, 30)]
 
@@ -312,9 +312,9 @@ def late_of(pool: BufferPool, now_s: float) -> list[Owner]:
 def test_who_stalls_is_named_and_who_goes_on_is_not() -> None:
     pool = BufferPool(1 << 20)
     silent, drip, brisk, busy, standing = (Holder(50_000) for _ in range(5))
-    busy.is_excused = standing.is_excused = standing.is_standing = True
+    busy.is_waiting_on_us = standing.is_waiting_on_us = standing.is_stalled = True
     for one in (brisk, drip, silent, busy, standing):
-        assert pool.take(100_000, one) is not None
+        assert pool.acquire(100_000, one) is not None
     assert late_of(pool, 0.0) == []
     for second in range(1, 3):
         drip.arrived_bytes += 1
@@ -331,9 +331,9 @@ def test_who_stalls_is_named_and_who_goes_on_is_not() -> None:
 def test_a_request_has_its_time_and_more_for_what_has_come() -> None:
     pool = BufferPool(1 << 30)
     drip, brisk, busy = Holder(), Holder(), Holder()
-    busy.is_excused = True
+    busy.is_waiting_on_us = True
     for one in (drip, brisk, busy):
-        pool.take(4096, one)
+        pool.acquire(4096, one)
     late: dict[Holder, int] = {}
     for second in range(200):
         for found in late_of(pool, float(second)):
@@ -349,14 +349,14 @@ def test_a_request_has_its_time_and_more_for_what_has_come() -> None:
 def test_buffers_are_used_again_when_nobody_sees_them() -> None:
     pool = BufferPool(1 << 20)
     owner = Holder()
-    buffer = pool.take(10_000, owner)
+    buffer = pool.acquire(10_000, owner)
     assert buffer is not None
     identity = id(buffer)
-    pool.give(buffer, owner)
-    again = pool.take(10_000, owner)
+    pool.release(buffer, owner)
+    again = pool.acquire(10_000, owner)
     assert id(again) == identity
     assert again is not None
     seen = memoryview(again)[5:10]
-    pool.give(again, owner)
-    assert id(pool.take(10_000, owner)) != identity
+    pool.release(again, owner)
+    assert id(pool.acquire(10_000, owner)) != identity
     assert len(seen) == 5

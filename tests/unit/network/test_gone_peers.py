@@ -8,7 +8,7 @@ import socket
 
 from service.network.request import Response
 from service.network.server import Server
-from service.network.server_connection import Peer
+from service.network.server_connection import ServerConnection
 
 FRAME = b"\0\0\0\4abcd"
 
@@ -27,7 +27,7 @@ def test_a_connection_that_has_ended_is_freed_without_the_collector() -> None:
             while server.connection_count:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
-        alive = sum(isinstance(one, Peer | asyncio.Transport) for one in gc.get_objects())
+        alive = sum(isinstance(one, ServerConnection | asyncio.Transport) for one in gc.get_objects())
         await server.close()
         return alive
 

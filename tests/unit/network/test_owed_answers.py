@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from service.network.request import Answer, Later, Promise, RequestContext, Response
+from service.network.request import Answer, Later, PendingResponse, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
 from tests.support.waiting import until
-from tests.unit.network.test_promises import connect, receive, run
+from tests.unit.network.test_pending_responses import connect, receive, run
 
 ROOM = 64
 OWED, PLAIN, LATER, NOTHING, WRONG = b"o", b"p", b"l", b"n", b"x"
 
 
-class Overtaken(Promise):
+class Overtaken(PendingResponse):
     """An answer behind which others may be asked for."""
 
     __slots__ = ("weight",)
@@ -33,7 +33,7 @@ class Host:
     """The first two bytes are the API, the third one says how it is answered."""
 
     def __init__(self) -> None:
-        self.open: deque[tuple[Promise, bytes]] = deque()
+        self.open: deque[tuple[PendingResponse, bytes]] = deque()
         self.handled: list[bytes] = []
         self.weight = 1
         self.answer_bytes = 0

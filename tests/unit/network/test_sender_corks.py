@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from service.base.turns import TurnTimes
-from service.network.sender import LEAD_BYTES, SMALL_SLICE_BYTES, TURN_BYTES, Outlet, Sender
+from service.network.sender import LEAD_BYTES, SMALL_SLICE_BYTES, TURN_BYTES, ResponseSender, SendBudget
 from tests.support.near_file import NearFile
 
 if not hasattr(socket, "TCP_CORK"):
@@ -78,7 +78,7 @@ async def _send_responses() -> None:
     file = Watched(os.urandom(SLICE_BYTES), lambda: come.append(_come(reader)))
     done: list[Exception | None] = []
     loop = asyncio.get_running_loop()
-    sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop, TurnTimes()))
+    sender = ResponseSender(loop, transport, done.append, lambda: None, SendBudget(loop, TurnTimes()))
     own = transport.get_extra_info("socket")
     try:
         for sent in (1, 2):
@@ -106,8 +106,8 @@ async def _find_no_room() -> None:
     reader.setblocking(False)
     file = Watched(os.urandom(SLICE_BYTES), lambda: None)
     loop = asyncio.get_running_loop()
-    outlet = Outlet(loop, TurnTimes())
-    large = Sender(loop, transport, lambda _: None, lambda: None, outlet)
+    outlet = SendBudget(loop, TurnTimes())
+    large = ResponseSender(loop, transport, lambda _: None, lambda: None, outlet)
     try:
         outlet.used(TURN_BYTES)
         assert not large.send([b"head", Range(file, 0, SLICE_BYTES), b"tail"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from service.base.disk import SystemDisk
 from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
-from service.network.sender import PIECE_BYTES, Outlet, Sender
+from service.network.sender import PIECE_BYTES, ResponseSender, SendBudget
 
 
 class MemoryTransport(asyncio.Transport):
@@ -18,7 +18,7 @@ class MemoryTransport(asyncio.Transport):
         super().__init__()
         self.taken = bytearray()
         self.waiting: list[bytes] = []
-        self.sender: Sender | None = None
+        self.sender: ResponseSender | None = None
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert high == 0
@@ -44,7 +44,9 @@ def test_file_slices_go_through_a_transport_that_is_no_socket(tmp_path: Path) ->
     done: list[Exception | None] = []
     transport = MemoryTransport()
     loop = asyncio.new_event_loop()
-    sender = transport.sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop, TurnTimes()))
+    sender = transport.sender = ResponseSender(
+        loop, transport, done.append, lambda: None, SendBudget(loop, TurnTimes())
+    )
     assert not sender.send([b"head", FileSlice(file, 3, 1_000_000), b"middle", FileSlice(file, 9, 50)])
     while not done:
         transport.take()

@@ -21,8 +21,8 @@ from service.base.threads import SystemThreads
 from service.base.turns import TurnTimes
 from service.hot.files import FileSlice, SegmentFile
 from service.network.metrics import NetworkMetrics
-from service.network.sender import PIECE_BYTES, Outlet, Part, Sender
-from service.network.sendfile_prefetch import AHEAD_BYTES, ReadAhead
+from service.network.sender import PIECE_BYTES, Part, ResponseSender, SendBudget
+from service.network.sendfile_prefetch import AHEAD_BYTES, SendfilePrefetcher
 
 SIZE = 3 * AHEAD_BYTES + 12_345
 CONTENT = random.Random(1).randbytes(SIZE)
@@ -72,7 +72,7 @@ class FarFile(SegmentFile):
 class _Peer(asyncio.Protocol):
     """Tells its sender what the transport says, as a connection does."""
 
-    sender: Sender
+    sender: ResponseSender
 
     def pause_writing(self) -> None:
         self.sender.paused()
@@ -84,7 +84,7 @@ class _Peer(asyncio.Protocol):
 class Reader:
     """A sender, and the socket at its other end."""
 
-    def __init__(self, sender: Sender, other: socket.socket, transport: asyncio.Transport) -> None:
+    def __init__(self, sender: ResponseSender, other: socket.socket, transport: asyncio.Transport) -> None:
         self.sender, self.other, self.transport = sender, other, transport
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -113,8 +113,8 @@ class Scene:
         self._path.write_bytes(CONTENT)
         loop = asyncio.get_running_loop()
         self.metrics = NetworkMetrics()
-        self.ahead = ReadAhead(loop, SystemThreads(), self.metrics)
-        self.outlet = Outlet(loop, TurnTimes(), self.ahead)
+        self.ahead = SendfilePrefetcher(loop, SystemThreads(), self.metrics)
+        self.outlet = SendBudget(loop, TurnTimes(), self.ahead)
 
     def file(self, *near: range) -> FarFile:
         return FarFile(SystemDisk(), self._path, SIZE).begin(*near)
@@ -126,7 +126,7 @@ class Scene:
         other.setblocking(False)
         transport, peer = await loop.create_connection(_Peer, sock=own)
         found: list[Reader] = []
-        sender = Sender(loop, transport, lambda e: found[0].on_sent(e), lambda: None, self.outlet)
+        sender = ResponseSender(loop, transport, lambda e: found[0].on_sent(e), lambda: None, self.outlet)
         peer.sender = sender
         found.append(Reader(sender, other, transport))
         try:

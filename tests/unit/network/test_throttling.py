@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from service.network.request import Limits, RequestContext, Response, Throttled
+from service.network.request import PeerLimits, RequestContext, Response, Throttled
 from service.network.server import Server
 from service.wire.frames import frame
 from tests.support.waiting import until
@@ -46,7 +46,7 @@ def _parts(content: bytes) -> list[bytes]:
 
 
 async def _serve(handler: Throttling) -> Server:
-    server = Server("127.0.0.1", 0, handler, limits=Limits(idle_ms=100))
+    server = Server("127.0.0.1", 0, handler, limits=PeerLimits(idle_ms=100))
     await server.start()
     return server
 

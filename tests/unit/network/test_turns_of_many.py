@@ -16,10 +16,10 @@ import pytest
 
 from service.base.purgatory import Purgatory
 from service.base.turns import TurnTimes
-from service.network.request import Answer, Later, Limits, Promise, RequestContext, Response
+from service.network.request import Answer, Later, PeerLimits, PendingResponse, RequestContext, Response
 from service.network.server import Server
-from service.network.server_connection import Peer
-from service.network.transfer_timeout import Pace
+from service.network.server_connection import ServerConnection
+from service.network.transfer_timeout import TransferTimeout
 from service.node.event_loop import new_loop
 from service.partition.delayed_fetch import DelayedFetch
 from service.serving.decode_budget import DecodedMemory
@@ -39,7 +39,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
 
     async def serve(self, handler: Callable[[RequestContext, memoryview], Answer | Later]) -> Server:
-        limits = Limits(read_timeout_ms=30_000)
+        limits = PeerLimits(read_timeout_ms=30_000)
         server = Server("127.0.0.1", 0, handler, limits=limits, turns=self.turns)
         await server.start()
         return server
@@ -117,16 +117,16 @@ def test_peers_that_send_much_ahead_hold_nobody_up_however_many_they_are() -> No
 
 def test_answers_that_one_event_brings_to_many_are_sent_in_as_many_turns_as_they_take() -> None:
     async def scenario(node: Node) -> None:
-        promises: list[Promise] = []
+        promises: list[PendingResponse] = []
 
-        class Costly(Promise):
+        class Costly(PendingResponse):
             """An answer that takes time to be sent."""
 
             def result(self) -> Answer:
                 node.worked(0.0001)
                 return super().result()
 
-        def answer(context: RequestContext, request: memoryview) -> Promise:
+        def answer(context: RequestContext, request: memoryview) -> PendingResponse:
             promises.append(Costly())
             return promises[-1]
 
@@ -173,14 +173,14 @@ def test_connections_whose_time_is_up_in_one_moment_are_ended_a_few_in_a_turn(
     ended: list[float] = []
 
     async def scenario(node: Node) -> None:
-        cut = Peer.cut
+        cut = ServerConnection.cut
 
-        def costly(peer: Peer, reason: str) -> None:
+        def costly(peer: ServerConnection, reason: str) -> None:
             ended.append(node.now[0])
             node.worked(0.0001)
             cut(peer, reason)
 
-        monkeypatch.setattr(Peer, "cut", costly)
+        monkeypatch.setattr(ServerConnection, "cut", costly)
         server = await node.serve(lambda context, request: Response([ANSWER]))
         crowd = await node.connected(server, 5 * PEERS)
         for one in crowd:
@@ -210,16 +210,21 @@ def test_a_look_at_thousands_that_are_in_the_middle_of_a_request_takes_as_many_t
     looked: list[float] = []
 
     async def scenario(node: Node) -> None:
-        look = Pace.look
+        update = TransferTimeout.update
 
         def costly(
-            pace: Pace, now_s: float, moved: int, *, excused: bool = False, stands: bool = False
+            pace: TransferTimeout,
+            now_s: float,
+            moved: int,
+            *,
+            waiting_on_us: bool = False,
+            stalled: bool = False,
         ) -> None:
             looked.append(now_s)
             node.worked(0.00002)
-            look(pace, now_s, moved, excused=excused, stands=stands)
+            update(pace, now_s, moved, waiting_on_us=waiting_on_us, stalled=stalled)
 
-        monkeypatch.setattr(Pace, "look", costly)
+        monkeypatch.setattr(TransferTimeout, "update", costly)
         server = await node.serve(lambda context, request: Response([ANSWER]))
         crowd = await node.connected(server, 10 * PEERS)
         for one in crowd:
@@ -247,14 +252,14 @@ def test_of_large_requests_a_turn_reads_a_part_and_little_once_it_is_full(
     late: list[int] = []
 
     async def scenario(node: Node) -> None:
-        updated = Peer.buffer_updated
+        updated = ServerConnection.buffer_updated
 
-        def told(peer: Peer, nbytes: int) -> None:
+        def told(peer: ServerConnection, nbytes: int) -> None:
             (late if node.now[0] - node.turns.began > 0.004 else in_time).append(nbytes)
             node.worked(nbytes / 100e6)
             updated(peer, nbytes)
 
-        monkeypatch.setattr(Peer, "buffer_updated", told)
+        monkeypatch.setattr(ServerConnection, "buffer_updated", told)
         server = await node.serve(lambda context, request: Response([ANSWER]))
         crowd = await node.connected(server, 20)
         frame = struct.pack(">i", 2 << 20) + bytes(2 << 20)

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.metadata.records import RemoveTopicRecord
-from service.network.request import Promise, RequestContext
+from service.network.request import PendingResponse, RequestContext
 from service.replication.leader import BrokerStatus, Leadership
 from service.wire.api import ApiKey
 from tests.support.followers import ALL_THREE, EPOCH, SPREAD, Followed, produce_message, produced
@@ -82,7 +82,7 @@ def test_the_next_one_waits_where_a_disk_fills_up(tmp_path: Path, is_pressed: bo
         Followed(node), Followed(node, 1)
         node.broker.disks.is_pressed = is_pressed
         answer = node.handle(ApiKey.PRODUCE, produce_message(0, 1), 13)
-        assert isinstance(answer, Promise)
+        assert isinstance(answer, PendingResponse)
         assert answer.weight == (0 if is_pressed else 2)
 
     run(tmp_path, scenario)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from service.base.errors import RequestError
-from service.network.request import Answer, Later, Promise, RequestContext, Response
+from service.network.request import Answer, Later, PendingResponse, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
 from tests.support.waiting import until
 
 
-class Told(Promise):
+class Told(PendingResponse):
     """Says in words what failed."""
 
     def failed(self, error: Exception) -> Response:
@@ -34,7 +34,7 @@ class Promiser:
     """Answers by the first byte: echo, at once, promise; what was promised is kept when `keep` is called."""
 
     def __init__(self) -> None:
-        self.open: deque[tuple[Promise, bytes]] = deque()
+        self.open: deque[tuple[PendingResponse, bytes]] = deque()
         self.most_open = 0
 
     def __call__(self, context: RequestContext, request: memoryview) -> Answer | Later:

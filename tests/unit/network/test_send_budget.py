@@ -15,8 +15,8 @@ from service.network.sender import (
     SHARED_TURN_BYTES,
     SMALL_SLICE_BYTES,
     TURN_BYTES,
-    Outlet,
-    Sender,
+    ResponseSender,
+    SendBudget,
 )
 
 READERS = 8
@@ -75,7 +75,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
 
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, TurnTimes())
+        outlet = SendBudget(loop, TurnTimes())
         pairs = [socket.socketpair() for _ in range(READERS)]
         ended: list[Any] = []
         senders = []
@@ -89,7 +89,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
         for own, other in pairs:
             own.setblocking(False)
             other.setblocking(False)
-            sender = Sender(loop, SocketTransport(own), ended.append, lambda: None, outlet)
+            sender = ResponseSender(loop, SocketTransport(own), ended.append, lambda: None, outlet)
             senders.append(sender)
             if sender.send([FileSlice(file, 0, EACH)]):
                 ended.append(None)
@@ -115,14 +115,14 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, TurnTimes())
+        outlet = SendBudget(loop, TurnTimes())
         outlet.used(TURN_BYTES)
         pairs = [socket.socketpair() for _ in range(2)]
         ended: list[Any] = []
         for own, _ in pairs:
             own.setblocking(False)
         gone, stays = (
-            Sender(loop, SocketTransport(own), ended.append, lambda: None, outlet) for own, _ in pairs
+            ResponseSender(loop, SocketTransport(own), ended.append, lambda: None, outlet) for own, _ in pairs
         )
         assert not gone.send([FileSlice(file, 0, SMALL_BUFFER)])
         assert not stays.send([FileSlice(file, 0, SMALL_BUFFER)])
@@ -145,7 +145,7 @@ def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, TurnTimes())
+        outlet = SendBudget(loop, TurnTimes())
         outlet.used(TURN_BYTES)
         pairs = [socket.socketpair() for _ in range(2)]
         for pair in pairs:
@@ -153,7 +153,9 @@ def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path
                 one.setblocking(False)
         (own, _), (heard, asking) = pairs
         order: list[str] = []
-        sender = Sender(loop, SocketTransport(own), lambda _: order.append("row"), lambda: None, outlet)
+        sender = ResponseSender(
+            loop, SocketTransport(own), lambda _: order.append("row"), lambda: None, outlet
+        )
         assert not sender.send([FileSlice(file, 0, SMALL_BUFFER)])
 
         def hear() -> None:
@@ -179,12 +181,12 @@ def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, TurnTimes())
+        outlet = SendBudget(loop, TurnTimes())
         outlet.used(TURN_BYTES)
         own, other = socket.socketpair()
         own.setblocking(False)
         other.setblocking(False)
-        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+        sender = ResponseSender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
         assert not sender.send([FileSlice(file, 0, TURN_BYTES)])
         assert sender.moved_bytes is None, "it waits for others"
         await _the_row_is_served()
@@ -218,8 +220,8 @@ def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path
     own, other = socket.socketpair()
     own.setblocking(False)
     try:
-        outlet = Outlet(loop, turns)
-        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+        outlet = SendBudget(loop, turns)
+        sender = ResponseSender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
         for turn in range(4):
             turns.began = float(turn)
             assert outlet.room == TURN_BYTES
@@ -252,8 +254,8 @@ def test_a_turn_has_less_room_while_somebody_asks_for_little(tmp_path: Path) -> 
     own, other = socket.socketpair()
     own.setblocking(False)
     try:
-        outlet = Outlet(loop, turns)
-        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+        outlet = SendBudget(loop, turns)
+        sender = ResponseSender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
 
         def room_of_a_turn() -> int:
             turns.began = loop.now
@@ -301,7 +303,7 @@ def test_responses_of_many_small_slices_are_shared_out_over_turns_as_well(tmp_pa
 
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop, TurnTimes())
+        outlet = SendBudget(loop, TurnTimes())
         pairs = [socket.socketpair() for _ in range(READERS)]
         ended: list[Any] = []
         senders = []
@@ -316,7 +318,7 @@ def test_responses_of_many_small_slices_are_shared_out_over_turns_as_well(tmp_pa
             for one in (own, other):
                 one.setblocking(False)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-            sender = Sender(loop, SocketTransport(own), ended.append, lambda: None, outlet)
+            sender = ResponseSender(loop, SocketTransport(own), ended.append, lambda: None, outlet)
             senders.append(sender)
             if sender.send([FileSlice(file, each * n, each) for n in range(slices)]):
                 ended.append(None)
