@@ -1,4 +1,4 @@
-"""`firn bucket`: check a bucket, make one, print the policy that it takes."""
+"""`firn bucket`: checks a bucket, creates one, prints the policy that a node needs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "bucket",
-        help="check or make a bucket for the cold tier",
-        description="Check whether a bucket will do for a node's cold tier, make one, or print the policy"
+        help="check or create a bucket for the cold tier",
+        description="Check whether a bucket is fit for a node's cold tier, create one, or print the policy"
         " that a node needs in it.",
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
     check = actions.add_parser(
         "check",
-        help="try out what a node needs of a store",
-        description="Try, with a node's own requests, what a node needs of a store: conditional writes,"
-        " uploads in parts, checksums, the order of lists, deletes, the clock. What is written, some 5 MB"
-        " under probe/, is removed again. Says which permission is missing, with the least policy that"
-        " has it. Of the bucket's settings it gives advice. Safe beside a running node.",
+        help="check that a store has what a node needs",
+        description="Check, with a node's own requests, that a store has what a node needs: conditional"
+        " writes, multipart uploads, checksums, ordered listings, deletes, the clock. The objects written,"
+        " some 5 MB under probe/, are deleted again. Names missing permissions, with the least policy that"
+        " has them, and gives advice on the bucket's settings. Safe beside a running node.",
     )
     check.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     check.add_argument("--json", action="store_true", help="print one JSON document")
@@ -38,12 +38,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     create = actions.add_parser(
         "create",
-        help="make a bucket as recommended",
-        description="Make an S3 bucket with versioning, encryption, public access blocked, a lifecycle rule"
+        help="create a bucket as recommended",
+        description="Create an S3 bucket with versioning, encryption, public access blocked, a lifecycle rule"
         " for unfinished uploads and old versions, and a policy that refuses plain HTTP (unless the endpoint"
-        " is plain HTTP itself). A bucket that exists is not touched.",
+        " is plain HTTP itself). An existing bucket is not changed.",
     )
-    create.add_argument("url", metavar="URL", help="s3://bucket; a prefix behind it needs no making")
+    create.add_argument("url", metavar="URL", help="s3://bucket; a prefix after it need not be created")
     create.add_argument("--kms-key", metavar="ARN", help="encrypt with this key of KMS (default: S3's own)")
     add_store_options(create)
     create.set_defaults(run=_create)
@@ -51,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     policy = actions.add_parser(
         "policy",
         help="print the least IAM policy of a node",
-        description="Print the least policy for the role or user of a node, as JSON. Nothing is asked of the"
+        description="Print the least policy for the role or user of a node, as JSON. Sends no request to the"
         " store.",
     )
     policy.add_argument("url", metavar="URL", help="s3://bucket/prefix")
@@ -100,7 +100,7 @@ def _check(args: argparse.Namespace) -> int:
     if missing:
         print(f"missing: {', '.join(missing)}. The least policy of a node in this bucket:")
         print(json.dumps(policy, indent=2))
-    print("this store will do" if not failed else f"this store will not do: {len(failed)} failed")
+    print("the store is fit" if not failed else f"the store is not fit: {len(failed)} failed")
     return 1 if failed else 0
 
 
@@ -119,14 +119,14 @@ def _create(args: argparse.Namespace) -> int:
 
     _refuse_no_store(args.url)
     if not is_s3(args.url):
-        raise ConfigError(f"{args.url}: only a bucket of S3 is made here")
+        raise ConfigError(f"{args.url}: only buckets of S3 can be created")
     if args.kms_key:
-        _policy_of(args.url, args.kms_key)  # refuses what is no key
+        _policy_of(args.url, args.kms_key)  # refuses an invalid key
     client, address = s3_client(args.url, endpoint_of(args), args.region, os.environ)
     failed = 0
     for made in create_bucket(client, address, args.kms_key):
         if made.why is None:
-            print(f"made: {made.what}", flush=True)
+            print(f"created: {made.what}", flush=True)
         else:
             failed += 1
             print(f"firn bucket: not set: {made.what}: {made.why}", file=sys.stderr, flush=True)

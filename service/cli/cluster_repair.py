@@ -1,4 +1,4 @@
-"""Widens topics that have too few replicas: plans, asks for a few at a time, waits until they are copied."""
+"""Repair of topics with too few replicas: plans, reassigns a few at a time, waits until they are copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.client.replica_widening import Place, Widening, WideningPlan, batch
 
 LOOK_S: Final = 0.5
 SETTLE_MS: Final = 15_000
-"""So long may the broker that is asked take to hear of what the controller has done."""
+"""Time for the queried broker to learn of the controller's changes."""
 
 
 def say(line: str) -> None:
@@ -23,7 +23,7 @@ def say(line: str) -> None:
 
 
 class Repair:
-    """One repair of one cluster. Its methods return what could not be done, each in words."""
+    """One repair of one cluster. Its methods return the problems, as texts."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Repair:
         self._sleep = sleep
 
     def rehearse(self) -> Sequence[str]:
-        """Says what `run` would do."""
+        """Print what `run` would do."""
         found, moving = self._plan()
         for place in moving:
-            say(f"{_name(place)}: moves already")
+            say(f"{_name(place)}: is already being reassigned")
         for one in found.steps:
             say(f"{_name(one.place)}: {numbers(one.before)} would become {numbers(one.after)}")
         if not found.steps and not moving and not found.problems:
@@ -51,13 +51,14 @@ class Repair:
         return found.problems
 
     def run(self, at_once: int, patience_s: int) -> Sequence[str]:
-        """Widens, `at_once` partitions at a time. Waits as long as one is done every `patience_s` seconds."""
+        """Add replicas, `at_once` partitions at a time. Gives up after `patience_s` without a completed
+        one."""
         found, moving = self._plan()
         if moving:
-            say(f"{len(moving)} partitions move already: waiting for them")
+            say(f"{len(moving)} partitions are already being reassigned: waiting for them")
             if waited := self._wait(moving, 0, len(moving), patience_s):
                 return waited
-            # What they were given may still be less than they should have.
+            # Their new replicas may still be too few.
             found, _ = self._plan()
         problems = list(found.problems)
         if not found.steps and not problems:
@@ -66,17 +67,17 @@ class Repair:
         for batch in batches(found.steps, at_once):
             refused = self._cluster.reassign({one.place: one.after for one in batch})
             problems += [f"{_name(place)}: {why}" for place, why in refused.items()]
-            asked = [one for one in batch if one.place not in refused]
-            for one in asked:
+            accepted = [one for one in batch if one.place not in refused]
+            for one in accepted:
                 say(f"{_name(one.place)}: {numbers(one.before)} becomes {numbers(one.after)}")
-            if waited := self._wait([one.place for one in asked], done, len(found.steps), patience_s):
+            if waited := self._wait([one.place for one in accepted], done, len(found.steps), patience_s):
                 return [*problems, *waited]
-            problems += self._check(asked)
-            done += len(asked)
+            problems += self._check(accepted)
+            done += len(accepted)
         return problems
 
     def _plan(self) -> tuple[WideningPlan, Sequence[Place]]:
-        """What is to be done, and which of the topics' partitions move already."""
+        """Return the plan, and which of the topics' partitions are being reassigned."""
         brokers = self._cluster.describe().nodes
         moving = self._moving()
         partitions = [one for page in partition_pages(self._cluster, self._topics) for one in page]
@@ -87,7 +88,7 @@ class Repair:
         return [(one.topic, one.partition) for one in found if one.topic in self._topics]
 
     def _wait(self, places: Sequence[Place], done: int, of: int, patience_s: int) -> Sequence[str]:
-        """Until none of these moves any more."""
+        """Wait until none of these is being reassigned; return the problem of a timeout."""
         left, since = len(places), self._clock.monotonic_ms()
         while True:
             moving = frozenset(self._moving())
@@ -99,16 +100,16 @@ class Repair:
                 return ()
             if self._clock.monotonic_ms() - since >= 1000 * patience_s:
                 names = ", ".join(map(_name, still))
-                return (f"none was done for {patience_s} s: {names}; they go on, run it again to wait",)
+                return (f"none was completed for {patience_s} s: {names}; run it again to wait",)
             self._sleep(LOOK_S)
 
-    def _check(self, asked: Sequence[Widening]) -> Sequence[str]:
-        """That each has what it was to get: others may have called it off."""
+    def _check(self, accepted: Sequence[Widening]) -> Sequence[str]:
+        """Return the partitions that lack their new replicas: others may have cancelled a reassignment."""
         until = self._clock.monotonic_ms() + SETTLE_MS
         while True:
             now = self._states()
             short = [
-                one for one in asked
+                one for one in accepted
                 if (state := now.get(one.place)) is None or not set(one.after) <= set(state.replicas)
             ]  # fmt: skip
             if not short:

@@ -1,4 +1,4 @@
-"""How a cluster stands, in lines for people. [P]"""
+"""Report on the health of a cluster, as text. [P]"""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MOST_MOVING: Final = 50
 NOTHING: Final = "-"
 
 
-def described(found: ClusterHealth) -> list[str]:
-    """What is wrong stands first; then nodes, the quorum, brokers, partitions and what moves."""
+def format_cluster(found: ClusterHealth) -> list[str]:
+    """Return the lines: problems first, then nodes, quorum, brokers, partitions and reassignments."""
     lines = [f"cluster: {escaped(found.cluster_id)}"]
     if found.quorum is not None:
         lines.append(_quorum(found.quorum))
@@ -135,7 +135,7 @@ def _moving(found: Sequence[ReassignmentInfo]) -> list[str]:
 
 
 def numbers(nodes: Iterable[int]) -> str:
-    """`1,2,3`, or `-`."""
+    """Return `1,2,3`, or `-`."""
     return ",".join(map(str, nodes)) or NOTHING
 
 

@@ -1,4 +1,4 @@
-"""Rows as columns of one width, for a terminal. [P]"""
+"""Rows as aligned columns, for a terminal. [P]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns; what others named cannot rearrange them."""
+    """Return the rows with aligned columns, and with escapes, so that names cannot change the layout."""
     from service.base.printable import escaped
 
     shown = [[escaped(cell) for cell in row] for row in rows]

@@ -1,6 +1,6 @@
-"""`firn completion`: what a shell needs to complete `firn`'s words, which it then asks `firn complete` for.
+"""`firn completion`: the script by which a shell completes `firn`'s words; it calls `firn complete`.
 
-The words come from the commands' own parsers, so none is ever missing or stale.
+The words come from the commands' own parsers, so none is missing or stale.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ complete -c firn -a '(__firn_words)'
     }
 )
 _KEYS: Final = MappingProxyType({"--set": "BROKER_KEYS", "--config": "TOPIC_KEYS"})
-"""Options whose value begins with a key of one of the tables of configuration."""
+"""Options whose value begins with a configuration key, and the table of the keys."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "completion",
-        help="print what makes a shell complete firn's words",
-        description="Print what a shell has to read so that the Tab key completes commands, options, their"
-        " values and keys of configuration.",
+        help="print the completion script of a shell",
+        description="Print the script that a shell must read for the Tab key to complete commands, options,"
+        " their values and configuration keys.",
     )
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="whose")
     parser.set_defaults(run=run)
-    asked = subparsers.add_parser("complete")
-    asked.add_argument("words", nargs="*")
-    asked.set_defaults(run=complete)
+    complete_parser = subparsers.add_parser("complete")
+    complete_parser.add_argument("words", nargs="*")
+    complete_parser.set_defaults(run=complete)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def complete(args: argparse.Namespace) -> int:
-    """`firn complete -- WORD…`: what may stand for the last word, one in a line."""
+    """Print the candidates for the last word of `firn complete -- WORD…`, one a line."""
     from service.cli.main import build_parser
 
     for word in candidates(build_parser(), args.words or [""]):
@@ -71,7 +71,7 @@ def complete(args: argparse.Namespace) -> int:
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """What may stand for the last of `words`, which is only begun; nothing where it is a file or free."""
+    """Return the candidates for the last, incomplete word of `words`; none for files and free text."""
     waiting: argparse.Action | None = None
     for word in words[:-1]:
         if waiting is not None:

@@ -19,26 +19,26 @@ _MOST_TOKEN_BYTES = 4096
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "console",
-        help="look at a cluster and its bucket in a browser",
-        description="Serve the web console: a process of its own that reads and changes nothing. Prints "
+        help="show a cluster and its bucket in a browser",
+        description="Serve the web console: a process of its own that only reads. Prints "
         "'console: URL' once it serves; SIGTERM or SIGINT ends it.",
     )
     parser.add_argument(
         "--bootstrap",
         default=DEFAULT_BOOTSTRAP,
         metavar="HOST:PORT",
-        help=f"where the cluster is (default: {DEFAULT_BOOTSTRAP})",
+        help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="where to listen (default: 127.0.0.1); others than this machine need a token",
+        help="address to listen on (default: 127.0.0.1); other interfaces need a token",
     )
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free one (default: {DEFAULT_PORT})"
+        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free port (default: {DEFAULT_PORT})"
     )
     parser.add_argument(
-        "--token", metavar="WORD", help="ask for this word; other users of this machine see it, so better:"
+        "--token", metavar="WORD", help="require this token; visible to other users of this machine; better:"
     )
     parser.add_argument("--token-file", metavar="FILE", help="the token is the first line of this file")
     parser.add_argument(
@@ -50,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         type=_listener,
         metavar="[NODE=]URL",
-        help="a node's HTTP listener, where the cluster cannot tell (may be repeated)",
+        help="a node's HTTP listener, if the cluster does not name it (may be repeated)",
     )
     parser.add_argument(
         "--price",
@@ -60,16 +60,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="KEY=VALUE",
         help="storage-gb-month[.CLASS], write-1000, read-1000 (may be repeated)",
     )
-    parser.add_argument("--currency", default="USD", metavar="NAME", help="of the prices (default: USD)")
-    parser.add_argument("--fsck", metavar="FILE", help="the newest report of 'firn fsck --json', to be shown")
+    parser.add_argument("--currency", default="USD", metavar="NAME", help="their currency (default: USD)")
+    parser.add_argument("--fsck", metavar="FILE", help="the newest report of 'firn fsck --json', to show")
     parser.add_argument(
         "--survey-every",
         type=int,
         default=900,
         metavar="SECONDS",
-        help="between two listings of the bucket, 0 for none (default: 900)",
+        help="time between two listings of the bucket, 0 for none (default: 900)",
     )
-    parser.add_argument("--until-eof", action="store_true", help="end when the standard input does")
+    parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_store_options(parser)
     add_log_level_option(parser)
     parser.set_defaults(run=run)
@@ -126,7 +126,7 @@ def _token(args: argparse.Namespace) -> str | None:
 
 
 def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:
-    """Run the console in this process until it is told to end; returns its exit code."""
+    """Run the console in this process until a signal ends it; return its exit code."""
     import asyncio
 
     return asyncio.run(_serve(settings, until_eof))
@@ -149,7 +149,7 @@ async def _serve(settings: ConsoleSettings, until_eof: bool) -> int:
         descriptor = sys.stdin.fileno()
 
         def read() -> None:
-            # Not through sys.stdin: whoever is inside its lock at the end of the process has Python abort.
+            # Not through sys.stdin: Python aborts if a thread holds its lock when the process ends.
             while os.read(descriptor, 1 << 10):
                 pass
             loop.call_soon_threadsafe(ended.set)

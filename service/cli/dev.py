@@ -1,4 +1,4 @@
-"""`firn dev`: a node, or several that are one cluster, and an embedded S3, with no configuration at all."""
+"""`firn dev`: a node, or a cluster of several, with an embedded S3 and without any configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BUCKET = "firn"
 BUCKET_URL = f"s3://{BUCKET}/dev"
-# impatient, so that one sees the tiers move
+# short intervals, so that the tiers visibly change
 DEV_SETTINGS = {
     "remote.log.manager.task.interval.ms": "1000",
     "log.retention.check.interval.ms": "1000",
@@ -40,11 +40,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=9092,
         help="the node's port, those of several follow it; 0 for free ones (default: 9092)",
     )
-    parser.add_argument("--nodes", type=int, default=1, help="run so many brokers (default: 1)")
+    parser.add_argument("--nodes", type=int, default=1, help="number of brokers (default: 1)")
     parser.add_argument(
         "--controllers",
         type=int,
-        help="so many of several nodes are controllers, too (default: three, or all where they are fewer)",
+        help="number of them that are controllers, too (default: three, or all if fewer)",
     )
     parser.add_argument(
         "--http-port",
@@ -58,7 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=0,
         help="the port of the web console (default: 0, a free one)",
     )
-    parser.add_argument("--no-console", action="store_true", help="without the web console")
+    parser.add_argument("--no-console", action="store_true", help="do not start the web console")
     parser.add_argument(
         "--dir",
         type=Path,
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _store_settings(directory: Path, s3: EmbeddedS3) -> dict[str, str]:
-    """Waits until the bucket is there, and says where."""
+    """Wait for the bucket, print its address, and return the settings of the store."""
     print(f"s3: {s3.endpoint}", f"bucket: {BUCKET_URL}", f"data: {directory}", sep="\n")
-    print(f"to look into the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
+    print(f"to read the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
     return {"firn.remote.url": BUCKET_URL, "firn.remote.s3.endpoint": s3.endpoint}
 
 
@@ -120,18 +120,18 @@ def _run_node(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
 
 
 def _run_cluster(args: argparse.Namespace, directory: Path, s3: EmbeddedS3) -> int:
-    """Several nodes as processes of their own, and one console for them all."""
+    """Run several nodes as processes of their own, and one console for all."""
     from service.base.world import system_world
     from service.cli.dev_console import end_console, start_console
-    from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, lay_out, run_nodes
+    from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, plan_nodes, run_nodes
 
     controllers = min(3, args.nodes) if args.controllers is None else args.controllers
     beside = controllers if args.http_port else controllers + args.nodes
     ports, free = agree_on_ports(args.port, args.nodes, beside)
     http = free[controllers:] or agree_on_ports(args.http_port, args.nodes, 0)[0]
     world = system_world()
-    # The bucket is on its way meanwhile: what is formatted has nothing to do with it.
-    plan = lay_out(
+    # The bucket is being created meanwhile; formatting does not need it.
+    plan = plan_nodes(
         args.nodes,
         controllers,
         (ports, free[:controllers]),
@@ -177,8 +177,8 @@ def _data_directory(chosen: Path | None) -> Iterator[Path]:
         return
     if chosen.exists() and any(chosen.iterdir()):
         raise ConfigError(
-            f"{chosen} is not empty: the embedded S3 forgets its objects when it ends, so a node cannot "
-            "go on from its old data; choose an empty directory, or run 'firn server' with a store that stays"
+            f"{chosen} is not empty: the embedded S3 loses its objects when it ends, so a node cannot "
+            "continue with its old data; choose an empty directory, or run 'firn server' with a durable store"
         )
     chosen.mkdir(parents=True, exist_ok=True)
     yield chosen
@@ -186,7 +186,7 @@ def _data_directory(chosen: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _signals_given_back() -> Iterator[None]:
-    """For what takes signals over, and keeps them."""
+    """Restore the signal handlers that the body replaces."""
     import signal
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -199,7 +199,7 @@ def _signals_given_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """Until the node takes the signals over, and after it has ended, SIGTERM unwinds as Ctrl-C does."""
+    """Make SIGTERM unwind as Ctrl-C does, while the node has not installed its own handler."""
     import signal
     from types import FrameType
 

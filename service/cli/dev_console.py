@@ -1,4 +1,4 @@
-"""The console beside `firn dev`: a process of its own that ends with the node's."""
+"""Console of `firn dev`: a process of its own that ends with the node's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.05
 SURVEY_S = 15
-"""What is in the embedded S3 is little, and changes while one looks."""
+"""The embedded S3 is small, and changes while the user watches it."""
 
 
 def with_console(open_console: OpenConsole, *, node_id: int, port: int, log_level: str) -> OpenConsole:
-    """Opens what `open_console` opens, and a console that shows it, on `port` (0 for a free one)."""
+    """Wrap `open_console` so that a console on `port` (0 for a free one) shows what it opens."""
     return partial(_opened, open_console, node_id, port, log_level)
 
 
@@ -46,7 +46,7 @@ async def _opened(
 async def _start(
     node: Node, metrics: str, port: int, log_level: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """Waits until the node serves: before that nobody knows its port."""
+    """Wait until the node serves and its port is known; then start the console."""
     while not node.is_serving:
         await asyncio.sleep(LOOK_S)
     host, bootstrap_port = node.address
@@ -56,7 +56,7 @@ async def _start(
 def start_console(
     bootstrap: str, metrics: Sequence[str], port: int, log_level: str
 ) -> subprocess.Popen[bytes]:
-    """The console's process. `metrics`: ``NODE=URL`` of each node's HTTP listener."""
+    """Start the console's process. `metrics`: ``NODE=URL`` of each node's HTTP listener."""
     listeners = [word for one in metrics for word in ("--metrics", one)]
     command = [
         sys.executable, "-m", "service.cli.main", "console",
@@ -67,7 +67,7 @@ def start_console(
         "--log-level", log_level,
         "--until-eof",
     ]  # fmt: skip
-    # Its standard input is how it learns that this process has ended, however that came.
+    # The end of its standard input tells it that this process has ended, for whatever reason.
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 

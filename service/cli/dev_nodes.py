@@ -1,10 +1,10 @@
-"""Several nodes for `firn dev`: laid out, formatted, and run as child processes that come and go together.
+"""Cluster for `firn dev`: nodes planned out, formatted, and run as child processes that end together.
 
-Ports are agreed before the first node starts. The children are in sessions of their own: a Ctrl-C is this
-process's alone, which ends them in order, pure brokers before controllers. Each child's standard input is
-held here, so that it ends (`firn server --until-eof`) even where this process is killed.
+Ports are chosen before the first node starts. The children have sessions of their own, so Ctrl-C reaches only
+this process, which ends them in order, pure brokers before controllers. Each child's standard input is a pipe
+from this process, so that the child ends (`firn server --until-eof`) even if this process is killed.
 
-A node that dies is named, and the others go on.
+If a node dies, its name is printed and the others continue.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from service.base.world import World
 
 HOST: Final = "127.0.0.1"
 PATIENCE_S: Final = 30.0
-"""How long a node may take to end before it is killed."""
+"""Time for a node to end before it is killed."""
 _READY: Final = "ready: "
 FREE_PORTS: Final = range(20_000, 32_000)
-"""Below those that outgoing connections take theirs from."""
+"""Below the range of ephemeral ports."""
 _LINE_BYTES: Final = 1 << 16
 _TAIL_S: Final = 1.0
 
 
 class Child(NamedTuple):
-    """A node to be run. Its command says ``ready: … on HOST:PORT`` once it serves, and ends at SIGTERM."""
+    """A node to run. Its command prints ``ready: … on HOST:PORT`` once it serves, and ends on SIGTERM."""
 
     node_id: int
     command: tuple[str, ...]
@@ -47,14 +47,14 @@ class Child(NamedTuple):
 
 
 class DevNode(NamedTuple):
-    """A node as it is laid out: its settings, by key."""
+    """A node of the plan, with its settings by key."""
 
     node_id: int
     is_controller: bool
     settings: dict[str, str]
 
     def child(self, log_level: str, environ: Mapping[str, str] | None = None) -> Child:
-        """The `firn server` that this node is; its command line shows its ``node.id``."""
+        """Return the `firn server` command of this node; the command line shows its ``node.id``."""
         words = [f"{key}={value}" for key, value in self.settings.items()]
         options = [word for one in words for word in ("--set", one)]
         start = (sys.executable, "-m", "service.cli.main", "server", "--until-eof", "--log-level", log_level)
@@ -62,23 +62,23 @@ class DevNode(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Nodes that make one cluster, and what `firn format` is told of its first voters."""
+    """Nodes of one cluster, and the first voters for `firn format`."""
 
     nodes: tuple[DevNode, ...]
     cluster_id: str
     initial_controllers: str
 
 
-# -- laying out
+# -- planning
 
 
 def agree_on_ports(first: int, nodes: int, controllers: int) -> tuple[list[int], list[int]]:
-    """Ports of the nodes, from `first` on or free ones (0), and of the controllers, free ones.
+    """Return ports for the nodes, from `first` on or free ones (0), and free ports for the controllers.
 
-    All are free at once when this returns. Raises `ConfigError` where one from `first` on is not.
+    All are free at the same time. Raises `ConfigError` if one from `first` on is not.
     """
     if first and first + nodes - 1 > 65535:
-        raise ConfigError(f"--port {first}: {nodes} nodes need as many ports from there on")
+        raise ConfigError(f"--port {first}: {nodes} nodes need as many ports from that one on")
     with contextlib.ExitStack() as held:
         chosen = [first + i for i in range(nodes)] if first else []
         for port in chosen:
@@ -91,7 +91,7 @@ def _bound(port: int) -> socket.socket:
     try:
         return _bind(port)
     except OSError as e:
-        raise ConfigError(f"port {port} of {HOST} cannot be listened on: {e.strerror}") from e
+        raise ConfigError(f"cannot listen on port {port} of {HOST}: {e.strerror}") from e
 
 
 def _free(held: contextlib.ExitStack) -> int:
@@ -115,7 +115,7 @@ def _bind(port: int) -> socket.socket:
     return listener
 
 
-def lay_out(
+def plan_nodes(
     nodes: int,
     controllers: int,
     ports: tuple[Sequence[int], Sequence[int]],
@@ -123,21 +123,21 @@ def lay_out(
     world: World,
     settings: Mapping[str, str],
 ) -> Plan:
-    """`nodes` nodes, the first `controllers` of which are controllers, too; `ports` as `agree_on_ports` gives
-    them. `settings` are for all of them, and weaker than what makes them a cluster."""
+    """Plan `nodes` nodes, the first `controllers` of which are controllers, too; `ports` are those of
+    `agree_on_ports`. `settings` apply to all nodes, unless the cluster needs other values."""
     from service.hot.log_dir import encode_uuid, random_id
     from service.metadata.bootstrap import InitialController
 
     if not 1 <= controllers <= nodes:
-        raise ConfigError(f"--controllers {controllers}: from 1 to as many as there are nodes ({nodes})")
+        raise ConfigError(f"--controllers {controllers}: must be from 1 to the number of nodes ({nodes})")
     brokers, quorum = ports
     voters = [InitialController(i + 1, HOST, port, random_id(world)) for i, port in enumerate(quorum)]
     bootstrap = ",".join(f"{HOST}:{port}" for port in quorum)
-    laid = []
+    planned = []
     for number, port in enumerate(brokers):
         is_controller = number < controllers
         own = f",CONTROLLER://{HOST}:{quorum[number]}" if is_controller else ""
-        laid.append(
+        planned.append(
             DevNode(
                 number + 1,
                 is_controller,
@@ -152,13 +152,13 @@ def lay_out(
                 },
             )
         )
-    return Plan(tuple(laid), encode_uuid(random_id(world)), ",".join(map(str, voters)))
+    return Plan(tuple(planned), encode_uuid(random_id(world)), ",".join(map(str, voters)))
 
 
 def format_nodes(plan: Plan, world: World, features: Mapping[str, int] | None = None) -> None:
-    """Make the nodes' directories ready: of each controller as a voter, of each broker as it is.
+    """Format the nodes' directories: controllers with the first voters, brokers without.
 
-    `features` begin with these levels, the others with their newest.
+    `features` start at these levels, the others at their newest.
     """
     from service.config.cluster import ClusterConfig
     from service.metadata.bootstrap import parse_initial_controllers
@@ -184,15 +184,15 @@ def format_nodes(plan: Plan, world: World, features: Mapping[str, int] | None = 
 
 
 class Roster:
-    """Who lives and who is ready, and what to say of it. Pure: it starts and ends nobody. [P]
+    """State of the nodes, and the lines to print about it. Pure: starts and ends no process. [P]
 
     >>> roster = Roster([1, 2])
-    >>> roster.said(1, "ready: node 1 on 127.0.0.1:9092"), roster.said(1, "http: http://127.0.0.1:9464")
+    >>> roster.note_line(1, "ready: node 1 on 127.0.0.1:9092"), roster.note_line(1, "http: http://127.0.0.1:9464")
     ([], ['node 1: http: http://127.0.0.1:9464'])
-    >>> roster.said(2, "ready: node 2 on 127.0.0.1:9093")
+    >>> roster.note_line(2, "ready: node 2 on 127.0.0.1:9093")
     ['ready: nodes 1, 2 on 127.0.0.1:9092,127.0.0.1:9093']
-    >>> roster.ended(2, -9)
-    ['node 2 was ended by SIGKILL; node 1 goes on']
+    >>> roster.note_exit(2, -9)
+    ['node 2 was ended by SIGKILL; node 1 continues']
     """
 
     def __init__(self, node_ids: Iterable[int]) -> None:
@@ -206,15 +206,15 @@ class Roster:
     def living(self) -> tuple[int, ...]:
         return tuple(self._living)
 
-    def said(self, node_id: int, line: str) -> list[str]:
-        """A line of a node's standard output."""
+    def note_line(self, node_id: int, line: str) -> list[str]:
+        """Note a line of a node's standard output; return the lines to print."""
         if not line.startswith(_READY):
             return [f"node {node_id}: {line}"]
         self._addresses[node_id] = line.rpartition(" ")[2]
         return self._ready()
 
-    def ended(self, node_id: int, code: int) -> list[str]:
-        """A node's process is gone, with an exit code or, negative, by a signal."""
+    def note_exit(self, node_id: int, code: int) -> list[str]:
+        """Note the end of a node, with its exit code or, negative, a signal; return the lines to print."""
         self._living.remove(node_id)
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         if self.is_stopping:
@@ -226,7 +226,7 @@ class Roster:
             self.exit_code = 1
             return [f"node {node_id} {how}; no node is left"]
         ids = ", ".join(map(str, self._living))
-        rest = f"nodes {ids} go on" if len(self._living) > 1 else f"node {ids} goes on"
+        rest = f"nodes {ids} continue" if len(self._living) > 1 else f"node {ids} continues"
         return [f"node {node_id} {how}; {rest}", *self._ready()]
 
     def _ready(self) -> list[str]:
@@ -245,21 +245,21 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class _Said(NamedTuple):
+class _Line(NamedTuple):
     node_id: int
     line: str
 
 
-class _Ended(NamedTuple):
+class _Exit(NamedTuple):
     node_id: int
     code: int
 
 
-class _Told(NamedTuple):
-    """This process was told to end."""
+class _StopSignal(NamedTuple):
+    """Signal that ends this process."""
 
 
-_Event = _Said | _Ended | _Told
+_Event = _Line | _Exit | _StopSignal
 
 
 def run_nodes(
@@ -268,10 +268,10 @@ def run_nodes(
     say: Callable[[str], None] = lambda line: print(line, flush=True),
     patience_s: float = PATIENCE_S,
 ) -> int:
-    """Run them all until SIGTERM or SIGINT, or until none is left; returns the exit code.
+    """Run all nodes until SIGTERM or SIGINT, or until none is left; return the exit code.
 
-    For the main thread. A second signal kills what still ends. Raises `OSError` where a child cannot be
-    started at all; nothing runs then.
+    For the main thread. A second signal kills the nodes that are still ending. Raises `OSError` if a child
+    cannot be started; no child is left running then.
     """
     nodes = _Nodes(children, say, patience_s)
     with _signals(nodes.events):
@@ -284,10 +284,10 @@ def run_nodes(
 
 @contextlib.contextmanager
 def _signals(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
-    def told(number: int, frame: FrameType | None) -> None:
-        events.put(_Told())
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        events.put(_StopSignal())
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -296,8 +296,8 @@ def _signals(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
 
 
 class _Nodes:
-    """The children's processes. Threads read what they say and wait for their ends; all else is done by the
-    main thread, which takes their events in turn."""
+    """Child processes. Threads read their output and wait for their ends; the main thread does the rest, one
+    event after the other."""
 
     def __init__(self, children: Sequence[Child], say: Callable[[str], None], patience_s: float) -> None:
         self._children = children
@@ -323,7 +323,7 @@ class _Nodes:
             assert process.stderr is not None
             name = f"node {child.node_id}"
             self._thread(f"{name} says", self._read, child.node_id, process.stdout)
-            self._thread(f"{name} logs", _pass_on, f"{name}: ".encode(), process.stderr)
+            self._thread(f"{name} logs", _copy_log, f"{name}: ".encode(), process.stderr)
             waiting = threading.Thread(target=self._wait, args=(child.node_id, process), daemon=True)
             waiting.start()
 
@@ -335,44 +335,44 @@ class _Nodes:
     def _read(self, node_id: int, stream: IO[bytes]) -> None:
         with stream:
             while line := stream.readline(_LINE_BYTES):
-                self.events.put(_Said(node_id, line.decode("utf-8", "replace").rstrip("\r\n")))
+                self.events.put(_Line(node_id, line.decode("utf-8", "replace").rstrip("\r\n")))
 
     def _wait(self, node_id: int, process: subprocess.Popen[bytes]) -> None:
-        self.events.put(_Ended(node_id, process.wait()))
+        self.events.put(_Exit(node_id, process.wait()))
 
     def run(self) -> int:
         while self._roster.living:
-            if isinstance(event := self.events.get(), _Told):
+            if isinstance(event := self.events.get(), _StopSignal):
                 self._stop()
                 break
-            self._take(event)
-        # what they said last may still be on its way; who holds their pipes beside them is not waited for
+            self._handle(event)
+        # read the last lines, but do not wait for other processes that hold the children's pipes
         deadline = time.monotonic() + _TAIL_S
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(queue.Empty):
             while True:
-                self._take(self.events.get_nowait())
+                self._handle(self.events.get_nowait())
         return self._roster.exit_code
 
-    def _take(self, event: _Event) -> None:
+    def _handle(self, event: _Event) -> None:
         match event:
-            case _Said(node_id, line):
-                self._tell(self._roster.said(node_id, line))
-            case _Ended(node_id, code):
-                self._tell(self._roster.ended(node_id, code))
-            case _Told():
-                pass  # twice is once, where nobody is left
+            case _Line(node_id, line):
+                self._print(self._roster.note_line(node_id, line))
+            case _Exit(node_id, code):
+                self._print(self._roster.note_exit(node_id, code))
+            case _StopSignal():
+                pass  # a second signal has no effect once no node is left
 
-    def _tell(self, lines: Iterable[str]) -> None:
+    def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
             try:
                 self._say(line)
-            except BrokenPipeError:  # whoever read it has enough
-                self.events.put(_Told())
+            except BrokenPipeError:  # the reader has closed the pipe
+                self.events.put(_StopSignal())
 
     def _stop(self) -> None:
-        """End all: pure brokers first, while there are controllers to move their leaderships."""
+        """End all nodes: pure brokers first, while there are controllers to move their leaderships."""
         self._roster.is_stopping = True
         for is_controller in (False, True):
             ids = {one.node_id for one in self._children if one.is_controller is is_controller}
@@ -387,17 +387,17 @@ class _Nodes:
             try:
                 event = self.events.get(timeout=None if killed else max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                event = _Told()
-            if isinstance(event, _Told):
+                event = _StopSignal()
+            if isinstance(event, _StopSignal):
                 killed = True
-                everybody = ids if time.monotonic() >= deadline else self._processes.keys()
-                for node_id in everybody & set(self._roster.living):
+                doomed = ids if time.monotonic() >= deadline else self._processes.keys()
+                for node_id in doomed & set(self._roster.living):
                     self._processes[node_id].kill()
             else:
-                self._take(event)
+                self._handle(event)
 
     def kill(self) -> None:
-        """Whatever came: no child is left behind."""
+        """Kill the children that are left, after any error."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
@@ -407,10 +407,10 @@ class _Nodes:
                     process.stdin.close()
 
 
-def _pass_on(prefix: bytes, stream: IO[bytes]) -> None:
-    """Each line of a child's log, with its name before it."""
+def _copy_log(prefix: bytes, stream: IO[bytes]) -> None:
+    """Copy each line of a child's log to stderr, with the child's name."""
     with stream:
         while line := stream.readline(_LINE_BYTES):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it: a node is not to wait for that
+            with contextlib.suppress(OSError, ValueError):  # without a reader a node must not block
                 sys.stderr.buffer.write(prefix + line)
                 sys.stderr.buffer.flush()

@@ -1,4 +1,4 @@
-"""`firn dump`: show what a file or object holds."""
+"""`firn dump`: prints the content of a file or object."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from service.cli.stores import add_store_options, endpoint_of
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "dump",
-        help="show what a file or object holds",
-        description="Show any file that Firn writes, on disk or in object storage: .log .index .timeindex "
+        help="print the content of a file or object",
+        description="Print any file that Firn writes, on disk or in object storage: .log .index .timeindex "
         ".snapshot .checkpoint .seg manifests HEAD cluster.json topics.json quorum-state "
         "meta.properties and the checkpoints.",
     )
@@ -23,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--records",
         action="store_true",
-        help="of a .log, show the records too; those of __consumer_offsets decoded",
+        help="print the records of a .log, too; those of __consumer_offsets decoded",
     )
     add_store_options(parser)
     parser.set_defaults(run=run)

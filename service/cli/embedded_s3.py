@@ -1,8 +1,8 @@
 """moto's S3 server as a process of its own: `python -m service.cli.embedded_s3 BUCKET`.
 
-Listens on a free port of 127.0.0.1, makes the bucket, prints the endpoint as its only line, and ends when
-its standard input does: so it never outlives whoever started it, however that ended. Objects live in memory
-and in unnamed temporary files.
+It listens on a free port of 127.0.0.1, creates the bucket, prints the endpoint as its only line, and ends at
+the end of its standard input, so it never outlives its parent. Objects live in memory and in unnamed
+temporary files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 
 from service.base.errors import ConfigError, StorageError
 
-# moto takes any credentials; these keep real ones from being sent to it
+# moto accepts any credentials; these keep real ones from being sent to it
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "firn-dev",
     "AWS_SECRET_ACCESS_KEY": "firn-dev",
@@ -28,7 +28,7 @@ FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT
 
 
 class EmbeddedS3:
-    """The server's process, owned by whoever enters the context, which does not wait until it serves."""
+    """Process of the server. Entering the context starts it, without waiting until it serves."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -50,7 +50,7 @@ class EmbeddedS3:
 
     @property
     def endpoint(self) -> str:
-        """Where it serves, once it does. Raises `StorageError` where it does not start."""
+        """Endpoint; waits until the server serves. Raises `StorageError` if it does not start."""
         if not self._endpoint:
             assert self._process is not None
             assert self._process.stdout is not None
@@ -74,7 +74,7 @@ class EmbeddedS3:
 
 
 def environment() -> dict[str, str]:
-    """This process' environment with the embedded server's credentials and nobody else's."""
+    """Return this process's environment with the embedded server's credentials in place of others."""
     kept = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     return {**kept, **CREDENTIALS}
 

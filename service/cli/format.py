@@ -1,4 +1,4 @@
-"""`firn format`, `firn random-uuid`: directories made ready before a node starts, as Kafka's tool does."""
+"""`firn format`, `firn random-uuid`: format directories before a node starts, as Kafka's tool does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNROUTABLE = ("", "0.0.0.0", "::")
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "format",
-        help="make a node's directories ready",
+        help="format a node's directories",
         description="Format the log directories and the metadata directory of a node, as Apache Kafka's "
         "kafka-storage does: one of several controllers needs it before its first start. A node that is "
         "alone formats empty directories by itself, and so does a pure broker.",
@@ -43,13 +43,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "-I",
         "--initial-controllers",
         metavar="ID@HOST:PORT:DIRECTORY-ID,…",
-        help="the voters that a dynamic quorum begins with, the same on all nodes",
+        help="the first voters of a dynamic quorum, the same on all nodes",
     )
     first.add_argument(
         "-N",
         "--no-initial-controllers",
         action="store_true",
-        help="a node that begins outside a dynamic quorum that there is",
+        help="a node that joins an existing dynamic quorum",
     )
     parser.add_argument(
         "-f",
@@ -58,25 +58,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         type=_feature,
         metavar="NAME=LEVEL",
-        help="the level that a feature begins with (may be repeated)",
+        help="the first level of a feature (may be repeated)",
     )
     parser.add_argument(
         "-r",
         "--release-version",
         metavar="VERSION",
-        help="the release of Kafka whose records are written: 4.3",
+        help="the release of Kafka whose record formats are used: 4.3",
     )
     parser.add_argument(
         "-g",
         "--ignore-formatted",
         action="store_true",
-        help="pass over directories that are formatted already",
+        help="skip directories that are already formatted",
     )
     parser.set_defaults(run=run)
     ids = subparsers.add_parser(
         "random-uuid",
         help="print a new id for a cluster or a directory",
-        description="Print a random id, as a cluster and as a directory of a controller has one.",
+        description="Print a random id, for a cluster or a controller's directory.",
     )
     ids.set_defaults(run=random_uuid)
 
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     named = bool(controllers) or args.no_initial_controllers
     is_dynamic = not cluster.quorum.voters and (named or not cluster.is_alone)
     supported = cluster_features() if cluster.is_member else supported_features()
-    levels = effective_levels(_asked(args), supported, is_dynamic=is_dynamic)
+    levels = effective_levels(_feature_levels(args), supported, is_dynamic=is_dynamic)
     cluster = cluster.placed(Path.cwd(), socket.gethostname())
     order = Order(
         cluster_id=args.cluster_id,
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _feature(text: str) -> tuple[str, int]:
-    """`name=level` as a pair; for argparse."""
+    """Parse `name=level`, for argparse."""
     name, equals, level = (part.strip() for part in text.partition("="))
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"can't parse feature=level string {text}: equals sign not found")
@@ -137,24 +137,24 @@ def _feature(text: str) -> tuple[str, int]:
     return name, int(level)
 
 
-def _asked(args: argparse.Namespace) -> dict[str, int]:
-    """The levels that the command line names."""
+def _feature_levels(args: argparse.Namespace) -> dict[str, int]:
+    """Return the feature levels of the command line."""
     from service.base.errors import ConfigError
     from service.metadata.formatting import release_level
     from service.metadata.image import METADATA_VERSION
 
-    asked = dict(args.feature)
+    levels = dict(args.feature)
     if args.release_version is None:
-        return asked
-    if METADATA_VERSION in asked:
+        return levels
+    if METADATA_VERSION in levels:
         raise ConfigError(
             f"Use --release-version instead of --feature {METADATA_VERSION}=X to avoid ambiguity."
         )
-    return {**asked, METADATA_VERSION: release_level(args.release_version)}
+    return {**levels, METADATA_VERSION: release_level(args.release_version)}
 
 
 def _initial_controllers(args: argparse.Namespace, cluster: ClusterConfig) -> tuple[InitialController, ...]:
-    """The voters of a dynamic quorum that the command line asks for; none for a static one, or a stranger."""
+    """Return the first voters of a dynamic quorum; none for a static one, or a node that joins later."""
     from service.base.errors import ConfigError
     from service.metadata.bootstrap import parse_initial_controllers
 
@@ -193,6 +193,6 @@ def _standalone(cluster: ClusterConfig) -> InitialController:
         )
     listener = cluster.advertised_controller_listeners[0]
     if not listener.port:
-        raise ConfigError(f"{listener}: others have to know the port of a controller")
+        raise ConfigError(f"{listener}: a controller needs a fixed port, which other nodes must know")
     host = "localhost" if listener.host in _UNROUTABLE else listener.host
     return InitialController(cluster.node_id, host, listener.port, random_id(system_world()))

@@ -1,4 +1,4 @@
-"""`firn fsck`: prove from the bucket alone that nothing is missing and every checksum holds."""
+"""`firn fsck`: checks from the bucket alone that nothing is missing and every checksum matches."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "fsck",
         help="check a bucket offline",
-        description="Read a whole prefix and check it: offsets contiguous, every checksum right, every object"
-        " there, HEADs and topics as the newest copy of the metadata in the bucket has them, or newer. Lists"
-        " orphans. May run beside nodes. Exit code 1 when anything is wrong (orphans are not).",
+        description="Read a whole prefix and check it: contiguous offsets, matching checksums, no missing"
+        " objects, HEADs and topics not older than the newest copy of the metadata in the bucket. Lists"
+        " orphans. Can run beside nodes. Exit code 1 if anything is wrong (orphans are not).",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--topic", metavar="NAME|ID", help="this topic only")
     parser.add_argument("--shallow", action="store_true", help="check footers, not every batch")
     parser.add_argument(
-        "--threads", type=thread_count, default=4, metavar="N", help="partitions at a time (default: 4)"
+        "--threads", type=thread_count, default=4, metavar="N", help="partitions in parallel (default: 4)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_store_options(parser)

@@ -1,4 +1,4 @@
-"""`firn group`: list and describe consumer groups of both protocols."""
+"""`firn group`: lists and describes consumer groups of both protocols."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     listing = actions.add_parser(
         "list",
         help="list all groups",
-        description="List the groups of all nodes: protocol, state, and the node that coordinates each. Exit"
-        " code 1 where a node does not tell its groups; those of the others are listed.",
+        description="List the groups of all nodes: protocol, state, and the coordinator of each. Exit code 1"
+        " if a node does not answer; the groups of the others are listed.",
     )
     listing.set_defaults(run=_list)
 
     describe = actions.add_parser(
         "describe",
         help="show a group's members, assignments and lag",
-        description="Show a group's state, its members and what each is assigned, and for each partition the"
+        description="Show a group's state, its members and their assignments, and for each partition the"
         " committed offset, the end of the log and the lag between them.",
     )
-    describe.add_argument("group", metavar="GROUP", help="its id (group.id)")
+    describe.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
     describe.set_defaults(run=_describe)
     for action in (listing, describe):
         action.add_argument("--json", action="store_true", help="print one JSON document")
@@ -69,12 +69,12 @@ def _describe(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(info), indent=2))
     else:
-        print("\n".join(described(info)))
+        print("\n".join(format_group(info)))
     return 0
 
 
-def described(info: GroupInfo) -> list[str]:
-    """Lines for people: the group, its members, and how far it is with each partition."""
+def format_group(info: GroupInfo) -> list[str]:
+    """Return lines of text: the group, its members, and its position in each partition."""
     from service.base.printable import escaped
 
     row = info.row
@@ -88,7 +88,7 @@ def described(info: GroupInfo) -> list[str]:
         rows = [
             (
                 m.member_id, m.instance_id or "-", m.client_id, m.client_host, _number(m.epoch),
-                m.problem or words_of(m.assigned),
+                m.problem or format_partitions(m.assigned),
             )
             for m in info.members
         ]  # fmt: skip
@@ -106,8 +106,8 @@ def described(info: GroupInfo) -> list[str]:
     return lines
 
 
-def words_of(partitions: Partitions) -> str:
-    """`flights-0,1,2 other-5`."""
+def format_partitions(partitions: Partitions) -> str:
+    """Return text like `flights-0,1,2 other-5`."""
     return " ".join(f"{topic}-{','.join(map(str, numbers))}" for topic, numbers in partitions) or "-"
 
 

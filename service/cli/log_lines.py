@@ -1,4 +1,4 @@
-"""How a node's log lines look: one line each, whatever peers and buckets call things."""
+"""Format of a node's log lines: one line each, with foreign text escaped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 from service.base.printable import escaped, printable
 
 MOST_CHARACTERS: Final = 4096
-"""Of one message; what names may hold is bounded where they are written."""
+"""Limit of one message; names in it are limited where they are formatted."""
 
 MOST_MEMBERS: Final = 8
-"""Exceptions of one group that are told"""
+"""Exceptions of one group that are logged"""
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class OneLineFormatter(logging.Formatter):
-    """Escapes what does not print, so that a line begins only where we begin one.
+    """Formatter that escapes unprintable characters, so that foreign text cannot begin a line.
 
-    A traceback follows its message as ever, with the words of each exception in one line.
+    A traceback follows its message as usual, with the text of each exception in one line.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -35,7 +35,7 @@ class OneLineFormatter(logging.Formatter):
 
 
 def _lines(error: BaseException) -> list[str]:
-    """`error` and what led to it, the first cause first."""
+    """Return the lines of `error` and its causes, the first cause first."""
     chain: list[tuple[BaseException, str]] = [(error, "")]
     while (cause := _cause(chain[-1][0])) and all(cause[0] is not one for one, _ in chain):
         chain.append(cause)
@@ -61,7 +61,7 @@ def _cause(error: BaseException) -> tuple[BaseException, str] | None:
 
 
 def log_to_stderr(level: str) -> None:
-    """Have this process log to stderr from `level` ("debug" to "error") on."""
+    """Log from this process to stderr, from `level` ("debug" to "error") on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -1,4 +1,4 @@
-"""Entry point of `firn`. Importing it, and `firn --help`, touches the standard library only."""
+"""Entry point of `firn`. Importing it, and `firn --help`, uses the standard library only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
     )
-    parser.add_argument("--version", action="store_true", help="print version and commit, and leave")
+    parser.add_argument("--version", action="store_true", help="print version and commit, and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name in _COMMANDS:
         import_module(f"service.cli.{name}").add_parser(subparsers)
@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; return the exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.version:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # whoever read our output (`| head`) has enough; keep the interpreter from complaining at exit
+        # the reader of the output (`| head`) is gone; keep the interpreter from reporting that at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as e:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(error: Exception) -> str:
-    """The words of an error, fit for a terminal; for the operating system's, the file and the reason."""
+    """Return an error's text, fit for a terminal; for an operating system's error, file and reason."""
     from service.base.printable import escaped
 
     words = str(error) or type(error).__name__
@@ -73,7 +73,7 @@ def describe(error: Exception) -> str:
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether words can tell what is wrong; anything else is a bug and shows its trace."""
+    """Return whether the text of `error` is enough for a user; other errors are bugs and show a trace."""
     from service.base.errors import FirnError, InvariantError
 
     return isinstance(error, (FirnError, OSError, TimeoutError)) and not isinstance(error, InvariantError)

@@ -1,6 +1,6 @@
-"""What `--help` says of a command beyond its options: examples, exit codes, environment. [P]
+"""Manual pages below the options in `--help`: examples, exit codes, environment. [P]
 
-One page for each command and each of its actions; a test holds the table to the commands that there are.
+One page for each command and each of its actions; a test compares the table with the commands.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 WIDTH: Final = 80
 
 
-class Page(NamedTuple):
-    """The end of one command's help. `examples` are (command, what it does)."""
+class ManualPage(NamedTuple):
+    """End of one command's help. `examples` are (command, effect)."""
 
     examples: tuple[tuple[str, str], ...]
-    exits: Mapping[int, str] = MappingProxyType({0: "done", 1: "an error, said on stderr"})
+    exits: Mapping[int, str] = MappingProxyType({0: "done", 1: "an error: see stderr"})
     environment: Mapping[str, str] = MappingProxyType({})
     see: str = ""
 
@@ -29,10 +29,10 @@ _AWS: Final = MappingProxyType(
         "AWS_PROFILE": "a profile of ~/.aws instead; without either, the machine's role",
         "AWS_REGION": "the bucket's region",
         "AWS_ENDPOINT_URL": "another S3 server than AWS",
-        "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME": "and what else gs:// and az:// take",
+        "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME": "and others for gs:// and az://",
     }
 )
-_WRONG: Final = MappingProxyType({0: "nothing is wrong", 1: "something is, or could not be looked at"})
+_WRONG: Final = MappingProxyType({0: "nothing is wrong", 1: "something is, or could not be checked"})
 _NODE: Final = MappingProxyType(
     {0: "ended by SIGTERM or SIGINT", 1: "could not start, or failed while it ran: the log says why"}
 )
@@ -40,20 +40,20 @@ _PIPELINES: Final = "docs/pipelines.md"
 _OPERATIONS: Final = "docs/operations.md"
 _CLUSTERS: Final = "docs/operations.md, Clusters"
 
-PAGES: Final[Mapping[str, Page]] = MappingProxyType(
+PAGES: Final[Mapping[str, ManualPage]] = MappingProxyType(
     {
-        "firn": Page(
+        "firn": ManualPage(
             (
                 ("firn dev", "a node with an S3 of its own, to try things out"),
                 ("firn server server.properties", "a node"),
                 ("firn topic create flights --config remote.storage.enable=true", "a tiered topic"),
-                ("firn tiers flights", "where its records lie"),
-                ('eval "$(firn completion bash)"', "complete these words with the Tab key"),
+                ("firn tiers flights", "the tiers of its records"),
+                ('eval "$(firn completion bash)"', "complete words with the Tab key"),
             ),
-            {0: "done", 1: "an error, said on stderr", 2: "a wrong command line", 130: "ended by Ctrl-C"},
+            {0: "done", 1: "an error: see stderr", 2: "a wrong command line", 130: "ended by Ctrl-C"},
             see="README.md and docs/",
         ),
-        "firn server": Page(
+        "firn server": ManualPage(
             (
                 ("firn server", "a node on 127.0.0.1:9092, data in ./firn-data"),
                 ("firn server /etc/firn/server.properties", "settings from a file"),
@@ -62,17 +62,17 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             ),
             _NODE,
             _AWS,
-            "docs/configuration.md has every setting, docs/operations.md how it is run",
+            "docs/configuration.md for settings, docs/operations.md for operation",
         ),
-        "firn format": Page(
+        "firn format": ManualPage(
             (
                 (
                     "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw",
-                    "a node whose settings name the voters, with an id that all nodes get",
+                    "a node whose settings name the voters; use the same id on all nodes",
                 ),
                 (
                     "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -s",
-                    "a quorum of one that can be grown",
+                    "a quorum of one that others can join",
                 ),
                 (
                     "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -N",
@@ -81,16 +81,16 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             ),
             see="docs/operations.md",
         ),
-        "firn random-uuid": Page((("firn random-uuid", "an id for a cluster or a directory"),)),
-        "firn dev": Page(
+        "firn random-uuid": ManualPage((("firn random-uuid", "an id for a cluster or a directory"),)),
+        "firn dev": ManualPage(
             (
                 ("firn dev", "a node on 127.0.0.1:9092 and an S3 on a free port"),
                 ("firn dev --port 0 --set log.segment.bytes=1048576", "a free port, small segments"),
             ),
             _NODE,
-            see="localstack/README.md for a local cloud that goes on when the shell ends",
+            see="localstack/README.md for a local cloud that outlives the shell",
         ),
-        "firn console": Page(
+        "firn console": ManualPage(
             (
                 ("firn console", "the cluster of this machine, on http://127.0.0.1:8080"),
                 ("firn console --bootstrap node-1:9092 --url s3://bucket/prefix", "another one"),
@@ -100,7 +100,7 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             _AWS,
             "docs/console.md",
         ),
-        "firn top": Page(
+        "firn top": ManualPage(
             (
                 ("firn top", "the node of this machine"),
                 ("firn top --url http://node-1:9464 --every 5", "another one, every five seconds"),
@@ -108,34 +108,34 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             ),
             see="docs/metrics.md",
         ),
-        "firn cluster": Page((("firn cluster describe", "how it stands"),), see=_CLUSTERS),
-        "firn cluster describe": Page(
+        "firn cluster": ManualPage((("firn cluster describe", "its health"),), see=_CLUSTERS),
+        "firn cluster describe": ManualPage(
             (
-                ("firn cluster describe", "nodes, quorum, brokers, what is not whole, what moves"),
-                ("firn cluster describe --format json | jq .wrong", "what somebody should look at"),
-                ("firn cluster describe --bootstrap-controller a:9093", "where no broker is left"),
+                ("firn cluster describe", "nodes, quorum, brokers, unhealthy partitions, reassignments"),
+                ("firn cluster describe --format json | jq .wrong", "problems that need attention"),
+                ("firn cluster describe --bootstrap-controller a:9093", "when no broker is left"),
             ),
             {
                 0: "nothing is wrong",
-                1: "something is (its lines begin with wrong:), or could not be asked",
+                1: "something is (see lines that begin with wrong:), or no answer came",
             },
             see=_CLUSTERS,
         ),
-        "firn cluster repair-internal": Page(
+        "firn cluster repair-internal": ManualPage(
             (
-                ("firn cluster repair-internal --dry-run", "what would be done"),
-                ("firn cluster repair-internal", "it is done, ten partitions at a time"),
+                ("firn cluster repair-internal --dry-run", "print the changes"),
+                ("firn cluster repair-internal", "make them, ten partitions at a time"),
             ),
             {
-                0: "all have their replicas; with --dry-run, or could be given them",
-                1: "some lack them, or it could not be done: stderr says why",
+                0: "all have their replicas, or with --dry-run could get them",
+                1: "some lack them, or the repair failed: stderr says why",
             },
             see=_CLUSTERS,
         ),
-        "firn topic": Page((("firn topic list", "what there is"),)),
-        "firn topic create": Page(
+        "firn topic": ManualPage((("firn topic list", "all topics"),)),
+        "firn topic create": ManualPage(
             (
-                ("firn topic create flights --partitions 4", "on local disks alone"),
+                ("firn topic create flights --partitions 4", "on local disks only"),
                 (
                     "firn topic create flights --config remote.storage.enable=true "
                     "--config local.retention.ms=3600000",
@@ -144,34 +144,34 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             ),
             see="docs/configuration.md, Topics",
         ),
-        "firn topic list": Page((("firn topic list --json | jq -r .[].name", "names, one a line"),)),
-        "firn topic describe": Page((("firn topic describe flights", "id, settings, partitions"),)),
-        "firn topic settings-known": Page(
+        "firn topic list": ManualPage((("firn topic list --json | jq -r .[].name", "names, one a line"),)),
+        "firn topic describe": ManualPage((("firn topic describe flights", "id, settings, partitions"),)),
+        "firn topic settings-known": ManualPage(
             (("firn topic settings-known flights", "its retention works again after a recovery"),),
             see="docs/operations.md, Taking a prefix over",
         ),
-        "firn topic delete": Page(
-            (("firn topic delete flights", "and its archive, once the grace is over"),),
+        "firn topic delete": ManualPage(
+            (("firn topic delete flights", "and its archive, after the grace period"),),
             see="docs/operations.md, The cold tier",
         ),
-        "firn group": Page((("firn group list", "all groups, their protocol and state"),)),
-        "firn group list": Page((("firn group list --json | jq -r .[].group_id", "ids, one a line"),)),
-        "firn group describe": Page(
+        "firn group": ManualPage((("firn group list", "all groups, their protocol and state"),)),
+        "firn group list": ManualPage((("firn group list --json | jq -r .[].group_id", "ids, one a line"),)),
+        "firn group describe": ManualPage(
             (
-                ("firn group describe billing", "members, what each has, lag by partition"),
-                ("firn group describe billing --json | jq .lag", "records that wait, all together"),
+                ("firn group describe billing", "members, their assignments, lag by partition"),
+                ("firn group describe billing --json | jq .lag", "total lag in records"),
             ),
             see="docs/operations.md, Consumer groups",
         ),
-        "firn tiers": Page(
+        "firn tiers": ManualPage(
             (
-                ("firn tiers flights", "one look"),
-                ("firn tiers flights --watch", "see it settle"),
-                ("firn tiers flights --url s3://bucket/prefix", "where the broker does not say its URL"),
+                ("firn tiers flights", "the current state"),
+                ("firn tiers flights --watch", "repeated every second"),
+                ("firn tiers flights --url s3://bucket/prefix", "if the broker does not tell its URL"),
             ),
             environment=_AWS,
         ),
-        "firn dump": Page(
+        "firn dump": ManualPage(
             (
                 ("firn dump firn-data/flights-0/00000000000000000000.log --records", "batches and records"),
                 (
@@ -184,73 +184,73 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             environment=_AWS,
             see="docs/bucket-format.md",
         ),
-        "firn fsck": Page(
+        "firn fsck": ManualPage(
             (
                 ("firn fsck s3://bucket/prefix", "everything, every batch"),
-                ("firn fsck s3://bucket/prefix --shallow --threads 16", "footers alone, and faster"),
+                ("firn fsck s3://bucket/prefix --shallow --threads 16", "footers only, faster"),
                 ("firn fsck s3://bucket/prefix --topic flights --json", "one topic, for programs"),
             ),
             _WRONG,
             _AWS,
             _OPERATIONS,
         ),
-        "firn sweep": Page(
+        "firn sweep": ManualPage(
             (
-                ("firn sweep s3://bucket/prefix", "what would go"),
-                ("firn sweep s3://bucket/prefix --delete", "it goes"),
+                ("firn sweep s3://bucket/prefix", "list them"),
+                ("firn sweep s3://bucket/prefix --delete", "delete them"),
             ),
             environment=_AWS,
             see=_OPERATIONS,
         ),
-        "firn repair": Page(
+        "firn repair": ManualPage(
             (
-                ("firn repair s3://bucket/prefix", "what is wrong, and what would be done"),
-                ("firn repair s3://bucket/prefix --write", "it is done: stop the node first"),
+                ("firn repair s3://bucket/prefix", "print what is wrong, and the repairs"),
+                ("firn repair s3://bucket/prefix --write", "repair it: stop the node first"),
             ),
             {0: "nothing is wrong, or all of it was repaired", 1: "something is wrong and was not repaired"},
             _AWS,
             _OPERATIONS,
         ),
-        "firn bucket": Page((("firn bucket check s3://bucket/prefix", "will it do?"),), see=_OPERATIONS),
-        "firn bucket check": Page(
+        "firn bucket": ManualPage((("firn bucket check s3://bucket/prefix", "is it fit?"),), see=_OPERATIONS),
+        "firn bucket check": ManualPage(
             (
-                ("firn bucket check s3://bucket/prefix", "with the credentials that a node would have"),
+                ("firn bucket check s3://bucket/prefix", "with the node's credentials"),
                 ("firn bucket check s3://bucket --endpoint http://127.0.0.1:9000", "another S3 server"),
                 ("firn bucket check file:///mnt/archive --json", "a folder, for programs"),
             ),
-            {0: "the store will do", 1: "it will not, or a permission is missing"},
+            {0: "the store is fit", 1: "it is not, or a permission is missing"},
             _AWS,
             _OPERATIONS,
         ),
-        "firn bucket create": Page(
+        "firn bucket create": ManualPage(
             (
                 ("firn bucket create s3://bucket --region eu-west-1", "encrypted by S3's own keys"),
                 (
                     "firn bucket create s3://bucket --kms-key arn:aws:kms:eu-west-1:123456789012:key/…",
-                    "by a key of yours",
+                    "encrypted by your own key",
                 ),
             ),
-            {0: "made as recommended", 1: "it exists, cannot be made, or lacks a setting: stderr says which"},
+            {0: "created as recommended", 1: "it exists, cannot be created, or lacks a setting: see stderr"},
             _AWS,
             _OPERATIONS,
         ),
-        "firn bucket policy": Page(
+        "firn bucket policy": ManualPage(
             (
                 ("firn bucket policy s3://bucket/prefix > policy.json", "for the role of the node's machine"),
                 (
                     "aws iam put-role-policy --role-name firn --policy-name archive "
                     "--policy-document file://policy.json",
-                    "and so it is given",
+                    "attach it to the role",
                 ),
             ),
             see=_OPERATIONS,
         ),
-        "firn pipeline": Page(
-            (("firn pipeline stats s3://bucket/prefix", "what is in there"),),
+        "firn pipeline": ManualPage(
+            (("firn pipeline stats s3://bucket/prefix", "its content in numbers"),),
             environment=_AWS,
             see=_PIPELINES,
         ),
-        "firn pipeline archive": Page(
+        "firn pipeline archive": ManualPage(
             (
                 (
                     "firn pipeline archive s3://bucket/prefix s3a://lake/flights --topics flights "
@@ -261,24 +261,24 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             environment=_AWS,
             see=_PIPELINES,
         ),
-        "firn pipeline audit": Page(
+        "firn pipeline audit": ManualPage(
             (("firn pipeline audit s3://bucket/prefix", "every batch of every topic"),),
             _WRONG,
             _AWS,
             _PIPELINES,
         ),
-        "firn pipeline replay": Page(
+        "firn pipeline replay": ManualPage(
             (
                 (
                     "firn pipeline replay s3://bucket/prefix --topics flights --from 2013-02-01 "
                     "--to 2013-03-01 --bootstrap-server 127.0.0.1:9092 --into again --state replay",
-                    "a month, once more",
+                    "a month again",
                 ),
             ),
             environment=_AWS,
             see=_PIPELINES,
         ),
-        "firn pipeline stats": Page(
+        "firn pipeline stats": ManualPage(
             (
                 (
                     "firn pipeline stats s3://bucket/prefix --topics flights --plot flights.png",
@@ -288,14 +288,14 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             environment=_AWS,
             see=_PIPELINES,
         ),
-        "firn pyfiles": Page(
+        "firn pyfiles": ManualPage(
             (
                 ("firn pyfiles firn.zip", "the package"),
-                ("spark-submit --py-files firn.zip job.py", "and a job that reads an archive with it"),
+                ("spark-submit --py-files firn.zip job.py", "a job that reads an archive with it"),
             ),
             see="docs/spark-clusters.md",
         ),
-        "firn completion": Page(
+        "firn completion": ManualPage(
             (
                 ("""echo 'eval "$(firn completion bash)"' >> ~/.bashrc""", "bash, from the next shell on"),
                 ("firn completion zsh > ~/.zfunc/_firn", "zsh, in a folder of its fpath"),
@@ -307,7 +307,7 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
 
 
 class ManualFormatter(argparse.HelpFormatter):
-    """Text with line breaks of its own keeps them; the rest is filled as ever."""
+    """Formatter that keeps line breaks in text that has some, and fills other text as usual."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" not in text:
@@ -316,7 +316,7 @@ class ManualFormatter(argparse.HelpFormatter):
 
 
 def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and all below it that are shown."""
+    """Yield a parser and all shown parsers below it."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -334,8 +334,8 @@ def add_pages(parser: argparse.ArgumentParser) -> None:
             one.epilog = text_of(page)
 
 
-def text_of(page: Page) -> str:
-    """The page as it stands below the options."""
+def text_of(page: ManualPage) -> str:
+    """Return the page as it appears below the options."""
     parts = ["examples:"]
     for command, what in page.examples:
         parts += [f"  {command}", f"      {what}"]

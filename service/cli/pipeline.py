@@ -1,4 +1,4 @@
-"""`firn pipeline`: Spark jobs over the archive. What they do is in `service/pipelines`."""
+"""`firn pipeline`: runs the Spark jobs of `service/pipelines` over an archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.pipelines.arguments import (
 
 _PIPELINES = {
     "archive": ("write topics as Parquet or as an Iceberg table, exactly once", add_archive_arguments),
-    "audit": ("prove a whole archive: chains, checksums, counts per topic and day", add_audit_arguments),
+    "audit": ("check a whole archive: chains, checksums, counts per topic and day", add_audit_arguments),
     "replay": ("send a range of the archive back into a topic", add_replay_arguments),
     "stats": ("count events and bytes per topic, key and day", add_stats_arguments),
 }

@@ -1,4 +1,4 @@
-"""`firn pyfiles`: the package as a zip for Spark's executors."""
+"""`firn pyfiles`: writes the package as a zip for Spark's executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from service.spark.pyfiles import has_kernels_for_here, package_zip
 
     if not args.output.endswith(".zip"):
-        raise ConfigError(f"{args.output}: Spark takes files that are called .zip")
+        raise ConfigError(f"{args.output}: Spark accepts only files that end in .zip")
     packed = package_zip()
     write_atomically(system_world().disk, Path(args.output), packed.data)
     kernels = ", ".join(kernel.strip(".") for kernel in packed.kernels) or "none"

@@ -1,4 +1,4 @@
-"""`firn repair`: make pages, manifests, HEAD, topics.json and cluster.json again, where damaged or gone."""
+"""`firn repair`: restores pages, manifests, HEADs, topics.json and cluster.json, if damaged or gone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from service.cli.stores import add_store_options, endpoint_of
 
 _FOLLOW = ": no node follows that by itself; start it once with firn.remote.recover=true"
 _NOT_OF_SEVERAL = (
-    "  not for brokers of a cluster of several that go on: they do not follow it, and the partition takes no"
-    ' records after their next start (docs/operations.md, "A bucket that was rolled back")'
+    "  not for brokers of a cluster with several that keep running: they do not follow it, and the partition"
+    ' accepts no records after their next start (docs/operations.md, "A bucket that was rolled back")'
 )
 
 
@@ -17,16 +17,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "repair",
         help="repair manifests, HEADs, topics.json and cluster.json of a bucket",
-        description="Say which pages of manifests, manifests and HEADs, and whether topics.json and"
+        description="Print which pages of manifests, manifests and HEADs, and whether topics.json and"
         " cluster.json, are damaged, gone or older than the newest copy of the metadata, and from what they"
-        " can be made again, or do it (--write). Stop the node first; start it once with"
-        " firn.remote.recover=true afterwards where a manifest is published anew. Nothing is deleted. Exit"
-        " code 1 when something is wrong and was not repaired.",
+        " can be restored, or restore them (--write). Stop the node first; if a manifest is published again,"
+        " start the node once with firn.remote.recover=true afterwards. Deletes nothing. Exit code 1 if"
+        " something is wrong and was not repaired.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
-    parser.add_argument(
-        "--write", action="store_true", help="repair; otherwise it is only said what would be"
-    )
+    parser.add_argument("--write", action="store_true", help="repair; otherwise only print the repairs")
     add_store_options(parser)
     parser.set_defaults(run=run)
 
@@ -56,6 +54,6 @@ def run(args: argparse.Namespace) -> int:
                 print("  repaired" + (_FOLLOW if is_published else ""))
                 wrong -= 1
             else:
-                print("  not repaired: somebody else has written there meanwhile; is a node running?")
+                print("  not repaired: another process has written there meanwhile; is a node running?")
     print("nothing is wrong" if not wrong else f"{wrong} not repaired" + ("" if args.write else " (--write)"))
     return 1 if wrong else 0

@@ -1,4 +1,4 @@
-"""`firn server`: run one node from a properties file."""
+"""`firn server`: runs one node from a properties file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
     )
-    parser.add_argument("--until-eof", action="store_true", help="end when the standard input does")
+    parser.add_argument("--until-eof", action="store_true", help="end at the end of standard input")
     add_set_option(parser)
     add_log_level_option(parser)
     parser.set_defaults(run=run)
@@ -35,7 +35,7 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=setting,
         metavar="KEY=VALUE",
-        help="a setting, stronger than the file's (may be repeated)",
+        help="a setting that overrides the file's (may be repeated)",
     )
 
 
@@ -49,7 +49,7 @@ def add_log_level_option(parser: argparse.ArgumentParser) -> None:
 
 
 def setting(text: str) -> tuple[str, str]:
-    """`key=value` as a pair; for argparse."""
+    """Parse `key=value`, for argparse."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
@@ -66,15 +66,15 @@ def run(args: argparse.Namespace) -> int:
     if args.until_eof:
         _end_at_eof()
     code = serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
-    # What is left is to leave: a signal that comes while the interpreter ends must not change the code.
+    # A signal that comes while the interpreter exits must not change the exit code.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     return code
 
 
 def _end_at_eof() -> None:
-    """SIGTERM to this process once whoever holds the other end of its standard input has ended, however that
-    came."""
+    """Send SIGTERM to this process at the end of its standard input, when the process at the other end of the
+    pipe has ended."""
     import os
     import signal
     import sys
@@ -83,7 +83,7 @@ def _end_at_eof() -> None:
     descriptor = sys.stdin.fileno()
 
     def read() -> None:
-        # Not through sys.stdin: whoever is inside its lock at the end of the process has Python abort.
+        # Not through sys.stdin: Python aborts if a thread holds its lock when the process ends.
         while os.read(descriptor, 1 << 10):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
@@ -94,9 +94,9 @@ def _end_at_eof() -> None:
 def serve(
     config: BrokerConfig, log_level: str, beside: Callable[[OpenConsole], OpenConsole] | None = None
 ) -> int:
-    """Run the node in this process, here on this machine, until it is told to end; returns its exit code.
+    """Run the node in this process until a signal ends it; return its exit code.
 
-    `beside` may add to what the HTTP listener opens.
+    `beside` can wrap the function that opens the HTTP listener.
     """
     import socket
     from pathlib import Path
@@ -112,7 +112,7 @@ def serve(
 
 
 def _console(config: BrokerConfig) -> OpenConsole | None:
-    """What opens the HTTP listener; without one nothing of it is imported."""
+    """Return the function that opens the HTTP listener; without a listener its modules are not imported."""
     if config.http_listener is None:
         return None
     from functools import partial

@@ -1,4 +1,4 @@
-"""Options of the commands that read a bucket themselves."""
+"""Options of the commands that read a bucket."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 
 
 def thread_count(text: str) -> int:
-    """A number of threads as an option has it."""
+    """Parse the value of an option that is a number of threads."""
     if not text.isdecimal() or not 1 <= int(text) <= 64:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 64")
     return int(text)
 
 
 def endpoint_of(args: argparse.Namespace) -> str | None:
-    """The endpoint, given or from the environment. Raises `ConfigError` for one that is no URL."""
+    """Return the endpoint of the option or the environment. Raises `ConfigError` for an invalid URL."""
     from service.base.errors import ConfigError
     from service.config.tables import http_url_problem
 

@@ -1,4 +1,4 @@
-"""`firn sweep`: delete objects that no published manifest names, where no node does it any more."""
+"""`firn sweep`: deletes objects that no published manifest names, in prefixes without a running node."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "sweep",
         help="list orphans in a bucket, or delete them",
         description="List the objects that no published manifest names, or delete them (--delete). A running"
-        " node sweeps by itself; this is for prefixes that no node writes to any more. What is live is taken"
-        " from HEADs and the newest copy of the metadata in the bucket; where no copy can be read nothing is"
-        " swept. Partitions that cannot be judged for sure are passed over, and it is said why.",
+        " node sweeps by itself; this is for prefixes that no node writes to. HEADs and the newest copy of"
+        " the metadata in the bucket say which objects are live; without a readable copy nothing is swept."
+        " Partitions that cannot be judged for sure are skipped, with the reason.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--delete", action="store_true", help="delete them; otherwise they are only listed")
     parser.add_argument(
-        "--older-than-hours", type=int, default=_DAY_H, metavar="H", help="leave younger ones (default: 24)"
+        "--older-than-hours", type=int, default=_DAY_H, metavar="H", help="keep younger ones (default: 24)"
     )
     parser.add_argument(
         "--topic",
         metavar="ID",
-        help="this topic, whole, that was deleted or nobody knows: it is given up",
+        help="all objects of this topic, which was deleted or is unknown",
     )
     add_store_options(parser)
     parser.set_defaults(run=run)
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")
     if args.older_than_hours < 0:
-        raise ConfigError("--older-than-hours: not below 0")
+        raise ConfigError("--older-than-hours: must not be below 0")
     try:
         forsaken = UUID(args.topic) if args.topic is not None else None
     except ValueError as e:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         store, older_than_ms=args.older_than_hours * 3_600_000, now_ms=now_ms, forsaken=forsaken
     ):
         if isinstance(one, Skipped):
-            print(f"passed over: {one.where}: {one.why}")
+            print(f"skipped: {one.where}: {one.why}")
             continue
         for info in one.orphans:
             print(f"orphan: {info.key} ({info.size} bytes)")

@@ -1,9 +1,9 @@
-"""`firn tiers`: which offsets, bytes and objects of a topic lie in which tier.
+"""`firn tiers`: offsets, bytes and objects of a topic in each tier.
 
 Offsets come from the partition's leader (ListOffsets), cold bytes and objects from the manifest in the
-bucket, hot bytes from the leader's log directory where that is on this machine. What cannot be had is `-`.
-Why a partition does not tier comes from the HTTP listeners of the leaders (`/tiering`), where they have one
-that can be reached from here.
+bucket, hot bytes from the leader's log directory if it is on this machine. Unknown values are `-`. The
+reasons why a partition does not tier come from the leaders' HTTP listeners (`/tiering`), if they can be
+reached from here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from service.remote.stores.store import ObjectStore
 
 WATCH_INTERVAL_S = 1.0
-MOST_TOLD_BYTES = 4 << 20
+MAX_TIERING_BYTES = 4 << 20
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
 DIRS_KEY, HTTP_KEY = "log.dirs", "firn.http.listener"
 
@@ -59,20 +59,20 @@ class TopicTiers:
     writer: str | None = None
     """Node and incarnation that the bucket names as its only writer."""
     ahead: tuple[int, ...] = ()
-    """Partitions whose archive in the bucket goes on behind what the broker knows: another writer, or an
-    older disk."""
+    """Partitions whose archive in the bucket ends after the broker's: another node has written, or the broker
+    has an older disk."""
     asleep: tuple[Asleep, ...] = ()
     refused: tuple[str, ...] = ()
-    """What the store refuses to tell of single partitions."""
+    """Errors of the store for single partitions."""
     settings_unknown: bool = False
-    """Whether nothing expires, as a recovery has brought the topic back and its settings are not known."""
+    """Whether nothing expires, because a recovery restored the topic and its settings are unknown."""
     failing: tuple[str, ...] = ()
-    """What fails or waits, by partition, or by node and step, with the reason."""
+    """Failing or waiting work, by partition, or by node and step, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asleep:
-    """The oldest objects of a partition lie in an archive class: records up to `last_offset` cannot be read
+    """Oldest objects of a partition that lie in an archive class: records up to `last_offset` cannot be read
     before the objects, of which `key` is the first, have been restored."""
 
     partition: int
@@ -80,20 +80,20 @@ class Asleep:
     key: str
 
 
-class Published(NamedTuple):
-    """What HEAD of one partition stands for."""
+class ManifestSizes(NamedTuple):
+    """Sizes in the manifest that a partition's HEAD names."""
 
     size_bytes: int
     objects: int
     end_offset: int
     asleep: tuple[int, str] | None = None
-    """the last offset that lies in an archive class, and the first such object"""
+    """last offset in an archive class, and the key of the first such object"""
 
 
-class Cold(NamedTuple):
-    """What the bucket says of a topic: by partition, who writes it, and what is not known of it, and why."""
+class ColdSizes(NamedTuple):
+    """State of a topic in the bucket: sizes by partition, the writer, and errors."""
 
-    published: dict[int, Published]
+    published: dict[int, ManifestSizes]
     writer: str | None
     problem: str | None
     refused: tuple[str, ...]
@@ -103,13 +103,13 @@ class Cold(NamedTuple):
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "tiers",
-        help="show what lies in which tier",
-        description="Show which offsets, bytes and objects of a topic lie hot (on the broker's disk) and cold"
+        help="show the tiers of a topic",
+        description="Show which offsets, bytes and objects of a topic are hot (on the broker's disk) and cold"
         " (in object storage).",
     )
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--json", action="store_true", help="print JSON, one document for each look")
-    parser.add_argument("--watch", action="store_true", help="look again every second, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print JSON, one document for each query")
+    parser.add_argument("--watch", action="store_true", help="repeat every second, until Ctrl-C")
     parser.add_argument(
         "--url", metavar="URL", help="the cold tier's URL (default: the broker's firn.remote.url)"
     )
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
             args.bootstrap_server, args.topic, url=args.url, endpoint=endpoint_of(args), region=args.region
         )
         if tiers.problem and first:
-            print(f"firn tiers: cold bytes are not known: {tiers.problem}", file=sys.stderr)
+            print(f"firn tiers: cold bytes are unknown: {tiers.problem}", file=sys.stderr)
         if args.json:
             print(json.dumps(asdict(tiers), default=str), flush=True)
         else:
@@ -149,7 +149,7 @@ def collect(
     endpoint: str | None = None,
     region: str | None = None,
 ) -> TopicTiers:
-    """One look at a topic. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
+    """Query a topic once. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
     from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
     from service.client.readiness_queries import ask_health
 
@@ -171,7 +171,7 @@ def collect(
         info, url, endpoint or any_broker.get(ENDPOINT_KEY), region or any_broker.get(REGION_KEY)
     )
     suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
-    if suspects:  # unless it was committed while we looked
+    if suspects:  # unless it was committed since the first query
         with Cluster(bootstrap) as cluster:
             last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     ahead = tuple(p for p in suspects if cold[p].end_offset > last_cold[p] + 1)
@@ -216,31 +216,31 @@ def collect(
 
 
 def _failing(leader: int, host: str, listener: str, topic_id: UUID) -> list[str]:
-    """What `leader` says of the topic's partitions and of the prefix; nothing where it cannot be asked."""
+    """Return failing work of the topic and of the prefix, as `leader` reports; none if it does not answer."""
     from urllib.request import urlopen
 
     from service.client.readiness_queries import WAIT_S, http_url
 
     try:
         with urlopen(http_url(listener, host, f"/tiering?topic={topic_id}"), timeout=WAIT_S) as answer:
-            told = json.loads(answer.read(MOST_TOLD_BYTES))
+            report = json.loads(answer.read(MAX_TIERING_BYTES))
         return [
-            *(f"partition {one['partition']}: {one['why']}" for one in told["partitions"]),
-            *(f"node {leader}: {one['step']}: {one['why']}" for one in told["prefix"]),
+            *(f"partition {one['partition']}: {one['why']}" for one in report["partitions"]),
+            *(f"node {leader}: {one['step']}: {one['why']}" for one in report["prefix"]),
         ]
     except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
-        return []  # another machine's loopback, or an older node
+        return []  # loopback address of another machine, or an older node
 
 
-def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> Cold:
-    """One look at the bucket. A partition that the store refuses is left out; the others are told."""
+def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: str | None) -> ColdSizes:
+    """Query the bucket once. A partition that the store refuses is left out; the others are returned."""
     from service.base.errors import CorruptionError, FirnError
     from service.base.world import system_world
     from service.remote.stores.errors import OF_THE_STORE, StoreRefused
     from service.remote.stores.obstore_store import StoreOptions, open_store
 
     if url is None:
-        return Cold({p.partition: Published(0, 0, 0) for p in info.partitions}, None, None, ())
+        return ColdSizes({p.partition: ManifestSizes(0, 0, 0) for p in info.partitions}, None, None, ())
     options = StoreOptions(connect_timeout_s=3, request_timeout_s=10, max_retries=1, retry_timeout_s=10)
     try:
         store = open_store(url, world=system_world(), endpoint=endpoint, region=region, options=options)
@@ -257,9 +257,9 @@ def _cold_sizes(info: TopicInfo, url: str | None, endpoint: str | None, region: 
             is_unknown = _is_unknown(store, info.topic_id)
         except (CorruptionError, StoreRefused) as e:
             refused.append(f"topics.json: {e}")
-        return Cold(found, _writer(store), None, tuple(refused), is_unknown)
+        return ColdSizes(found, _writer(store), None, tuple(refused), is_unknown)
     except FirnError as e:
-        return Cold({}, None, str(e), ())
+        return ColdSizes({}, None, str(e), ())
 
 
 def _is_unknown(store: ObjectStore, topic_id: UUID) -> bool:
@@ -281,21 +281,26 @@ def _writer(store: ObjectStore) -> str | None:
     return f"node {stamp.writer.node_id}, incarnation {stamp.writer.incarnation}" if stamp else None
 
 
-def _published(store: ObjectStore, topic_id: UUID, partition: int) -> Published:
-    """The manifest that HEAD names; nothing where nothing was copied yet."""
+def _published(store: ObjectStore, topic_id: UUID, partition: int) -> ManifestSizes:
+    """Return the sizes of the manifest that HEAD names; zeros if nothing was copied yet."""
     from service.remote.format.keys import HeadKey
     from service.remote.reading.object_reader import open_published
 
     chain = open_published(store, HeadKey(topic_id, partition))
     if chain is None or not chain.manifest.segments:
-        return Published(0, 0, 0)
+        return ManifestSizes(0, 0, 0)
     manifest = chain.manifest
-    return Published(manifest.size_bytes, manifest.segments, manifest.end_offset, _asleep(store, manifest))
+    return ManifestSizes(
+        manifest.size_bytes, manifest.segments, manifest.end_offset, _asleep(store, manifest)
+    )
 
 
 def _asleep(store: ObjectStore, manifest: Manifest) -> tuple[int, str] | None:
-    """Lifecycle rules take the oldest objects first: the last offset of those at the beginning that lie in an
-    archive class, and the first of them. One request where there are none."""
+    """Return the last offset and the first key of the oldest objects in an archive class, or None.
+
+    Lifecycle rules move the oldest objects first, so a binary search finds the end; without such objects it
+    takes one request.
+    """
     from service.remote.reading.object_reader import open_page
     from service.remote.stores.errors import ObjectAsleep
 
@@ -328,7 +333,7 @@ def _asleep(store: ObjectStore, manifest: Manifest) -> tuple[int, str] | None:
 
 
 def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:
-    """Bytes and number of the partition's segments, where its directory is on this machine."""
+    """Return bytes and number of the partition's segments, if its directory is on this machine."""
     from service.base.errors import StorageError
     from service.base.world import system_world
     from service.hot.log_dir import read_topic_id
@@ -339,16 +344,16 @@ def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[i
         directory = Path(log_dir) / partition_dir(info.name, partition)
         try:
             if read_topic_id(disk, directory) != info.topic_id:
-                continue  # another cluster's topic of that name
+                continue  # a topic of that name in another cluster
             sizes = [one.size for one in disk.list(directory) if one.is_file and one.name.endswith(LOG)]
         except StorageError:
-            continue  # on another machine, or deleted while we looked
+            continue  # on another machine, or deleted meanwhile
         return sum(sizes), len(sizes)
     return None, None
 
 
 def table(tiers: TopicTiers) -> list[str]:
-    """Lines for people, a row for each partition and one for their sum."""
+    """Return lines of text, a row for each partition and one for the total."""
     head = ("partition", "hot offsets", "bytes", "segments", "cold offsets", "bytes", "objects")
     rows = [
         (
@@ -375,20 +380,20 @@ def table(tiers: TopicTiers) -> list[str]:
     writer = f"  (written by {tiers.writer})" if tiers.writer is not None else ""
     lines = [f"{tiers.topic}  {tiers.url or 'no cold tier'}{writer}", *_aligned([head, *rows, total])]
     lines += [
-        f"partition {one.partition}: {one.key} and all up to offset {one.last_offset} lie in an archive "
-        f"class and cannot be read before they have been restored (docs/operations.md)"
+        f"partition {one.partition}: {one.key} and all objects up to offset {one.last_offset} are in an "
+        f"archive class; restore them to read their records (docs/operations.md)"
         for one in tiers.asleep
     ]
     lines += tiers.refused
     if tiers.ahead:
         numbers = ", ".join(map(str, tiers.ahead))
         lines.append(
-            f"partitions {numbers}: the bucket is ahead of what the broker knows; its log says why "
+            f"partitions {numbers}: the archive in the bucket ends after the broker's; see the broker's log "
             f"(docs/operations.md)"
         )
     if tiers.settings_unknown:
         lines.append(
-            "nothing expires, as a recovery brought the topic back and its settings are not known: set "
+            "nothing expires, because a recovery restored the topic and its settings are unknown: set "
             f"retention.ms, or run firn topic settings-known {tiers.topic}"
         )
     return [*lines, *tiers.failing]
@@ -413,7 +418,7 @@ def _count(value: int | None) -> str:
 
 
 def human_bytes(count: int | None) -> str:
-    """Bytes for people: `12.3 MB`, `-` where they are not known."""
+    """Return a size as text: `12.3 MB`, `-` if unknown."""
     if count is None:
         return "-"
     if count < 1000:

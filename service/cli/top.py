@@ -1,4 +1,4 @@
-"""`firn top`: a node's figures as a table that renews itself."""
+"""`firn top`: prints a node's metrics as a table, repeatedly."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MOST_BYTES = 64 << 20
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "top",
-        help="show what a node does, live",
-        description="Show what a node does, as its HTTP listener (firn.http.listener) tells it: requests, "
+        help="show the activity of a node, live",
+        description="Show the activity of a node from its HTTP listener (firn.http.listener): requests, "
         "reads of each tier, the event loop, offload and the object store. Ends with Ctrl-C.",
     )
     parser.add_argument(
         "--url", default=DEFAULT_URL, help=f"the node's HTTP listener (default: {DEFAULT_URL})"
     )
     parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="default: 2")
-    parser.add_argument("--json", action="store_true", help="once, as JSON: totals since the start")
+    parser.add_argument("--json", action="store_true", help="print JSON once: totals since the start")
     parser.set_defaults(run=run)
 
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         lines = table(args.url, before, now)
         if sys.stdout.isatty():
-            # Home, each line and what is left of it, then what is left of the screen.
+            # Cursor home, each line cleared to its end, then the rest of the screen cleared.
             sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         else:
             sys.stdout.write("\n".join(lines) + "\n\n")
@@ -70,7 +70,7 @@ def _turns(url: str) -> list[Mapping[str, Any]]:
 
 
 def _object(url: str, path: str, key: str, kind: type) -> Mapping[str, Any]:
-    """As `_get`, of JSON: an object that has a `kind` under `key`."""
+    """Get a JSON object with a `kind` under `key`. Raises `StorageError` for any other response."""
     from service.base.errors import StorageError
 
     try:
@@ -78,12 +78,12 @@ def _object(url: str, path: str, key: str, kind: type) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get(key), kind):
-        raise StorageError(f"{url}{path}: no answer of a node's: is it a node's HTTP listener?")
+        raise StorageError(f"{url}{path}: not a node's response: is it a node's HTTP listener?")
     return found
 
 
 def _get(url: str, path: str) -> str:
-    """Raises `StorageError` where nobody answers there, or something else than a node does."""
+    """Get a page as text. Raises `StorageError` if there is no response, or not a node's."""
     import urllib.error
     import urllib.request
     from http.client import HTTPException

@@ -1,4 +1,4 @@
-"""The table of `firn top`: rates, and how things stand. [P]"""
+"""Table of `firn top`: rates and states. [P]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WHO: Final = 100
 
 
 def table(url: str, before: Figures | None, now: Figures) -> list[str]:
-    """The lines of the screen."""
+    """Return the lines of the screen."""
     between = Between(before, now)
     return [
         f"{printable(url)}: {_health(now)}",

@@ -1,4 +1,4 @@
-"""`firn topic`: create, list, describe and delete topics, and say that their retention is meant as it is."""
+"""`firn topic`: creates, lists, describes and deletes topics, and confirms their retention."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     known = actions.add_parser(
         "settings-known",
         help="let a topic's retention work after a recovery",
-        description="After firn.remote.recover nothing expires of topics whose settings were not known from"
-        " the bucket. This says that the topic's retention.ms and retention.bytes are meant as they are now;"
-        " setting one of them does so, too.",
+        description="After firn.remote.recover, topics whose settings were not known from the bucket do not"
+        " expire. This command confirms the topic's retention.ms and retention.bytes as they are now; setting"
+        " one of them does so, too.",
     )
     known.add_argument("topic", metavar="TOPIC")
     known.set_defaults(run=_settings_known)
@@ -59,7 +59,7 @@ def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-server",
         default=DEFAULT_BOOTSTRAP,
         metavar="HOST:PORT",
-        help=f"where the cluster is (default: {DEFAULT_BOOTSTRAP})",
+        help=f"a broker of the cluster (default: {DEFAULT_BOOTSTRAP})",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.world import World
-from service.cli.dev_nodes import HOST, Plan, format_nodes, lay_out
+from service.cli.dev_nodes import HOST, Plan, format_nodes, plan_nodes
 from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.image import MetadataImage
 from simulator.archive import Archive
@@ -160,7 +160,7 @@ class ClusterWorld:
         # Ports of one host, which stand for hosts of one port each.
         ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
         with self.formatter(self.machines[0], random) as (world, _):
-            plan = lay_out(nodes, controllers, ports, _DIRECTORY, world, chosen)
+            plan = plan_nodes(nodes, controllers, ports, _DIRECTORY, world, chosen)
 
         def told(text: str) -> str:
             for those, port in zip(ports, (_BROKER_PORT, _CONTROLLER_PORT), strict=True):

@@ -122,7 +122,7 @@ def test_one_that_is_killed_is_named_and_the_others_go_on(tmp_path: Path) -> Non
     with running([program(i, GOOD) for i in (1, 2, 3)], tmp_path) as supervisor:
         supervisor.wait_for(READY)
         os.kill(supervisor.node(2), signal.SIGKILL)
-        supervisor.wait_for("node 2 was ended by SIGKILL; nodes 1, 3 go on")
+        supervisor.wait_for("node 2 was ended by SIGKILL; nodes 1, 3 continue")
         assert len(supervisor.children()) == 2
         supervisor.process.terminate()
         assert supervisor.process.wait(10) == 0
@@ -130,7 +130,7 @@ def test_one_that_is_killed_is_named_and_the_others_go_on(tmp_path: Path) -> Non
 
 def test_one_that_cannot_start_is_named_and_the_others_are_ready(tmp_path: Path) -> None:
     with running([program(1, GOOD), program(2, FAILING), program(3, GOOD)], tmp_path) as supervisor:
-        supervisor.wait_for("node 2 ended with status 3; nodes 1, 3 go on")
+        supervisor.wait_for("node 2 ended with status 3; nodes 1, 3 continue")
         supervisor.wait_for("ready: nodes 1, 3 on 127.0.0.1:1,127.0.0.1:3")
         assert "node 2: no" in supervisor.log.read_text().splitlines()
 
@@ -209,7 +209,7 @@ def test_real_nodes_come_and_go(tmp_path: Path) -> None:
     with running(children, tmp_path) as supervisor:
         supervisor.wait_for(f"ready: nodes 1, 2 on {addresses}")
         os.kill(supervisor.node(2), signal.SIGKILL)
-        supervisor.wait_for("node 2 was ended by SIGKILL; node 1 goes on")
+        supervisor.wait_for("node 2 was ended by SIGKILL; node 1 continues")
         supervisor.process.terminate()
         assert supervisor.process.wait(20) == 0
     assert (tmp_path / "node-1" / ".kafka_cleanshutdown").exists()

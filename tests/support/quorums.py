@@ -15,7 +15,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.world import system_world
-from service.cli.dev_nodes import HOST, DevNode, Plan, agree_on_ports, format_nodes, lay_out
+from service.cli.dev_nodes import HOST, DevNode, Plan, agree_on_ports, format_nodes, plan_nodes
 from service.client.blocking_client import BlockingClient
 from service.hot.log_dir import encode_uuid, random_id
 from service.metadata.bootstrap import InitialController
@@ -243,7 +243,7 @@ class Cluster:
         world, chosen = system_world(), programs or {}
         self.folder = folder
         ports = agree_on_ports(0, nodes, controllers)
-        self.plan: Plan = lay_out(nodes, controllers, ports, folder, world, settings or {})
+        self.plan: Plan = plan_nodes(nodes, controllers, ports, folder, world, settings or {})
         # a feature of ours is none that Kafka's nodes support: they would refuse themselves
         format_nodes(self.plan, world, {CATALOG_VERSION: 0} if Program.KAFKA in chosen.values() else {})
         self.members = {

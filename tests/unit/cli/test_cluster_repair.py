@@ -90,21 +90,21 @@ def test_a_rehearsal_says_the_same_and_does_nothing(
     copying.wanted = {4: (1, 2, 3)}
     assert copying.repair().rehearse() == ()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [f"{TOPIC}-4: moves already", f"{TOPIC}-0: 1 would become 1,2,3"]
+    assert lines[:2] == [f"{TOPIC}-4: is already being reassigned", f"{TOPIC}-0: 1 would become 1,2,3"]
     assert (len(lines), copying.asked) == (25, 0)
 
 
 def test_one_that_was_ended_is_gone_on_with(copying: Copying, capsys: pytest.CaptureFixture[str]) -> None:
     copying.wanted = {0: (1, 2, 3), 1: (1, 2)}
     assert copying.repair().run(10, 60) == []
-    assert "2 partitions move already: waiting for them" in capsys.readouterr().out
+    assert "2 partitions are already being reassigned: waiting for them" in capsys.readouterr().out
     assert all(len(held) == 3 for held in copying.replicas.values())
 
 
 def test_patience_ends_and_what_is_under_way_goes_on(copying: Copying) -> None:
     copying.is_stuck = True
     (problem,) = copying.repair().run(2, 60)
-    assert problem.startswith(f"none was done for 60 s: {TOPIC}-0, {TOPIC}-1;")
+    assert problem.startswith(f"none was completed for 60 s: {TOPIC}-0, {TOPIC}-1;")
     assert copying.asked == 1
     assert copying.clock.monotonic_ms() - ManualClock().monotonic_ms() == 60_000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import ConfigError
-from service.cli.dev_nodes import HOST, Plan, Roster, agree_on_ports, format_nodes, lay_out
+from service.cli.dev_nodes import HOST, Plan, Roster, agree_on_ports, format_nodes, plan_nodes
 from service.config.cluster import ClusterConfig
 from service.hot.meta_properties_ensemble import load_ensemble
 from service.metadata.bootstrap import parse_initial_controllers
@@ -20,36 +20,39 @@ from tests.support.world import WORLD, make_world
 def laid_out(folder: Path, nodes: int = 3, controllers: int = 3) -> Plan:
     ports = ([9092 + i for i in range(nodes)], [19092 + i for i in range(controllers)])
     settings = {"log.segment.bytes": "1048576", "node.id": "7"}
-    return lay_out(nodes, controllers, ports, folder, make_world(), settings)
+    return plan_nodes(nodes, controllers, ports, folder, make_world(), settings)
 
 
 class TestRoster:
     def test_it_is_ready_once_all_are_and_says_so_once(self) -> None:
         roster = Roster([1, 2, 3])
-        assert roster.said(3, "ready: node 3 on h:3") == []
-        assert roster.said(1, "ready: node 1 on h:1") == []
-        assert roster.said(2, "ready: node 2 on h:2") == ["ready: nodes 1, 2, 3 on h:1,h:2,h:3"]
-        assert roster.said(2, "ready: node 2 on h:2") == []
+        assert roster.note_line(3, "ready: node 3 on h:3") == []
+        assert roster.note_line(1, "ready: node 1 on h:1") == []
+        assert roster.note_line(2, "ready: node 2 on h:2") == ["ready: nodes 1, 2, 3 on h:1,h:2,h:3"]
+        assert roster.note_line(2, "ready: node 2 on h:2") == []
 
     def test_one_that_dies_is_named_and_the_others_go_on(self) -> None:
         roster = Roster([1, 2, 3])
-        assert roster.ended(2, -9) == ["node 2 was ended by SIGKILL; nodes 1, 3 go on"]
-        assert roster.ended(3, 1) == ["node 3 ended with status 1; node 1 goes on"]
-        assert roster.ended(1, -99) == ["node 1 was ended by signal 99; no node is left"]
+        assert roster.note_exit(2, -9) == ["node 2 was ended by SIGKILL; nodes 1, 3 continue"]
+        assert roster.note_exit(3, 1) == ["node 3 ended with status 1; node 1 continues"]
+        assert roster.note_exit(1, -99) == ["node 1 was ended by signal 99; no node is left"]
         assert (roster.living, roster.exit_code) == ((), 1)
 
     def test_the_others_are_ready_without_one_that_never_was(self) -> None:
         roster = Roster([1, 2])
-        roster.said(1, "ready: node 1 on h:1")
-        assert roster.ended(2, 1) == ["node 2 ended with status 1; node 1 goes on", "ready: nodes 1 on h:1"]
+        roster.note_line(1, "ready: node 1 on h:1")
+        assert roster.note_exit(2, 1) == [
+            "node 2 ended with status 1; node 1 continues",
+            "ready: nodes 1 on h:1",
+        ]
 
     def test_who_is_told_to_end_and_does_is_not_spoken_of(self) -> None:
         roster = Roster([1, 2])
         roster.is_stopping = True
-        assert roster.ended(1, 0) == []
+        assert roster.note_exit(1, 0) == []
         assert roster.exit_code == 0
-        assert roster.said(2, "ready: node 2 on h:2") == []
-        assert roster.ended(2, -9) == ["node 2 was ended by SIGKILL"]
+        assert roster.note_line(2, "ready: node 2 on h:2") == []
+        assert roster.note_exit(2, -9) == ["node 2 was ended by SIGKILL"]
         assert roster.exit_code == 1
 
     def test_whatever_is_said_and_dies_in_whatever_order_nobody_is_forgotten(self) -> None:
@@ -63,10 +66,10 @@ class TestRoster:
             told: list[str] = []
             for node_id, what in steps:
                 if what == "end":
-                    told += roster.ended(node_id, chance.choice([0, 1, -9, -15]))
+                    told += roster.note_exit(node_id, chance.choice([0, 1, -9, -15]))
                     gone.add(node_id)
                 elif node_id not in gone:
-                    told += roster.said(node_id, f"ready: node {node_id} on h:{node_id}")
+                    told += roster.note_line(node_id, f"ready: node {node_id} on h:{node_id}")
                 assert set(roster.living) == set(ids) - gone, seed
             assert sum(line.startswith("ready: ") for line in told) <= 1, seed
             assert [sum(line.startswith(f"node {one} ") for line in told) for one in ids] == [1] * len(ids)
@@ -95,11 +98,11 @@ class TestPorts:
             taken.bind((HOST, 0))
             taken.listen()
             port = taken.getsockname()[1]
-            with pytest.raises(ConfigError, match=f"port {port} of {HOST} cannot be listened on"):
+            with pytest.raises(ConfigError, match=f"cannot listen on port {port} of {HOST}"):
                 agree_on_ports(port, 1, 1)
 
     def test_there_are_so_many_and_no_more(self) -> None:
-        with pytest.raises(ConfigError, match="3 nodes need as many ports from there on"):
+        with pytest.raises(ConfigError, match="3 nodes need as many ports from that one on"):
             agree_on_ports(65534, 3, 1)
 
 
@@ -151,5 +154,5 @@ class TestLayout:
 
     @pytest.mark.parametrize("controllers", [0, 4])
     def test_controllers_are_among_the_nodes(self, tmp_path: Path, controllers: int) -> None:
-        with pytest.raises(ConfigError, match=f"--controllers {controllers}: from 1 to"):
+        with pytest.raises(ConfigError, match=f"--controllers {controllers}: must be from 1 to"):
             laid_out(tmp_path, 3, controllers)

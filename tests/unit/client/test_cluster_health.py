@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from service.cli.cluster_words import described
+from service.cli.cluster_words import format_cluster
 from service.client.admin_models import NodeInfo
 from service.client.cluster_health import (
     BrokerLoad,
@@ -127,7 +127,7 @@ def a_standing(name: str = "orders") -> ClusterHealth:
 
 
 def test_what_is_wrong_stands_first_and_tables_follow() -> None:
-    lines = described(a_standing())
+    lines = format_cluster(a_standing())
     assert lines[0] == "cluster: c-1"
     assert lines[1] == ("quorum: leader 1, epoch 7, high watermark 90, voters 1,2, observers -")
     assert [line for line in lines if line.startswith("wrong: ")] == [
@@ -144,12 +144,12 @@ def test_what_is_wrong_stands_first_and_tables_follow() -> None:
 def test_nothing_wrong_is_said_and_what_is_not_told_is_left_out() -> None:
     found = ClusterHealth("c", (), None, tallied(one(0, 1, (1,), (1,))), (), ())
     assert problems_of(found) == []
-    assert "wrong: nothing" in described(found)
-    assert described(ClusterHealth("c", (), None, None, None, ("why",))) == ["cluster: c", "wrong: why"]
+    assert "wrong: nothing" in format_cluster(found)
+    assert format_cluster(ClusterHealth("c", (), None, None, None, ("why",))) == ["cluster: c", "wrong: why"]
 
 
 def test_names_of_others_rearrange_no_line() -> None:
-    assert not any("\x1b" in line or "\n" in line for line in described(a_standing("a\x1b[2J\nb")))
+    assert not any("\x1b" in line or "\n" in line for line in format_cluster(a_standing("a\x1b[2J\nb")))
 
 
 def test_programs_are_told_the_same() -> None:
