@@ -1,4 +1,4 @@
-"""aiohttp's connections, few of them and each for a short time."""
+"""Limits on the number and age of aiohttp's connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp.web_server import Server
 
 
 class Connections(Server):
-    """At most `most`, each for at most `age_s`. The oldest makes room for the newest."""
+    """Server with at most `most` connections, each for at most `age_s`. The newest replaces the oldest."""
 
     def __init__(self, *args: Any, most: int, age_s: float, **options: Any) -> None:
         super().__init__(*args, **options)

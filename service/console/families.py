@@ -1,7 +1,7 @@
-"""Every metric of a node: name, kind, labels and words, in one table. [P]
+"""Table of every metric of a node: name, kind, labels and help text. [P]
 
-docs/metrics.md is made of it: `python -m service.console.docs > docs/metrics.md`. Names follow OpenMetrics:
-the unit is the end of the name, and samples of a counter end in `_total` besides.
+docs/metrics.md is generated from it: `python -m service.console.docs > docs/metrics.md`. Names follow
+OpenMetrics: the unit ends the name, and the samples of a counter also end in `_total`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HISTOGRAM: Final = "histogram"
 
 
 class Family(NamedTuple):
-    """One metric. `kafka` is the MBean of the same meaning, where Apache Kafka has one."""
+    """One metric. `kafka` is the MBean of the same meaning, if Apache Kafka has one."""
 
     name: str
     kind: str
@@ -49,11 +49,11 @@ _LOG: Final = "kafka.log:type=Log,name={},topic=*,partition=*"
 
 LOOP: Final = (
     _histogram(
-        "loop_turn_seconds", "Turns of the event loop, from one look for events to the next.",
+        "loop_turn_seconds", "Turns of the event loop, from one poll for events to the next.",
         kafka="kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
     ),
     _gauge(
-        "loop_longest_turn_seconds", "The longest turn of the loop since the start; /turns says who held it.",
+        "loop_longest_turn_seconds", "The longest turn of the loop since the start; /turns has its cause.",
     ),
 )  # fmt: skip
 
@@ -63,22 +63,22 @@ NETWORK: Final = (
         kafka=_REQUEST.format("RequestQueueTimeMs"),
     ),
     _histogram(
-        "request_handling_seconds", "Requests: time in which they had the loop, sending included.", "api",
+        "request_handling_seconds", "Requests: time for which they held the loop, sending included.", "api",
         kafka=_REQUEST.format("LocalTimeMs"),
     ),
     _histogram(
         "request_later_seconds",
-        "Requests whose answer had to wait (long polls, fsync, the bucket): until it was there.", "api",
+        "Requests whose response had to wait (long polls, fsync, bucket): time until the response.", "api",
         kafka=_REQUEST.format("RemoteTimeMs"),
     ),
     _counter(
         "request_received_bytes", "Bytes of requests.", "api", kafka=_REQUEST.format("RequestBytes")
     ),
     _counter(
-        "request_sent_bytes", "Bytes of answers.", "api", kafka=_TOPICS.format("BytesOutPerSec")
+        "request_sent_bytes", "Bytes of responses.", "api", kafka=_TOPICS.format("BytesOutPerSec")
     ),
     _counter(
-        "request_errors", "Answers with an error; a request may have one for each partition.", "api", "error",
+        "request_errors", "Error responses; a request may have one for each partition.", "api", "error",
         kafka="kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*",
     ),
     _gauge(
@@ -86,59 +86,59 @@ NETWORK: Final = (
         kafka="kafka.server:type=socket-server-metrics,name=connection-count,listener=*",
     ),
     _counter(
-        "connections_accepted", "Connections that came.",
+        "connections_accepted", "Connections accepted.",
         kafka="kafka.server:type=socket-server-metrics,name=connection-creation-total,listener=*",
     ),
-    _counter("connections_waited", "Connections that came when max.connections were open."),
+    _counter("connections_waited", "Connections that came while max.connections were open."),
     _counter(
-        "connections_idle_closed", "Connections that were closed because nothing happened on them.",
+        "connections_idle_closed", "Connections closed because they were idle.",
         kafka="kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
     ),
-    _counter("connections_late_requests", "Connections that were closed because a request came too slowly."),
+    _counter("connections_late_requests", "Connections closed because a request arrived too slowly."),
     _counter(
-        "connections_late_responses", "Connections that were closed because a response was taken too slowly."
+        "connections_late_responses", "Connections closed because a response was received too slowly."
     ),
     _counter(
         "connections_ended_for_memory",
-        "Connections that were closed because their request had stalled and its memory was needed.",
+        "Connections closed because their request had stalled and its memory was needed.",
     ),
     _counter(
         "device_reads",
-        "Reads from a disk's device, by threads, of up to a megabyte to be sent that the page cache lacked.",
+        "Prefetches of up to a megabyte, by threads, of data to send that was not in the page cache.",
     ),
-    _counter("connections_malformed", "Connections that were closed because their bytes made no sense."),
-    _counter("handler_failures", "Requests that ended in a bug of ours or an error of the disk."),
+    _counter("connections_malformed", "Connections closed because their bytes were malformed."),
+    _counter("handler_failures", "Requests that failed by a bug of the node or an error of the disk."),
     _gauge(
-        "memory_bytes", "Memory by who holds it.", "owner",
+        "memory_bytes", "Memory by owner.", "owner",
         kafka="kafka.network:type=SocketServer,name=MemoryPoolUsed",
     ),
 )  # fmt: skip
 
 SERVING: Final = (
-    _counter("produced_batches", "Batches that were appended."),
+    _counter("produced_batches", "Batches appended."),
     _counter(
-        "produced_records", "Records that were appended.", kafka=_TOPICS.format("MessagesInPerSec")
+        "produced_records", "Records appended.", kafka=_TOPICS.format("MessagesInPerSec")
     ),
-    _counter("produced_bytes", "Bytes of batches that were appended.", kafka=_TOPICS.format("BytesInPerSec")),
+    _counter("produced_bytes", "Bytes of appended batches.", kafka=_TOPICS.format("BytesInPerSec")),
     _counter(
-        "fetched_partitions", "Partitions that fetches got bytes of, by tier (local, bucket).", "tier",
+        "fetched_partitions", "Partitions with bytes in fetch responses, by tier (local, bucket).", "tier",
         kafka=_TOPICS.format("RemoteFetchRequestsPerSec"),
     ),
     _counter(
-        "fetched_bytes", "Bytes that fetches got, by tier (local, bucket).", "tier",
+        "fetched_bytes", "Bytes in fetch responses, by tier (local, bucket).", "tier",
         kafka=_TOPICS.format("RemoteFetchBytesPerSec"),
     ),
     _counter(
-        "replication_sent_bytes", "Bytes of records that other replicas got here.",
+        "replication_sent_bytes", "Bytes of records sent to other replicas.",
         kafka=_TOPICS.format("ReplicationBytesOutPerSec"),
     ),
     _gauge(
-        "fetches_waiting", "Fetches that wait now.",
+        "fetches_waiting", "Fetches that are waiting.",
         kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch",
     ),
     _histogram(
         "fetch_wait_seconds",
-        "How long fetches waited: for new records, the bucket, or a disk's device to find an offset.",
+        "Time that fetches waited: for new records, the bucket, or a disk's device to find an offset.",
         "reason",
         kafka="kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec",
     ),
@@ -155,40 +155,40 @@ LOGS: Final = (
         kafka=_LOG.format("Size")
     ),
     _histogram(
-        "log_flush_seconds", "Flushes of a log, waiting for a thread included.",
+        "log_flush_seconds", "Flushes of a log, the wait for a thread included.",
         kafka="kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
     ),
-    _counter("log_flush_errors", "Flushes that failed."),
-    _counter("log_cleanings", "Logs that were compacted, each time."),
-    _counter("log_cleaning_errors", "Logs that failed to be compacted, each time."),
-    _counter("log_cleaned_bytes_read", "Bytes that were looked at to compact logs, their copy alone."),
-    _counter("log_cleaned_bytes_written", "Bytes of them that stayed."),
-    _gauge("log_uncleanable", "Logs that are left alone now, as they failed to be compacted."),
+    _counter("log_flush_errors", "Failed flushes."),
+    _counter("log_cleanings", "Compactions of logs."),
+    _counter("log_cleaning_errors", "Failed compactions of logs."),
+    _counter("log_cleaned_bytes_read", "Bytes read to copy compacted logs."),
+    _counter("log_cleaned_bytes_written", "Bytes written to copy compacted logs."),
+    _gauge("log_uncleanable", "Logs that are not compacted any more because a compaction failed."),
     _gauge(
-        "log_dir_free_bytes", "Bytes that are free in the file system of a log directory.", "directory",
+        "log_dir_free_bytes", "Free bytes in the file system of a log directory.", "directory",
     ),
     _gauge("log_dir_size_bytes", "Bytes of the file system of a log directory.", "directory"),
     _gauge(
         "disk_step",
-        "What is done because the file system of a log directory fills up, each with those before it: "
-        "0 nothing, 1 its partitions are uploaded first, 2 local copies go early, 3 producers have to wait, "
-        "4 records are refused.",
+        "Step taken because the file system of a log directory fills up; each includes those before it: "
+        "0 none, 1 its partitions are uploaded first, 2 local copies are deleted early, 3 producers are "
+        "throttled, 4 records are refused.",
         "directory",
     ),
     _gauge(
         "disk_led_without_room",
-        "Partitions of several replicas that are led in a log directory that refuses records: no other "
-        "in-sync replica has room, or the controller does not move them.",
+        "Partitions of several replicas led in a log directory that refuses records: no other in-sync "
+        "replica has room, or the controller does not move them.",
         "directory",
     ),
-    _counter("disk_freed_segments", "Local copies that went early, as the disk filled up."),
-    _counter("disk_freed_bytes", "Bytes of local copies that went early."),
-    _counter("disk_sealed_segments", "Segments that were sealed early to be uploaded."),
+    _counter("disk_freed_segments", "Local copies deleted early because the disk filled up."),
+    _counter("disk_freed_bytes", "Bytes of local copies deleted early."),
+    _counter("disk_sealed_segments", "Segments sealed early to be uploaded."),
     _histogram(
-        "disk_throttle_seconds", "How long producers had to wait after a request, as the disk filled up.",
+        "disk_throttle_seconds", "Throttle times of producers because the disk filled up.",
         kafka="kafka.server:type=Produce,user=*,client-id=*",
     ),
-    _counter("disk_refused_batches", "Batches that were refused because the disk was too full for them."),
+    _counter("disk_refused_batches", "Batches refused because the disk was too full."),
 )  # fmt: skip
 
 TIERING: Final = (
@@ -202,14 +202,14 @@ TIERING: Final = (
     ),
     _counter(
         "tiering_written_manifests",
-        "Versions of manifests that were committed; fewer than segments where several go with one.",
+        "Committed versions of manifests; fewer than segments if one version adds several.",
     ),
-    _counter("tiering_store_pauses", "How often tiering had to leave the store alone for a while."),
+    _counter("tiering_store_pauses", "Pauses of tiering because the store failed."),
     _counter(
-        "tiering_dropped_segments", "Segments that retention took out of the archive.",
+        "tiering_dropped_segments", "Segments that retention removed from the archive.",
         kafka=_TOPICS.format("RemoteDeleteRequestsPerSec"),
     ),
-    _counter("tiering_dropped_bytes", "Bytes of segments that retention took out of the archive."),
+    _counter("tiering_dropped_bytes", "Bytes of segments that retention removed from the archive."),
     _counter("tiering_deleted_objects", "Objects deleted from the bucket."),
     _gauge(
         "tiering_lag_segments", "Sealed segments that are not in the bucket yet.",
@@ -220,31 +220,31 @@ TIERING: Final = (
         kafka=_TOPICS.format("RemoteCopyLagBytes"),
     ),
     _gauge(
-        "tiering_lag_seconds", "How long ago the oldest segment was sealed that is not in the bucket yet."
+        "tiering_lag_seconds", "Time since the oldest segment that is not in the bucket was sealed."
     ),
-    _gauge("tiering_blocked_partitions", "Partitions that do not tier, by why they do not.", "reason"),
+    _gauge("tiering_blocked_partitions", "Partitions that do not tier, by reason.", "reason"),
     _counter(
-        "tiering_errors", "Steps of tiering that failed and are tried again, by step.", "step",
+        "tiering_errors", "Failed steps of tiering, which are retried, by step.", "step",
         kafka=_TOPICS.format("RemoteCopyErrorsPerSec"),
     ),
     _gauge(
         "tiering_failing",
-        "Where a step of tiering fails now, by step: partitions, deleted topics, batches of objects.", "step",
+        "Partitions, deleted topics and object batches where a step now fails, by step.", "step",
     ),
     _counter("tiering_fenced_commits", "Commits that the metadata refused to a leader of an earlier epoch."),
-    _counter("tiering_stalled_calls", "Calls of the store that did not come back and were given up."),
-    _counter("tiering_repaired_heads", "HEADs that were written anew."),
-    _counter("tiering_swept_orphans", "Objects that nothing named and that were deleted."),
+    _counter("tiering_stalled_calls", "Calls of the store that did not return and were abandoned."),
+    _counter("tiering_repaired_heads", "HEADs written again by repair."),
+    _counter("tiering_swept_orphans", "Orphaned objects that were deleted."),
     _counter("tiering_aborted_uploads", "Unfinished uploads that were aborted."),
     _gauge("tiering_unknown_topics", "Topics in the bucket that the metadata does not know."),
     _gauge(
-        "tiering_displaced", "1 where another process writes to the prefix, and this one does not any more.",
+        "tiering_displaced", "1 if another process writes to the prefix, and this one has stopped.",
     ),
     _gauge(
         "tiering_waits_seconds",
-        "How long this process has waited to be one of those that may write to the prefix; 0 where it is.",
+        "Time for which this process has waited for the right to write to the prefix; 0 if it has it.",
     ),
-    _gauge("tiering_clock_skew_seconds", "How far the clock of this node is ahead of the store's."),
+    _gauge("tiering_clock_skew_seconds", "Lead of this node's clock over the store's."),
 )  # fmt: skip
 
 STORE: Final = (
@@ -253,26 +253,26 @@ STORE: Final = (
     _counter("store_received_bytes", "Bytes received from the store.", "client", "call"),
     _counter(
         "store_errors",
-        "Calls of the store that failed, by kind of error; ObjectNotFound, PreconditionFailed are answers.",
+        "Failed calls of the store, by kind of error; ObjectNotFound and PreconditionFailed are regular.",
         "client", "call", "error",
         kafka=_TOPICS.format("RemoteFetchErrorsPerSec"),
     ),
-    _gauge("store_reachable", "1 where the last call of the store found it.", "client"),
-    _counter("cache_hits", "Things of the bucket that were in memory."),
-    _counter("cache_misses", "Things of the bucket that were not in memory."),
-    _counter("cache_read_ahead", "Downloads that were begun before anybody asked."),
+    _gauge("store_reachable", "1 if the last call of the store reached it.", "client"),
+    _counter("cache_hits", "Lookups of objects or chunks found in memory."),
+    _counter("cache_misses", "Lookups of objects or chunks not found in memory."),
+    _counter("cache_read_ahead", "Downloads begun by read-ahead."),
     _counter("cache_downloaded_bytes", "Bytes of records downloaded from the bucket."),
-    _counter("cache_disk_hits", "Things of the bucket that were in the cache on the local disk."),
-    _counter("cache_second_tries", "Second requests for what had not come in the usual time."),
-    _counter("cache_second_tries_won", "Second requests that were answered first."),
+    _counter("cache_disk_hits", "Lookups of objects or chunks found in the cache on the local disk."),
+    _counter("cache_second_tries", "Hedged requests, for downloads that exceeded the usual time."),
+    _counter("cache_second_tries_won", "Hedged requests that were answered first."),
     _counter(
         "cache_refused",
-        "Downloads that were not begun because the store is left alone for a while, or refuses the object.",
+        "Downloads not begun because the store is paused after failures, or refuses the object.",
     ),
-    _gauge("cache_asleep", "Objects that were asked for and lie in an archive class, so cannot be read."),
-    _counter("cache_retries", "Downloads that were tried again."),
-    _counter("cache_failures", "Downloads that were given up."),
-    _gauge("cache_streams", "Readers of the bucket that go on where they ended, for whom is read ahead."),
+    _gauge("cache_asleep", "Requested objects that lie in an archive class and cannot be read."),
+    _counter("cache_retries", "Retried downloads."),
+    _counter("cache_failures", "Failed downloads, after all retries."),
+    _gauge("cache_streams", "Sequential readers of the bucket, for which the node reads ahead."),
     _gauge(
         "cache_downloads", "Downloads under way or waiting for room.",
         kafka="org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name=RemoteLogReaderTaskQueueSize",
@@ -281,7 +281,7 @@ STORE: Final = (
 
 METADATA: Final = (
     _gauge(
-        "metadata_offset", "Last offset of the metadata log that is applied.",
+        "metadata_offset", "Last applied offset of the metadata log.",
         kafka="kafka.server:type=broker-metadata-metrics,name=last-applied-record-offset",
     ),
     _gauge("metadata_topics", "Topics.", kafka="kafka.controller:type=KafkaController,name=GlobalTopicCount"),
@@ -289,15 +289,15 @@ METADATA: Final = (
     _counter("metadata_appended_bytes", "Bytes written to the metadata log."),
     _histogram("metadata_snapshot_seconds", "Snapshots of the metadata."),
     _counter(
-        "metadata_snapshot_errors", "Snapshots that could not be written.",
+        "metadata_snapshot_errors", "Snapshots that failed.",
         kafka="kafka.server:type=SnapshotEmitter,name=LatestSnapshotGeneratedAgeMs",
     ),
     _gauge(
-        "quorum_is_leader", "1 where this node leads the metadata quorum.",
+        "quorum_is_leader", "1 if this node leads the metadata quorum.",
         kafka="kafka.controller:type=KafkaController,name=ActiveControllerCount",
     ),
     _gauge(
-        "quorum_leader_id", "Who leads the metadata quorum, as this node knows; -1: nobody.",
+        "quorum_leader_id", "Leader of the metadata quorum, as known to this node; -1 for none.",
         kafka="kafka.server:type=raft-metrics,name=current-leader",
     ),
     _gauge(
@@ -305,11 +305,11 @@ METADATA: Final = (
         kafka="kafka.server:type=raft-metrics,name=current-epoch",
     ),
     _gauge(
-        "quorum_high_watermark", "Up to where the metadata log is known to be committed.",
+        "quorum_high_watermark", "High watermark of the metadata log.",
         kafka="kafka.server:type=raft-metrics,name=high-watermark",
     ),
     _gauge(
-        "cluster_brokers", "Registered brokers, by whether they may lead.", "state",
+        "cluster_brokers", "Registered brokers, by state (active, fenced).", "state",
         kafka="kafka.controller:type=KafkaController,name=ActiveBrokerCount",
     ),
     _gauge(
@@ -319,39 +319,39 @@ METADATA: Final = (
     _gauge("replicas_followed", "Partitions of several replicas that this node fetches from their leaders."),
     _gauge(
         "replicas_under_replicated",
-        "Partitions led here with replicas that are not in sync, but for those that a reassignment adds.",
+        "Partitions led here with replicas out of sync, without those that a reassignment adds.",
         kafka="kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions",
     ),
     _gauge(
-        "replicas_under_min_isr", "Partitions led here that take no records with acks=all.",
+        "replicas_under_min_isr", "Partitions led here that refuse records with acks=all.",
         kafka="kafka.server:type=ReplicaManager,name=UnderMinIsrPartitionCount",
     ),
     _gauge(
         "replicas_resting",
-        "Partitions that this node does not fetch from their leaders: their log directory has no room.",
+        "Partitions that this node does not fetch because their log directory has no room.",
     ),
     _counter(
-        "replication_received_bytes", "Bytes of records that replicas here have got from their leaders.",
+        "replication_received_bytes", "Bytes of records that replicas here have fetched from their leaders.",
         kafka=_TOPICS.format("ReplicationBytesInPerSec"),
     ),
     _counter(
         "replication_cuts_below_high_watermark",
-        "How often a replica gave up committed records, as its leader lacks them: after an unclean election.",
+        "Truncations of a replica below the high watermark, after an unclean election.",
     ),
     _counter(
-        "isr_shrinks", "How often partitions led here lost in-sync replicas.",
+        "isr_shrinks", "Shrinks of the ISR of partitions led here.",
         kafka="kafka.server:type=ReplicaManager,name=IsrShrinksPerSec",
     ),
     _counter(
-        "isr_expands", "How often partitions led here won in-sync replicas.",
+        "isr_expands", "Expansions of the ISR of partitions led here.",
         kafka="kafka.server:type=ReplicaManager,name=IsrExpandsPerSec",
     ),
     _counter(
-        "replication_throttled_bytes", "Bytes of throttled replicas that were sent or fetched.", "side",
+        "replication_throttled_bytes", "Bytes sent or fetched for throttled replicas.", "side",
         kafka="kafka.server:type=LeaderReplication",
     ),
     _gauge(
-        "cluster_partitions_without_leader", "Partitions that nobody leads.",
+        "cluster_partitions_without_leader", "Partitions without a leader.",
         kafka="kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
     ),
 )  # fmt: skip
@@ -371,29 +371,29 @@ PARTITION: Final = (
     ),
     _gauge("partition_bucket_bytes", "Bytes in the bucket.", "topic", "partition"),
 )  # fmt: skip
-"""Told where `firn.metrics.partitions.enable` says so."""
+"""Present if `firn.metrics.partitions.enable` is set."""
 
 COORDINATOR: Final = (
     _gauge(
         "groups", "Groups that this node coordinates, by protocol and state.", "protocol", "state",
         kafka=_GROUPS.format("NumGroups"),
     ),
-    _gauge("group_offsets", "Positions that groups have committed.", kafka=_GROUPS.format("NumOffsets")),
+    _gauge("group_offsets", "Committed offsets of groups.", kafka=_GROUPS.format("NumOffsets")),
     _counter(
-        "group_offset_commits", "Positions that were committed.",
+        "group_offset_commits", "Offsets committed.",
         kafka=_GROUP.format("offset-commit-count"),
     ),
     _counter(
-        "group_offset_expirations", "Positions that have expired.",
+        "group_offset_expirations", "Offsets expired.",
         kafka=_GROUP.format("offset-expiration-count"),
     ),
     _counter(
-        "group_offset_deletions", "Positions that were deleted on request.",
+        "group_offset_deletions", "Offsets deleted on request.",
         kafka=_GROUP.format("offset-deletion-count"),
     ),
     _counter(
         "group_rebalances",
-        "Rebalances: of classic groups completed ones, of consumer groups new epochs.", "protocol",
+        "Rebalances: completed ones of classic groups, new epochs of consumer groups.", "protocol",
         kafka=_GROUP.format("group-completed-rebalance-count, consumer-group-rebalance-count"),
     ),
     _gauge(
@@ -401,27 +401,27 @@ COORDINATOR: Final = (
         kafka=_GROUP.format("num-partitions"),
     ),
     _histogram(
-        "group_partition_load_seconds", "How long a partition of `__consumer_offsets` was read.",
+        "group_partition_load_seconds", "Load times of partitions of `__consumer_offsets`.",
         kafka=_GROUP.format("partition-load-time-avg"),
     ),
-    _counter("group_loaded_records", "Records that were replayed when partitions were read."),
-    _gauge("group_writes_waiting", "Decisions that wait for the high watermark."),
+    _counter("group_loaded_records", "Records replayed when partitions were loaded."),
+    _gauge("group_writes_waiting", "Writes that wait for the high watermark."),
     _histogram(
-        "group_write_seconds", "From a group's decision to its commit.",
+        "group_write_seconds", "Time from a group's write to its commit.",
         kafka=_GROUP.format("event-purgatory-time-ms"),
     ),
-    _counter("group_write_timeouts", "Decisions that were not committed within `offsets.commit.timeout.ms`."),
+    _counter("group_write_timeouts", "Writes that were not committed within `offsets.commit.timeout.ms`."),
     _counter(
-        "group_batches", "Batches that were written for groups.", kafka=_GROUP.format("batch-flush-rate")
+        "group_batches", "Batches written for groups.", kafka=_GROUP.format("batch-flush-rate")
     ),
-    _counter("group_batch_records", "Records in them."),
-    _counter("group_batch_errors", "Batches that could not be written."),
+    _counter("group_batch_records", "Records in batches written for groups."),
+    _counter("group_batch_errors", "Failed batches of groups."),
     _histogram(
-        "group_batch_linger_seconds", "How long batches waited for more.",
+        "group_batch_linger_seconds", "Time that batches waited for more records.",
         kafka=_GROUP.format("batch-linger-time-ms"),
     ),
     _histogram(
-        "group_batch_flush_seconds", "How long it took to append them.",
+        "group_batch_flush_seconds", "Time to append batches of groups.",
         kafka=_GROUP.format("batch-flush-time-ms"),
     ),
 )  # fmt: skip
@@ -431,7 +431,7 @@ PROCESS: Final = (
     Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
     _gauge(
         "memory_limit_bytes",
-        "Memory that the process may have: the least limit of its control groups, else the machine's.",
+        "Memory limit of the process: the least limit of its control groups, else the machine's memory.",
     ),
 )
 
@@ -442,7 +442,7 @@ GROUPS: Final = MappingProxyType(
         "Produce and fetch": SERVING,
         "Logs": LOGS,
         "Tiering": TIERING,
-        "The object store and what is kept of it": STORE,
+        "The object store and its cache": STORE,
         "Metadata": METADATA,
         "Groups": COORDINATOR,
         "The process": PROCESS,

@@ -1,4 +1,4 @@
-"""A node's figures out of its OpenMetrics text, and what happened between two looks at them. [P]"""
+"""Parser of a node's OpenMetrics text, and the changes between two samples of a node. [P]"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def without_partitions(text: str) -> str:
-    """`text` without what goes with each partition, which may be most of it."""
+    """Return `text` without the metrics of single partitions, which may be most of it."""
     return _OF_PARTITION.sub("", text)
 
 
 def parse(text: str) -> dict[str, dict[Labels, float]]:
-    """Samples by name and labels. Lines that are none, or no number that counts, are left out."""
+    """Return samples by name and labels; malformed lines and numbers that are not finite are left out."""
     found: dict[str, dict[Labels, float]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
@@ -39,12 +39,12 @@ def parse(text: str) -> dict[str, dict[Labels, float]]:
 
 
 def _plain(words: str) -> str:
-    """A label's value without the escapes of the text."""
+    """Return a label's value without escapes."""
     return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], words)
 
 
 def _bound(written: str) -> float | None:
-    """The bound of a histogram's bucket; None where it is none."""
+    """Parse the bound of a histogram's bucket; None if it is malformed."""
     try:
         found = float(written)
     except ValueError:
@@ -53,7 +53,7 @@ def _bound(written: str) -> float | None:
 
 
 class Figures:
-    """One look at a node. `at_s` is any clock that does not go back."""
+    """One sample of a node. `at_s` is a monotonic clock."""
 
     def __init__(
         self, at_s: float, text: str, health: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]
@@ -64,20 +64,20 @@ class Figures:
         self.turns = turns
 
     def one(self, name: str, **labels: str) -> float:
-        """The sample with exactly these labels; 0 where there is none."""
+        """Return the sample with exactly these labels; 0 if there is none."""
         return self.samples.get(name, {}).get(tuple(labels.items()), 0.0)
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum over all samples that have these labels among theirs."""
+        """Return the sum over all samples that have these labels among theirs."""
         wanted = set(labels.items())
         return sum(value for key, value in self.samples.get(name, {}).items() if wanted <= set(key))
 
     def values(self, name: str, label: str) -> list[str]:
-        """The values that `label` has, in the order of the text."""
+        """Return the values of `label`, in the order of the text."""
         return list(dict.fromkeys(dict(key).get(label, "") for key in self.samples.get(name, {})))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it for programs."""
+        """Return everything in a form for JSON."""
         metrics = {
             name: [{"labels": dict(labels), "value": value} for labels, value in found.items()]
             for name, found in self.samples.items()
@@ -87,20 +87,20 @@ class Figures:
 
 
 class Between(NamedTuple):
-    """What happened from one look to the next; since the start where there is only one."""
+    """Change from one sample to the next; since the start if there is only one."""
 
     before: Figures | None
     now: Figures
 
     def rate(self, name: str, **labels: str) -> float:
-        """Per second."""
+        """Return the increase per second."""
         if self.before is None:
             return 0.0
         grown = self.now.total(name, **labels) - self.before.total(name, **labels)
         return max(grown, 0.0) / max(self.now.at_s - self.before.at_s, 1e-9)
 
     def quantile(self, name: str, share: float, **labels: str) -> float:
-        """The bound of the bucket that `share` of what was observed lies in or below; 0 where nothing was."""
+        """Return the bound of the bucket that completes `share` of the observed values; 0 without any."""
         counts: dict[float, float] = {}
         wanted = set(labels.items())
         for sign, look in ((1, self.now), (-1, self.before)):

@@ -1,7 +1,7 @@
-"""What a node's counters say now, as samples of the families.
+"""Samples of the metric families from a node's counters.
 
-Nothing here takes long: a few hundred numbers, however many partitions there are. What goes with partitions
-is in `Totals` and `of_partitions`, for whoever goes through them in slices.
+Everything here is quick: a few hundred numbers, whatever the number of partitions. `Totals` and
+`of_partitions` are per partition, for callers that run in slices.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Totals:
             self.bucket_bytes += remote.size_bytes
 
     def samples(self, closed: int) -> Iterator[Sample]:
-        """`closed` partitions are not among those that were added."""
+        """Yield the samples; `closed` is the number of partitions that cannot be added."""
         yield Sample("firn_partitions", self.online, ("online",))
         yield Sample("firn_partitions", self.failed + closed, ("offline",))
         yield Sample("firn_segments", self.local_segments, ("local",))
@@ -79,11 +79,11 @@ OF_PARTITION: Final[Mapping[str, Callable[[Partition], int | None]]] = MappingPr
         "firn_partition_bucket_bytes": lambda one: one.unified.remote and one.unified.remote.size_bytes,
     }
 )
-"""The number of each family for one partition; None: there is none."""
+"""Value of each family for one partition, None for none."""
 
 
 def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample]:
-    """The samples of one family for `partitions`."""
+    """Yield the samples of one family for `partitions`."""
     value_of = OF_PARTITION[name]
     for partition in partitions:
         if (value := value_of(partition)) is not None:
@@ -91,7 +91,7 @@ def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample
 
 
 def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
-    """All but what goes with partitions; `now_ms` is the wall clock."""
+    """Yield all samples but those of partitions; `now_ms` is the wall clock."""
     yield from _loop(node.turns)
     yield from _network(node.network)
     yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
@@ -207,7 +207,7 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
 
 
 def of_groups(groups: Groups, census: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
-    """`census`: what came of the groups' own."""
+    """Yield the samples of groups; `census` is the result of `Groups.census`."""
     for (protocol, state), count in sorted(census.items()):
         yield Sample("firn_groups", count, (protocol, state))
     counts, runtime = groups.metrics, groups.runtime_metrics
@@ -295,10 +295,9 @@ def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
 
 
 def reasons(metrics: TieringMetrics) -> Mapping[str, int]:
-    """Why partitions do not tier, and how many for each reason, the most frequent first.
+    """Return the reasons why partitions do not tier, with their number, the most frequent first.
 
-    Numbers in the words are left out, so that one reason is one; what is rare beyond `MOST_REASONS` is
-    `other`.
+    Digits are replaced, so that equal reasons count as one; reasons beyond `MOST_REASONS` are `other`.
     """
     counted: Counter[str] = Counter()
     for why, count in Counter(metrics.reasons.values()).items():

@@ -1,6 +1,6 @@
-"""What is looked at of a node: counters and parts of the rooms below.
+"""Ports through which the listener reads a node: counters and parts of the rooms below.
 
-`node/node.py` has a class of this shape, which the command line hands over.
+`node/node.py` has a class of this shape, which the command line passes in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cold(Protocol):
     def reader(self) -> RemoteReader: ...
     @property
     def metrics(self) -> Mapping[str, StoreMetrics]:
-        """Of each client of the store, by what it is for."""
+        """Metrics by purpose of the store's client."""
 
     @property
     def tiering(self) -> TieringMetrics | None: ...
@@ -45,17 +45,17 @@ class Groups(Protocol):
     @property
     def runtime_metrics(self) -> RuntimeMetrics: ...
     def partition_states(self) -> Mapping[str, int]:
-        """How many partitions of their topic are led here, by what is true of them."""
+        """Number of partitions of `__consumer_offsets` led here, by state."""
 
     def offset_count(self) -> int:
-        """Positions that are committed."""
+        """Number of committed offsets."""
 
     def census(self) -> Steps[Mapping[tuple[str, str], int]]:
-        """Groups by protocol and state."""
+        """Number of groups by protocol and state."""
 
 
 class Watched(Protocol):
-    """A node, from before it starts until it has ended; parts that are not there yet are None."""
+    """A node, from before its start until after its end; parts that do not exist are None."""
 
     @property
     def turns(self) -> TurnTimes: ...
@@ -72,25 +72,25 @@ class Watched(Protocol):
     @property
     def groups(self) -> Groups | None: ...
     def partitions(self) -> Sequence[Partition]:
-        """Those that are open, as a list of the moment; the log of one may have failed since."""
+        """Return the open partitions, as a copy; the log of one may have failed since."""
 
     def closed_count(self) -> int:
-        """Partitions of this node that could not be opened, or were taken offline."""
+        """Number of partitions of this node that could not be opened, or were taken offline."""
 
     def replica_counts(self) -> Mapping[str, int]:
-        """Partitions of several replicas: `led` and `followed` here, of the first `under_replicated` and
-        `under_min_isr`, and `resting` where a disk has no room."""
+        """Number of partitions with several replicas: `led` and `followed` here; of the led ones
+        `under_replicated` and `under_min_isr`; and `resting`, whose disk has no room."""
 
     def replicated(self) -> ReplicationMetrics:
-        """What its replicas have counted."""
+        """Counters of this node's replicas."""
 
     def throttled_bytes(self) -> Mapping[str, int]:
-        """Of replicas that are throttled: what was sent as `leader`, and taken as `follower`."""
+        """Bytes for throttled replicas: sent as `leader`, and fetched as `follower`."""
 
     def connections(self) -> Mapping[str, int]:
-        """Open connections by listener."""
+        """Number of open connections by listener."""
 
     def memory(self) -> Mapping[str, int]:
-        """Bytes held, by who holds them."""
+        """Bytes of memory by owner."""
 
     def health(self) -> Sequence[Check]: ...

@@ -1,4 +1,4 @@
-"""What the system says of this process: CPU and memory."""
+"""CPU time and memory of this process, from the operating system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def of_process(limit_bytes: int) -> Iterator[Sample]:
-    """Samples of now; `limit_bytes` is what `memory_limit` has found. Takes some 50 µs."""
+    """Yield current samples; `limit_bytes` is the result of `memory_limit`. Takes some 50 µs."""
     used = getrusage(RUSAGE_SELF)
     resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * getpagesize()
     yield Sample("process_cpu_seconds", used.ru_utime + used.ru_stime)
@@ -23,9 +23,9 @@ def of_process(limit_bytes: int) -> Iterator[Sample]:
 
 
 def memory_limit(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes that this process may have: the least limit of its control groups, else the machine's memory.
+    """Return the memory limit of this process: the least of its control groups, else the machine's memory.
 
-    Control groups are those of version 2. Beyond it the kernel ends the process.
+    Reads control groups of version 2. Beyond the limit the kernel kills the process.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * getpagesize()]
     try:
@@ -40,7 +40,7 @@ def memory_limit(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup"))
             try:
                 text = (folder / "memory.max").read_text().strip()
             except OSError:
-                text = ""  # the root has none, and a container does not see what is above it
+                text = ""  # the root has no limit, and a container cannot see the groups above its own
             if text.isdecimal():
                 limits.append(int(text))
             if folder == groups:

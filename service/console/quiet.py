@@ -1,4 +1,4 @@
-"""The logger that aiohttp is given: what peers can cause is not worth more than a few lines."""
+"""Rate-limited logger for aiohttp, whose messages peers can cause."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from service.base.rate_limited_log import RateLimitedLog
 
 
 class QuietLog:
-    """Errors of `log`, rate-limited; `now` is the loop's clock in seconds."""
+    """Logs errors to `log`, rate-limited; `now` is the loop's clock in seconds."""
 
     def __init__(self, log: logging.Logger, now: Callable[[], float]) -> None:
         self._limited = RateLimitedLog(log, now=now)
 
     def debug(self, *_: Any, **__: Any) -> None:
-        """Peers that leave and bytes that make no sense."""
+        """Drop messages about peers that leave and malformed bytes."""
 
     def exception(self, message: str, *args: object, exc_info: Any = None, **_: Any) -> None:
         error = exc_info if isinstance(exc_info, BaseException) else None

@@ -1,7 +1,7 @@
-"""Samples as OpenMetrics text, a slice of the loop at a time.
+"""Rendering of samples as OpenMetrics text, a slice of the loop at a time.
 
-`prometheus_client` writes the lines; it is given so many of them at once that a turn of the loop stays short,
-however many partitions there are.
+`prometheus_client` writes the lines. It gets few enough at once that a turn of the loop stays short, whatever
+the number of partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _LINE_US: Final = 20
 _PARTITION_US: Final = 5
 _LINES: Final = 50
-"""Lines that are written in one go."""
+"""Lines that are written at once."""
 _METRICS: Final = {
     COUNTER: CounterMetricFamily,
     GAUGE: GaugeMetricFamily,
@@ -40,7 +40,7 @@ _EOF: Final = b"# EOF\n"
 
 
 class _Registry:
-    """What `generate_latest` wants to have of a registry."""
+    """Registry with one metric, for `generate_latest`."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -52,7 +52,7 @@ class _Registry:
 async def render(
     node: Watched, now_ms: int, *, with_partitions: bool, more: Iterable[Sample] = ()
 ) -> list[bytes]:
-    """The whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process."""
+    """Return the whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process."""
     piece = Slice()
     partitions = node.partitions()
     totals = Totals()

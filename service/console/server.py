@@ -1,8 +1,8 @@
 """The HTTP listener of a node: `/metrics`, `/healthz`, `/readyz`, `/version`, `/turns`, `/tiering`.
 
-It runs on the node's loop and is made so that nobody on it can cost the node anything: at most
-`MOST_CONNECTIONS`, each for at most `CONNECTION_S`, with small heads, bodies unread, answers written as
-they are taken; and all who ask for metrics within a second get the same text.
+It runs on the node's loop, with limits that keep its clients from costing the node much: at most
+`MOST_CONNECTIONS`, each for at most `CONNECTION_S`, small request heads, bodies unread, responses written as
+fast as they are received, and one text for all requests for metrics within a second.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 32
 CONNECTION_S: Final = 30.0
-"""A connection that is older is cut, whatever it does: whoever scrapes connects again."""
+"""Age at which a connection is closed, whatever it does: scrapers connect again."""
 _LINE_BYTES: Final = 2048
 _FIELD_BYTES: Final = 4096
 _PIECE_BYTES: Final = 64 << 10
 _MOST_TOLD: Final = 1000
-"""So many entries of each list `/tiering` has at most."""
+"""Most entries of each list of `/tiering`."""
 _AGE_S: Final = 1.0
-"""So old may be what somebody gets of `/metrics` and `/readyz`."""
+"""Greatest age of the content of `/metrics` and `/readyz`."""
 _KEY: Final = "firn.http.listener"
 
 
 class Console:
-    """Serves one node. Owned by the event loop."""
+    """Listener of one node. Owned by the event loop."""
 
     def __init__(self, node: Watched, clock: Clock, *, with_partitions: bool) -> None:
         self._node = node
@@ -77,7 +77,7 @@ class Console:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. `ConfigError` where the address cannot be had."""
+        """Listen; return the port. Raises `ConfigError` if the address cannot be bound."""
         try:
             self._listening = await self._loop.create_server(
                 self._connections, host, port, backlog=MOST_CONNECTIONS, family=socket.AF_UNSPEC
@@ -88,7 +88,7 @@ class Console:
         return found
 
     async def close(self) -> None:
-        """Stop listening and cut what is open."""
+        """Stop listening and close all connections."""
         if self._listening is not None:
             self._listening.close()
         await self._connections.shutdown(0)
@@ -123,10 +123,10 @@ class Console:
             for part in text:
                 piece.append(part)
                 if sum(map(len, piece)) >= _PIECE_BYTES:
-                    # Waits until the peer has taken most of it.
+                    # Waits until the peer has received most of it.
                     await response.write(b"".join(piece))
                     piece = []
-        # Waits as well, but only where it has something to write: the next request comes behind.
+        # Waits as well, but only if it has something to write: the next request follows.
         await response.write_eof(b"".join(piece))
         return response
 
@@ -162,9 +162,9 @@ class Console:
         return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
 
     def _tiering(self, topic: str | None) -> Response:
-        """Which partitions do not tier, and which steps for the whole prefix fail, each with its reason.
+        """Return the partitions that do not tier, and failing steps for the prefix, each with its reason.
 
-        `topic` is the id of the only topic that is asked for, if so.
+        `topic`: id of the only topic to return, or None.
         """
         cold = self._node.cold
         metrics = cold.tiering if cold is not None else None
@@ -201,7 +201,7 @@ def _json(value: object, status: int = 200) -> Response:
 
 @asynccontextmanager
 async def serving(node: Watched, clock: Clock, *, listener: str, with_partitions: bool) -> AsyncIterator[str]:
-    """The listener `host:port` of `node` while the context lasts; yields its URL.
+    """Serve the listener `host:port` of `node` while the context lasts; yield its URL.
 
     An empty host is the loopback interface.
     """

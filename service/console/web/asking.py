@@ -1,4 +1,4 @@
-"""What may be asked of a partition's records. [P]"""
+"""Query for the records of a partition. [P]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FROM_TIME: Final = "time"
 
 
 class Ask(NamedTuple):
-    """At most `most` records from a place on, those that `filter` wants. `value`: an offset, or ms."""
+    """Query for at most `most` records from a position, filtered. `value`: an offset, or ms."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""One partition's line from what broker, bucket, disk and settings say of it. [P]"""
+"""Tier layout of one partition, from data of broker, bucket, disk and settings. [P]"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCAL_RETENTION: Final = ("local.retention.ms", "local.retention.bytes")
 
 
 class Said(NamedTuple):
-    """What is known of one partition; None: not read from the bucket, or not on this machine's disk."""
+    """Data about one partition; None: not read from the bucket, or not on this machine's disk."""
 
     borders: Offsets
     published: Published | None
@@ -25,11 +25,11 @@ class Said(NamedTuple):
 
 
 def assembled(one: PartitionInfo, said: Said) -> Strata:
-    """The partition, with problems where its leader does not answer for it."""
+    """Return the partition's layout, with a problem if its leader does not answer."""
     base = Strata(one.partition, one.leader, one.replicas, one.isr, is_tiered=said.is_tiered)
     borders = said.borders
     if borders.start is None or borders.end is None:
-        return replace(base, problems=(borders.problem or "its leader does not say where it begins",))
+        return replace(base, problems=(borders.problem or "its leader does not tell its start offset",))
     start, end = borders.start, borders.end
     local_start = start if borders.local_start is None else min(max(borders.local_start, start), end)
     bucket_end = min(max(borders.bucket_end or start, start), end)
@@ -57,7 +57,7 @@ def _with_disk(line: Strata, on_disk: list[Block] | None, newest_ms: int | None)
             return line
         whole = Block(DISK, line.local_start, line.end, None, None, None, newest_ms, "")
         return replace(line, blocks=(*line.blocks, whole))
-    # What lies below the local start is not the log's any more, and waits for its removal.
+    # Segments below the local start are no longer part of the log and await deletion.
     kept = [
         block._replace(max_ms=newest_ms) if block.is_active and block.max_ms is None else block
         for block in on_disk
@@ -78,7 +78,7 @@ def _with_disk(line: Strata, on_disk: list[Block] | None, newest_ms: int | None)
 
 
 def retention_limits(settings: Mapping[str, str | None]) -> dict[str, int]:
-    """Settings that let go of something, as numbers: -1 (no bound) and -2 (as the log's) are left out."""
+    """Return retention settings as numbers, without -1 (no bound) and -2 (as the whole log's)."""
     names = _RETENTION + (_LOCAL_RETENTION if settings.get(TIERED_KEY) == "true" else ())
     numbers = {name: _number(settings.get(name)) for name in names}
     if "delete" not in (settings.get("cleanup.policy") or "delete"):

@@ -1,4 +1,4 @@
-"""The static files of the console, read once: what is not among them does not exist."""
+"""Static files of the console, read once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Asset(NamedTuple):
     kind: str
 
     def response(self) -> Response:
-        """Kept by browsers: its address changes with its bytes."""
+        """Return a response that browsers cache: the address changes with the bytes."""
         return Response(
             body=self.data,
             headers={
@@ -34,7 +34,7 @@ class Asset(NamedTuple):
 
 
 class Assets:
-    """`addresses` by name."""
+    """All static files; `addresses` by name."""
 
     def __init__(self) -> None:
         self._by_path: dict[str, Asset] = {}

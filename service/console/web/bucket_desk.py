@@ -1,4 +1,4 @@
-"""What pages ask the bucket itself: chains of partitions, and a survey of all that lies there."""
+"""Queries of the bucket: manifests of partitions, and a survey of all objects."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from service.remote.stores.store import ObjectStore
 
 CHAIN_AGE_MS: Final = 3_000
 PROBLEM_AGE_MS: Final = 5_000
-"""A store that failed is left alone so long: a page of many partitions waits for it once, not for each."""
+"""Pause after a failure of the store: a page of many partitions waits for it once, not for each."""
 MOST_CHAINS: Final = 2_000
 GRACE_MS: Final = 3_600_000
-"""What is younger and not named may be on its way."""
+"""Age below which an unnamed object may belong to an upload under way."""
 PATIENCE: Final = StoreOptions(
     connect_timeout_s=2, first_byte_timeout_s=4, request_timeout_s=8, max_retries=0, retry_timeout_s=8
 )
@@ -49,7 +49,7 @@ EMPTY: Final = Published((), 0, 0, 0, 0)
 
 
 class BucketDesk:
-    """One prefix of a store. Its blocking calls are thread-safe."""
+    """Reader of one prefix of a store. Its blocking calls are thread-safe."""
 
     def __init__(
         self, url: str, endpoint: str | None, region: str | None, world: World, pool: Executor
@@ -77,7 +77,7 @@ class BucketDesk:
     # -- one partition; blocking
 
     def published(self, topic_id: UUID, partition: int, end: int | None = None) -> Published:
-        """What the bucket holds of one partition, some seconds old at most, unless it ends before `end`.
+        """Return the archive of one partition, at most some seconds old, unless it ends before `end`.
 
         Raises `FirnError`.
         """
@@ -113,7 +113,7 @@ class BucketDesk:
     # -- the whole; on the loop
 
     async def survey(self, most: int) -> Findings:
-        """Go through the listing, at most `most` objects of it. Raises `FirnError` where it cannot begin."""
+        """Read the listing, at most `most` objects of it. Raises `FirnError` if it cannot begin."""
         began, loop = self._clock.monotonic_ms(), asyncio.get_running_loop()
         topics = await loop.run_in_executor(self._pool, self._topics)
         names = {row.topic_id: row.name for row in topics.topics} if topics is not None else {}
@@ -133,7 +133,7 @@ class BucketDesk:
         return found
 
     async def facts(self) -> BucketFacts | None:
-        """Settings of the bucket; None where it is not S3, or aioboto3 is not installed."""
+        """Return the bucket's settings; None if it is not S3, or aioboto3 is not installed."""
         return None if self.s3 is None else await self.s3.facts()
 
     def _topics(self) -> TopicsFile | None:
@@ -192,7 +192,7 @@ class BucketDesk:
 
 @contextmanager
 def permitted() -> Iterator[None]:
-    """Names the permission that reading an object takes, where that is what lacks."""
+    """Add the missing permission to errors of reading an object."""
     try:
         yield
     except StoreRefused as e:
@@ -211,7 +211,7 @@ def _remembered(known: _Known | None) -> Callable[[Head], Manifest | None]:
 
 
 def _published(manifest: Manifest) -> Published:
-    """The chain as blocks; a page of many segments is one, and is not read for that."""
+    """Return the archive as blocks; a manifest page of many segments is one block, and is not read."""
     blocks = []
     before_ms: int | None = None
     for child in manifest.children:

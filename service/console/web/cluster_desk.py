@@ -1,8 +1,8 @@
-"""What the page of the cluster knows: nodes, quorum and what moves at once, partitions once they are counted.
+"""Data of the cluster page: nodes, quorum and reassignments at once, partitions once they are counted.
 
-Each of the four is asked on its own, so a quorum that does not answer keeps nobody from the nodes. The walk
-over all partitions is a page of them at a time on a thread, and takes a twentieth of the time at most while
-somebody looks; where nobody looks, nothing is asked.
+Each of the four is queried by itself, so a quorum that does not answer does not delay the nodes. All
+partitions are read a page at a time on a thread, at most a twentieth of the time while the page is requested,
+and not otherwise.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ T = TypeVar("T")
 
 AGE_MS: Final = 1_500
 WAIT_S: Final = 1.5
-"""So long is waited for an answer that is not there yet."""
+"""Longest wait for the first answer of a query."""
 COUNT_AGE_MS: Final = 3_000
 COUNT_WAIT_S: Final = 0.5
 
 
 class Call(Protocol):
-    """Asks something on a thread."""
+    """Runs a query on a thread."""
 
     def __call__(self, question: Callable[[], T], /) -> asyncio.Future[T]: ...
 
 
 class ClusterDesk:
-    """How one cluster stands, read only. Owned by the event loop; asking is done by `call`, on threads."""
+    """Reader of one cluster's health. Owned by the event loop; `call` runs queries on threads."""
 
     def __init__(
         self, kafka: KafkaDesk, clock: Clock, call: Call, words_of: Callable[[BaseException], str]
@@ -55,7 +55,7 @@ class ClusterDesk:
         self._partitions: Remembered[PartitionSummary] = Remembered(call, clock, COUNT_AGE_MS)
 
     async def find(self) -> cluster.Cluster:
-        """All that is known now."""
+        """Return all data known now."""
         brokers, quorum, moving = await asyncio.gather(
             self._brokers.told(self._kafka.describe, WAIT_S),
             self._quorum.told(lambda: self._kafka.ask(ask_quorum), WAIT_S),

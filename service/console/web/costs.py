@@ -1,7 +1,7 @@
-"""What objects and requests cost, at prices that the operator gives. [P]
+"""Cost of objects and requests, at prices that the operator configures. [P]
 
 Prices are per unit as stores bill them: a GB (2^30 bytes, as S3 counts them) for a month, here of 30 days,
-and a thousand requests. The defaults are those of S3 Standard in us-east-1 in 2025; they are nobody's offer.
+and a thousand requests. The defaults are those of S3 Standard in us-east-1 in 2025.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from service.base.errors import ConfigError
 GB: Final = 2**30
 MONTH_DAYS: Final = 30
 PART_BYTES: Final = 8 << 20
-"""What is larger goes up in parts of this size: one request each, one to begin and one to end."""
+"""Larger objects are uploaded in parts of this size: one request each, one to begin and one to end."""
 DAY_MS: Final = 86_400_000
 
 USUAL_CLASS: Final = "STANDARD"
@@ -35,7 +35,8 @@ FREE: Final = frozenset({"delete"})
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """`classes` has the price of a GB and month for storage classes that differ from the usual one."""
+    """Prices; `classes` has the price of a GB and month for storage classes that differ from the usual
+    one."""
 
     storage_gb_month: float = DEFAULTS["storage-gb-month"]
     write_1000: float = DEFAULTS["write-1000"]
@@ -44,13 +45,13 @@ class Prices:
     classes: Mapping[str, float] = field(default_factory=dict)
 
     def month(self, sizes: Mapping[str, int]) -> float:
-        """A month of these bytes by storage class."""
+        """Return the cost of a month of these bytes by storage class."""
         return sum(
             self.classes.get(kind, self.storage_gb_month) * bytes_ / GB for kind, bytes_ in sizes.items()
         )
 
     def unpriced(self, sizes: Mapping[str, int]) -> list[str]:
-        """Storage classes in use that are billed otherwise, and for which no price was given."""
+        """Return the storage classes in use that have another price, which is not configured."""
         return [kind for kind, size in sizes.items() if size and kind not in (*self.classes, USUAL_CLASS)]
 
     def day(self, sizes: Mapping[str, int]) -> float:
@@ -64,9 +65,9 @@ class Prices:
 
 
 def prices(pairs: Sequence[tuple[str, str]], currency: str = "USD") -> Prices:
-    """Prices from ``key=value`` pairs; ``storage-gb-month.GLACIER_IR=0.004`` is that of one storage class.
+    """Parse ``key=value`` pairs; ``storage-gb-month.GLACIER_IR=0.004`` is the price of one storage class.
 
-    Raises `ConfigError` for a key or number that is none.
+    Raises `ConfigError` for an unknown key or an invalid number.
     """
     found, classes = dict(DEFAULTS), {}
     for key, written in pairs:
@@ -90,5 +91,5 @@ def prices(pairs: Sequence[tuple[str, str]], currency: str = "USD") -> Prices:
 
 
 def write_requests(size: int) -> int:
-    """Requests that one object of `size` bytes took to be written."""
+    """Return the number of requests that wrote an object of `size` bytes."""
     return 1 if size <= PART_BYTES else 2 + -(-size // PART_BYTES)

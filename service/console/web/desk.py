@@ -1,4 +1,4 @@
-"""Puts together what pages show, asking all desks at once and waiting for none of them for long."""
+"""Data of all pages: queries all desks at the same time and waits for each for a limited time."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ T = TypeVar("T")
 
 THREADS: Final = 8
 STORE_THREADS: Final = 8
-"""Of their own: a store that hangs holds up nobody who asks the cluster."""
+"""A pool of its own: a hanging store does not delay queries of the cluster."""
 READERS: Final = 2
-"""Each may hold some hundred megabytes of inflated batches for a moment."""
+"""Few, because each may hold some hundred megabytes of inflated batches for a moment."""
 MAX_PARTITION: Final = 2**31 - 1
 NO_NODE: Final = -1
 MOST_PAGES: Final = 10**8
 STORE_WAIT_S: Final = 1.5
-"""So long does a page wait for the bucket; what comes later is there at the next look."""
+"""Longest wait of a page for the bucket; what comes later is shown at the next refresh."""
 MOST_PENDING: Final = 200
 TOPICS_WAIT_S: Final = 0.15
-"""So long does a page wait for a newer list of all topics than the last one."""
+"""Longest wait of a page for a newer list of all topics."""
 TOPICS_MOST_AGE_MS: Final = 60_000
 MOST_FSCK_BYTES: Final = 64 << 20
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
@@ -68,7 +68,7 @@ _NOT_THERE: Final = frozenset(
 
 
 def status_of(error: BaseException) -> int:
-    """HTTP's status for what went wrong: 404 where what was asked for is not there."""
+    """Return the HTTP status for an error: 404 if the requested thing does not exist, else 503."""
     is_asker = isinstance(error, ConfigError) or (
         isinstance(error, RequestError) and error.code in _NOT_THERE
     )
@@ -76,13 +76,13 @@ def status_of(error: BaseException) -> int:
 
 
 def words_of(error: BaseException) -> str:
-    """What went wrong, in one line."""
+    """Return the text of an error in one line."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(words.split()) or type(error).__name__
 
 
 class Desk:
-    """All that a console knows. Owned by the event loop; blocking calls go to its pool."""
+    """All data of a console. Owned by the event loop; blocking calls run in its pool."""
 
     def __init__(self, settings: ConsoleSettings, world: World) -> None:
         self.settings = settings
@@ -120,7 +120,7 @@ class Desk:
         self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
 
     def failure(self) -> BaseException | None:
-        """What ended a task that should not end: a bug."""
+        """Return the error of a task that must not end; it is a bug."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 return task.exception() or RuntimeError(f"{task.get_name()} has ended")
@@ -138,19 +138,19 @@ class Desk:
         return asyncio.get_running_loop().run_in_executor(self._pool, question)
 
     async def _all_topics(self) -> Sequence[TopicRow]:
-        """All topics; some seconds old where a newer list takes long, as with many partitions."""
+        """Return all topics; some seconds old if a newer list takes long, as with many partitions."""
         rows = await self._known_topics(waits=True)
         assert rows is not None
         return rows
 
     async def _known_topics(self, *, waits: bool) -> Sequence[TopicRow] | None:
-        """As `_all_topics`; None where they are not known yet, and nobody `waits` for that."""
+        """Return all topics; None if they are not known yet, and the caller does not wait (`waits`)."""
         known = self._topics
         if self._newer_topics is None and (known is None or self._kafka.is_old(known)):
             self._newer_topics = self._call(self._kafka.topics)
             self._newer_topics.add_done_callback(self._topics_found)
         if (newer := self._newer_topics) is not None:
-            # `wait`, because one page that is not waited for any more must not end it for the others.
+            # `wait`, because the cancellation of one page must not cancel the query for the others.
             is_known = known is not None and not self._kafka.is_old(known, TOPICS_MOST_AGE_MS)
             await asyncio.wait([newer], timeout=TOPICS_WAIT_S if is_known or not waits else None)
             if newer.done():
@@ -162,7 +162,7 @@ class Desk:
         is_found = not future.cancelled() and future.exception() is None
         self._topics = future.result() if is_found else None
 
-    # -- what it finds out by itself
+    # -- background work
 
     async def _find_listeners(self) -> Sequence[Listener]:
         if self.settings.listeners:
@@ -184,7 +184,8 @@ class Desk:
         return found
 
     async def bucket_desk(self) -> BucketDesk | None:
-        """The bucket; None where there is none, or it is not known yet (`_bucket_problem`)."""
+        """Return the bucket's desk; None if there is no bucket, or it cannot be opened
+        (`_bucket_problem`)."""
         async with self._opening:
             if self._bucket is None and self._has_bucket is not False:
                 try:
@@ -230,7 +231,7 @@ class Desk:
                         pause_s = min(pause_s, 10.0)
                 except TROUBLE as e:
                     self._survey_problem = words_of(e)
-                    self._warnings.warning("the bucket cannot be surveyed: %s", e)
+                    self._warnings.warning("cannot survey the bucket: %s; retrying", e)
                     pause_s = min(pause_s, 10.0)
                 finally:
                     self._surveying = False
@@ -272,14 +273,14 @@ class Desk:
         return topics.Topics(here, settings, sums, number, len(matching), len(rows), wanted, None)
 
     def _topic_settings(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
-        """Settings of topics; none of any where one of them has just been deleted."""
+        """Return settings of topics; none at all if one of them has just been deleted."""
         try:
             return self._kafka.topic_settings(names, topics.SETTINGS)
         except RequestError:
             return {}
 
     async def find_topic(self, name: str, number: int, partition: int | None, scale: str) -> topic.Topic:
-        """A page of a topic's partitions, or one partition."""
+        """Return the data of a page of a topic's partitions, or of one partition."""
         scale = scale if scale in SCALES else SCALES[0]
         number = min(max(number, 1), MOST_PAGES)
         first = min((number - 1) * topic.PER_PAGE if partition is None else partition, MAX_PARTITION)
@@ -329,7 +330,7 @@ class Desk:
     async def _published(
         self, topic_id: Any, borders: dict[int, Offsets]
     ) -> tuple[dict[int, Published], str | None, int]:
-        """What the bucket holds of those that have something there; why it is not known, and of how many."""
+        """Return archives of partitions that have one, an error, and the number of pending queries."""
         tiered = [p for p, one in borders.items() if one.bucket_end]
         desk = await self.bucket_desk() if tiered else None
         if desk is None:
@@ -357,7 +358,7 @@ class Desk:
     def _chain(
         self, desk: BucketDesk, topic_id: UUID, partition: int, end: int | None
     ) -> asyncio.Future[Published] | None:
-        """One chain, asked for once however many pages want it; None where enough is being waited for."""
+        """Query one archive, once for all pages that need it; None if too many queries are pending."""
         place = (topic_id, partition)
         if (known := self._chains.get(place)) is not None:
             return known
@@ -370,7 +371,7 @@ class Desk:
         def done(future: asyncio.Future[Published]) -> None:
             del self._chains[place]
             if not future.cancelled():
-                future.exception()  # pages that still wait find it, nobody has to
+                future.exception()  # waiting pages report it; mark it as retrieved
 
         future.add_done_callback(done)
         return future
@@ -385,7 +386,7 @@ class Desk:
         return records.Records(form, names, found, problem, 200 if problem is None else 400)
 
     async def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
-        """Bytes and a name for them; None where there is no such record. Raises `FirnError` and `OSError`."""
+        """Return bytes and a file name; None if there is no such record. Raises `FirnError` and `OSError`."""
         return await self._read(lambda: self._records.download(ask, part))
 
     def _read(self, question: Callable[[], T]) -> asyncio.Future[T]:
@@ -460,7 +461,7 @@ class Desk:
 
 
 def _listener(node_id: int, node_host: str, listener: str | None) -> Listener:
-    """Where to look at a node, from what its configuration says."""
+    """Return the HTTP listener of a node, from its configuration."""
     if not listener:
         return Listener(node_id, None, "firn.http.listener is not set")
     host, _, port = listener.rpartition(":")

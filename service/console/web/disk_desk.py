@@ -1,4 +1,4 @@
-"""Segments on disk, where the log directory of a partition's leader is on this machine."""
+"""Segments on disk, if the log directory of a partition's leader is on this machine."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from service.hot.names import LOG, TIME_INDEX, offset_file, parse_offset_file, p
 from service.records.segment_indexes import TIME_ENTRY
 
 MOST_TIMED: Final = 100
-"""Of so many of the newest segments, and of about as many others, the time index is read."""
+"""Number of the newest segments, and about the same of others, whose time index is read."""
 
 
 def blocks_on_disk(
     disk: Disk, log_dirs: str | None, topic: str, topic_id: UUID, partition: int, end: int
 ) -> list[Block] | None:
-    """A block for each segment in offset order; `end` is that of the log. None where they are not here.
+    """Return a block for each segment in offset order, up to the log's `end`; None if they are not here.
 
-    Blocking. Segments come and go meanwhile: what goes is left out.
+    Blocking. Segments that are deleted meanwhile are left out.
     """
     for log_dir in (log_dirs or "").split(","):
         directory = Path(log_dir.strip()) / partition_dir(topic, partition)
         try:
             if not log_dir.strip() or read_topic_id(disk, directory) != topic_id:
-                continue  # another cluster's topic of that name
+                continue  # a topic of that name in another cluster
             found = sorted(
                 (parsed[0], entry.size)
                 for entry in disk.list(directory)
                 if entry.is_file and (parsed := parse_offset_file(entry.name)) and parsed[1] == LOG
             )
         except StorageError:
-            continue  # on another machine, or deleted while we looked
+            continue  # on another machine, or deleted meanwhile
         return _blocks(disk, directory, found, end)
     return None
 
@@ -66,7 +66,7 @@ def _blocks(disk: Disk, directory: Path, found: list[tuple[int, int]], end: int)
 
 
 def _newest_ms(disk: Disk, time_index: Path) -> int | None:
-    """The newest timestamp that the time index has; None where it has none."""
+    """Return the newest timestamp in the time index, or None."""
     try:
         fd = disk.open(time_index, Open.READ)
         try:
@@ -75,7 +75,7 @@ def _newest_ms(disk: Disk, time_index: Path) -> int | None:
         finally:
             disk.close(fd)
     except StorageError:
-        return None  # deleted while we looked
+        return None  # deleted meanwhile
     if len(data) != TIME_ENTRY.size:
         return None
     timestamp, _ = TIME_ENTRY.unpack(data)

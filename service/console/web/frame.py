@@ -1,4 +1,4 @@
-"""What all pages share: head, navigation, tables, states of emptiness and of failure. [P]"""
+"""Common parts of all pages: head, navigation, tables, empty states and errors. [P]"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAVIGATION: Final = (
 
 
 class Context(NamedTuple):
-    """What a page stands in. `assets` has the address of each static file by its name."""
+    """Environment of a page. `assets` has the address of each static file by its name."""
 
     bootstrap: str
     url: str | None
@@ -31,7 +31,7 @@ class Context(NamedTuple):
 
 
 def page(context: Context, title: str, path: str, *content: Child, lead: Child = None) -> str:
-    """A whole document."""
+    """Return a whole document."""
     assets = context.assets
     head = el(
         "head",
@@ -91,7 +91,7 @@ def _banner(context: Context, path: str) -> Markup:
 
 
 def _mark() -> Markup:
-    """The mark: layers, the upper ones ice, the lowest water."""
+    """Return the logo: layers, the upper ones ice, the lowest water."""
     bars = [
         el("rect", class_=f"mark-{n}", x=2 + n, y=3 + 5 * n, width=20 - 2 * n, height=4, rx=1)
         for n in range(4)
@@ -100,7 +100,7 @@ def _mark() -> Markup:
 
 
 def live(name: str, *content: Child) -> Markup:
-    """A part that the script renews: what the page has there at the next look takes its place."""
+    """Return a part that the script replaces with that of a newer page."""
     return el("div", content, id=f"live-{name}", data_live=True)
 
 
@@ -114,7 +114,7 @@ def section(title: str, *content: Child, note: Child = None, id: str | None = No
 
 
 class Column(NamedTuple):
-    """`is_number`: to the right, with figures of one width."""
+    """A column of a table. `is_number`: right-aligned, with digits of equal width."""
 
     title: str
     is_number: bool = False
@@ -128,7 +128,7 @@ def numbers(*titles: str) -> list[Column]:
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, caption: str, foot: Sequence[Child] = ()
 ) -> Markup:
-    """A table that scrolls by itself where the screen is narrow. The first cell of a row is its head."""
+    """Return a table that scrolls on a narrow screen. The first cell of a row is its head."""
     kinds = ["number" if column.is_number else None for column in columns]
     head = [
         el("th", column.title, scope="col", class_=kind, title=column.hint)
@@ -157,12 +157,12 @@ def table(
 
 
 def facts(*pairs: tuple[str, Child]) -> Markup:
-    """Names and values, one beside the other."""
+    """Return a list of names and values."""
     return el("dl", [el("div", el("dt", name), el("dd", value)) for name, value in pairs], class_="facts")
 
 
 class Tile(NamedTuple):
-    """A figure of the overview. `tone` is "", ``bad`` or ``warn``; `below` says more."""
+    """A number of the overview. `tone` is "", ``bad`` or ``warn``; `below` is a second line."""
 
     label: str
     value: str
@@ -188,12 +188,12 @@ def tiles(*found: Tile) -> Markup:
 
 
 def empty(title: str, *words: Child) -> Markup:
-    """What stands where there is nothing yet."""
+    """Return the placeholder for an empty list."""
     return el("div", _mark(), el("h2", title), [el("p", word) for word in words], class_="state empty")
 
 
 def failed(title: str, why: str, *words: Child) -> Markup:
-    """What stands where something could not be had, and why."""
+    """Return the placeholder for data that could not be read, with the reason."""
     return el(
         "div",
         el("h2", title),
@@ -205,7 +205,7 @@ def failed(title: str, why: str, *words: Child) -> Markup:
 
 
 def notice(tone: str, *words: Child) -> Markup:
-    """A line that says what is wrong or missing beside what is there."""
+    """Return a line about an error or missing data, beside the data."""
     return el("p", words, class_=f"notice {tone}")
 
 
@@ -220,7 +220,7 @@ def badge(words: str, tone: str = "") -> Markup:
 def pager(
     path: str, number: int, more: bool, total: int | None, /, **query: str | int | None
 ) -> Markup | None:
-    """Links to the page before and after page `number` (from 1 on)."""
+    """Return links to the pages before and after page `number` (from 1 on)."""
     if number == 1 and not more:
         return None
     before = (
@@ -240,7 +240,7 @@ def choices(
     /,
     **query: str | int | None,
 ) -> Markup:
-    """A row of links of which one is chosen."""
+    """Return a row of links of which one is chosen."""
     items = [
         el(
             "a", words, href=link(path, **{**query, name: value}),
@@ -256,7 +256,7 @@ def field(label: str, control: Markup) -> Markup:
 
 
 def search_form(path: str, label: str, wanted: str, longest: int, *hidden: Child) -> Markup:
-    """Asks `path` for what holds the text `wanted`, of at most `longest` characters."""
+    """Return a form that queries `path` for the text `wanted`, of at most `longest` characters."""
     return el(
         "form",
         *hidden,
@@ -278,7 +278,7 @@ def select(name: str, chosen: str, options: Sequence[tuple[str, str]]) -> Markup
 
 
 def login_page(context: Context, wrong: str | None, to: str) -> str:
-    """What stands where a token is needed; works without a script."""
+    """Return the page that asks for a token; works without a script."""
     form = el(
         "form",
         el("h1", "Firn"),

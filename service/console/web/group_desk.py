@@ -1,4 +1,4 @@
-"""What pages know of groups: the list of all, some seconds old, and one group with its lag over time."""
+"""Data of the group pages: the list of all groups, some seconds old, and one group with its lag over time."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 LIST_AGE_MS: Final = 3_000
 _COST_FACTOR: Final = 20
-"""The list is asked for at most this share of the time: one part in so many."""
+"""The list is queried at most this share of the time: one part in this many."""
 MOST_POSITIONS: Final = 2_000
-"""Of a group's partitions so many are looked up."""
+"""Most partitions of a group whose positions are queried."""
 LOOK_S: Final = 5.0
 WATCHED_MS: Final = 15 * 60_000
-"""So long after its page was asked for is a group looked at by itself."""
+"""Time after the last request of its page for which a group is sampled."""
 TROUBLE: Final = (FirnError, OSError)
 
 
 class _Listed(NamedTuple):
-    """All groups, as they were at `at_ms` of the monotonic clock; `took_ms` is how long asking took."""
+    """All groups at `at_ms` of the monotonic clock; the query took `took_ms`."""
 
     listing: Listing
     at_ms: int
@@ -39,13 +39,13 @@ class _Listed(NamedTuple):
 
 
 class Call(Protocol):
-    """Asks something on a thread."""
+    """Runs a query on a thread."""
 
     def __call__(self, question: Callable[[], T], /) -> asyncio.Future[T]: ...
 
 
 class GroupDesk:
-    """Groups of one cluster, read only. Owned by the event loop; asking is done by `call`, on threads."""
+    """Reader of one cluster's groups. Owned by the event loop; `call` runs queries on threads."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class GroupDesk:
         self._watched: dict[str, int] = {}
 
     async def _listing(self) -> Listing:
-        """All groups; one question at a time, however many pages want to know."""
+        """Return all groups, with one query at a time for all pages."""
         known, now = self._known, self._clock.monotonic_ms()
         if known is not None and now - known.at_ms < max(LIST_AGE_MS, _COST_FACTOR * known.took_ms):
             return known.listing
@@ -72,7 +72,7 @@ class GroupDesk:
             self._asking = self._call(self._ask)
             self._asking.add_done_callback(self._found)
         asking = self._asking
-        # `wait`, because one page that is not waited for any more must not end it for the others.
+        # `wait`, because the cancellation of one page must not cancel the query for the others.
         await asyncio.wait([asking])
         return asking.result().listing
 
@@ -102,7 +102,7 @@ class GroupDesk:
         return groups.Groups(here, number, len(matching), len(listing.rows), wanted, listing.problems, None)
 
     async def find_group(self, group_id: str, number: int) -> group.GroupPage:
-        """A group, and page `number` of its partitions."""
+        """Return the data of a group, and of page `number` of its partitions."""
         try:
             found = await self._look(group_id)
         except TROUBLE as e:
@@ -123,19 +123,19 @@ class GroupDesk:
         return found
 
     def _watch(self, group_id: str) -> None:
-        """Somebody looks at it now; of more than there are lags for, who was asked for longest ago goes."""
+        """Keep sampling this group; beyond `MOST_GROUPS` the one requested longest ago is dropped."""
         self._watched.pop(group_id, None)
         self._watched[group_id] = self._clock.monotonic_ms()
         if len(self._watched) > MOST_GROUPS:
             del self._watched[next(iter(self._watched))]
 
     async def run(self) -> None:
-        """Goes on looking at groups whose pages were asked for a while ago: a lag wants a past."""
+        """Keep sampling groups whose pages were requested recently, for the history of their lag."""
         while True:
             await asyncio.sleep(LOOK_S)
             since = self._clock.monotonic_ms() - WATCHED_MS
             self._watched = {one: asked for one, asked in self._watched.items() if asked >= since}
             for group_id in tuple(self._watched):
-                # The page that is asked for next says what is wrong; the line of its lag has a gap.
+                # The next request of the page shows the error; the line of the lag has a gap.
                 with contextlib.suppress(*TROUBLE):
                     await self._look(group_id)

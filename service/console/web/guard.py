@@ -1,8 +1,8 @@
-"""Who may look: the token, the sessions made with it, and what one address may try. [P]
+"""Access control: the token, sessions, and a limit of wrong tokens per address. [P]
 
-A token is compared in constant time. Whoever is wrong too often from one address is not compared any more for
-a while, right or not: so guesses cost time. Without a token only names of this machine are served, so that no
-page of somebody else's can have a browser look here under a name of its own (DNS rebinding).
+Tokens are compared in constant time. After too many wrong ones an address is refused for a while, even with
+the right token, so guesses cost time. Without a token only loopback names are served, so that no other site's
+page can make a browser read the console under a name of its own (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_TOKEN: Final = 8
 
 
 class Verdict(Enum):
-    """What becomes of a request."""
+    """Result of the check of a token."""
 
     WELCOME = "welcome"
     UNKNOWN = "unknown"
@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 
 class Guard:
-    """`new_secret` makes what nobody can guess, `now_ms` is a clock that never goes back."""
+    """Access control of one console. `new_secret` returns a random secret, `now_ms` is a monotonic clock."""
 
     def __init__(self, token: str | None, new_secret: Callable[[], str], now_ms: Callable[[], int]) -> None:
         self._digest = None if token is None else _digest(token)
@@ -44,15 +44,15 @@ class Guard:
 
     @property
     def asks(self) -> bool:
-        """Whether a token is needed at all."""
+        """True if a token is configured."""
         return self._digest is not None
 
     def admits_host(self, host: str) -> bool:
-        """Whether a request that names `host` (its header, port included) is for us."""
+        """Return whether requests with this Host header (port included) are served."""
         return self.asks or is_loopback(_bare(host))
 
     def judge_token(self, address: str, token: str | None) -> Verdict:
-        """A token from `address`; None where there is none, which counts as no try."""
+        """Check a token from `address`; None is no attempt."""
         if self._digest is None:
             return Verdict.WELCOME
         if token is None:
@@ -74,7 +74,7 @@ class Guard:
         return Verdict.UNKNOWN
 
     def open_session(self) -> str:
-        """The secret of a new session, for who has shown the token."""
+        """Return the secret of a new session, after a check of the token."""
         secret = self._new_secret()
         self._sessions[_digest(secret)] = self._now_ms() + SESSION_MS
         if len(self._sessions) > MOST_SESSIONS:
@@ -82,12 +82,12 @@ class Guard:
         return secret
 
     def knows_session(self, secret: str | None) -> bool:
-        """Whether a session of this secret is open."""
+        """Return whether a session with this secret is open."""
         if self._digest is None:
             return True
         if not secret:
             return False
-        # Found by its digest: how long that takes says nothing of other secrets.
+        # A lookup by digest: its time reveals nothing about other secrets.
         until = self._sessions.get(_digest(secret))
         return until is not None and self._now_ms() < until
 
@@ -100,14 +100,14 @@ def _digest(secret: str) -> bytes:
 
 
 def _bare(host: str) -> str:
-    """The name or address of a Host header, without its port."""
+    """Return the name or address of a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
 
 
 def _source(address: str) -> str:
-    """Who is counted as one: an IPv4 address, or the 2^64 addresses of one IPv6 network."""
+    """Return the unit that is limited: an IPv4 address, or the 2^64 addresses of one IPv6 network."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -120,7 +120,8 @@ def _source(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine and no other. A name that begins as an address does is a name."""
+    """Return whether `host` is a loopback address or ``localhost``. Names that look like addresses are
+    not."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the nodes' figures come to, look by look: rates and levels of a cluster, and their past. [P]"""
+"""History of a cluster's metrics: rates and levels, sample by sample. [P]"""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ SERIES: Final = (
     "t", "produced", "fetched_disk", "fetched_bucket", "uploaded", "lag_bytes", "busy", "turn_p99_ms",
     "memory", "store_p99_ms", "requests",
 )  # fmt: skip
-"""`t` in seconds of the wall clock; bytes, bytes and requests per second, milliseconds; `busy` of 1."""
+"""`t` in seconds of the wall clock; bytes, bytes and requests per second, milliseconds; `busy` from 0 to
+1."""
 
 
 class NodeLook(NamedTuple):
-    """One node: the two newest looks at it, or why there is none."""
+    """One node: its two newest samples, or the reason why there are none."""
 
     node_id: int | None
     url: str | None
@@ -36,7 +37,7 @@ class History:
         self._points: deque[Point] = deque(maxlen=MOST_POINTS)
 
     def add(self, now_ms: int, nodes: Iterable[NodeLook]) -> Point | None:
-        """A point for this look; None where no node has been looked at twice."""
+        """Add and return a point for these samples; None if no node has two."""
         looks = [one.between for one in nodes if one.between is not None and one.between.before is not None]
         if not looks:
             return None
@@ -61,7 +62,7 @@ class History:
         return tuple(self._points)
 
     def series(self, name: str) -> list[float]:
-        """One of `SERIES`, the oldest first."""
+        """Return one of `SERIES`, the oldest value first."""
         at = SERIES.index(name)
         return [point[at] for point in self._points]
 
@@ -79,7 +80,7 @@ def _most_ms(looks: Sequence[Between], name: str) -> float:
 
 
 class Alert(NamedTuple):
-    """Something that somebody should look at. `level` is ``bad`` or ``warn``."""
+    """A problem that needs attention. `level` is ``bad`` or ``warn``."""
 
     level: str
     where: str
@@ -91,12 +92,12 @@ TURN_S: Final = 0.25
 
 
 def alerts(nodes: Sequence[NodeLook]) -> list[Alert]:
-    """What is wrong, the worst first; the rules for Prometheus say the same with more patience."""
+    """Return the problems, the worst first; Prometheus has the same rules with longer delays."""
     found: list[Alert] = []
     for node in nodes:
         where = "a node" if node.node_id is None else f"node {node.node_id}"
         if node.problem is not None:
-            found.append(Alert("warn", where, f"its figures cannot be had: {node.problem}"))
+            found.append(Alert("warn", where, f"its metrics cannot be read: {node.problem}"))
         if node.between is not None:
             found += _of_node(where, node.between)
     return sorted(found, key=lambda one: one.level != "bad")
@@ -118,7 +119,7 @@ def _of_node(where: str, between: Between) -> Iterable[Alert]:
             yield Alert("bad", where, f"the object store is not reachable ({client})")
     lag = now.total("firn_tiering_lag_seconds")
     if lag > LAG_S:
-        yield Alert("warn", where, f"the upload lags behind by {lag:.0f} s")
+        yield Alert("warn", where, f"uploads lag behind by {lag:.0f} s")
     for labels, count in now.samples.get("firn_tiering_blocked_partitions", {}).items():
         yield Alert("warn", where, f"{count:.0f} partitions do not tier: {dict(labels).get('reason', '')}")
     if between.before is not None and (worst := between.quantile("firn_loop_turn_seconds", 0.999)) > TURN_S:

@@ -1,4 +1,4 @@
-"""What pages ask the cluster: blocking calls for threads, a few connections kept between them."""
+"""Queries of the cluster: blocking calls for threads, with a few connections kept between them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MOST_KEPT: Final = 4
 PROBLEM_AGE_MS: Final = 1_000
 TOPICS_AGE_MS: Final = 4_000
 _COST_FACTOR: Final = 20
-"""The list of topics is asked for at most this share of the time: one part in so many."""
+"""The list of topics is queried at most this share of the time: one part in this many."""
 
 
 class KafkaDesk:
-    """The cluster at `bootstrap`, as a client sees it. Thread-safe.
+    """Client of the cluster at `bootstrap`. Thread-safe.
 
     Raises `FirnError` and `OSError`; a connection that failed is not used again.
     """
@@ -57,11 +57,11 @@ class KafkaDesk:
             cluster.close()
 
     def ask(self, question: Callable[[Cluster], T]) -> T:
-        """The answer to `question`, asked once more on a new connection where a kept one had died."""
+        """Return the result of `question`; repeat it on a new connection if a kept one is dead."""
         with self._lock:
             cluster = self._kept.pop() if self._kept else None
         if cluster is not None:
-            # It may have died since: the broker was away, and may be back.
+            # It may be dead: the broker may have restarted since.
             with contextlib.suppress(ConnectionError, StorageError):
                 return self._answer(cluster, question)
         self._refuse_in_vain()
@@ -75,7 +75,7 @@ class KafkaDesk:
         return self._answer(cluster, question)
 
     def _ask_first(self, question: Callable[[Cluster], T]) -> T:
-        """As `ask`, for what the first broker that answers is asked: where it hangs, all pages would."""
+        """Call `ask` for a query that any broker answers; if the first one hangs, all pages would."""
         self._refuse_in_vain()
         began = self._clock.monotonic_ms()
         try:
@@ -84,15 +84,15 @@ class KafkaDesk:
             raise StorageError(self._failed(e, began)) from e
 
     def _refuse_in_vain(self) -> None:
-        """Who could not be reached a moment ago is not tried by every page anew."""
+        """Raise the last error at once if the cluster was unreachable a moment ago."""
         with self._lock:
             if self._problem is not None and self._clock.monotonic_ms() < self._problem_until_ms:
                 raise StorageError(self._problem)
 
     def _failed(self, error: OSError, began_ms: int) -> str:
-        """Remember it for as long as finding out took; returns it in words."""
+        """Remember the failure for as long as its detection took; return its text."""
         now = self._clock.monotonic_ms()
-        words = f"{self.bootstrap} does not answer in time" if isinstance(error, TimeoutError) else str(error)
+        words = f"{self.bootstrap} did not answer in time" if isinstance(error, TimeoutError) else str(error)
         with self._lock:
             self._problem = words
             self._problem_until_ms = now + max(PROBLEM_AGE_MS, now - began_ms)
@@ -121,11 +121,11 @@ class KafkaDesk:
         return self._ask_first(Cluster.describe)
 
     def is_old(self, found: TopicList, age_ms: int = TOPICS_AGE_MS) -> bool:
-        """Whether it is time to ask for all topics anew: seldom where asking takes long."""
+        """Return whether the list of topics is due for a refresh: seldom if the query takes long."""
         return self._clock.monotonic_ms() - found.at_ms >= max(age_ms, _COST_FACTOR * found.took_ms)
 
     def topics(self) -> TopicList:
-        """All topics, sorted by name. Memory for a page of partitions at a time, however many there are."""
+        """Return all topics, sorted by name. Memory holds one page of partitions at a time."""
         began = self._clock.monotonic_ms()
         rows = self._ask_first(lambda cluster: list(_rows(cluster.every_topic())))
         now = self._clock.monotonic_ms()
@@ -135,7 +135,7 @@ class KafkaDesk:
         return self._ask_first(lambda cluster: cluster.partitions(topic, first, most))
 
     def borders(self, topic: str, leaders: Mapping[int, int]) -> dict[int, Offsets]:
-        """Where the tiers of these partitions begin and end; `leaders` by partition, -1 for none."""
+        """Return the offsets where tiers begin and end; `leaders` by partition, -1 for none."""
         reachable = {p: leader for p, leader in leaders.items() if leader >= 0}
 
         def question(cluster: Cluster) -> dict[int, Offsets]:
@@ -163,7 +163,7 @@ class KafkaDesk:
 
 
 def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicRow]:
-    """Topics summed up; one that comes in parts comes with its parts in a row."""
+    """Yield topics with their sums; the parts of a topic follow each other."""
     row: TopicRow | None = None
     for one in parts:
         if row is not None and row.name != one.name:

@@ -1,7 +1,7 @@
-"""The line of a partition as SVG: ice where the bucket holds it, water where the disk does. [P]
+"""Tier layout of a partition as an SVG line: ice for the bucket, water for the disk. [P]
 
-No style is written into it, so a strict content security policy draws it; what a piece is, is its class. Its
-words are a title, which browsers show under the pointer and the script of the console makes a card of.
+It has no inline style, because of the strict content security policy; classes give the colours. Its text is a
+title, which browsers show on hover and the console's script shows as a card.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHADES: Final = 5
 
 
 def domain(lines: Sequence[Strata], kind: str) -> tuple[float, float] | None:
-    """The length that all of `lines` share, so that they can be compared; None where none is known."""
+    """Return the range that all of `lines` share, so that they can be compared; None if none is known."""
     scales = [scale for one in lines if (scale := scale_of(one, kind)).is_usable]
     if not scales:
         return None
@@ -42,7 +42,7 @@ def domain(lines: Sequence[Strata], kind: str) -> tuple[float, float] | None:
 
 
 def drawing(strata: Strata, kind: str, low: float, high: float, now_ms: int) -> Markup | None:
-    """The line; None where there is nothing to draw, or not known what `kind` needs."""
+    """Return the line; None if it is empty, or `kind` needs unknown values."""
     scale = scale_of(strata, kind)
     if not scale.is_usable:
         return None
@@ -82,7 +82,7 @@ def _shape(piece: Piece, strata: Strata, now_ms: int) -> Markup:
 
 
 def _class(piece: Piece, strata: Strata) -> str:
-    """Older ice is paler; water that is not in the bucket yet is deeper, and deepest where it is written."""
+    """Return the class: older ice is paler; water is deeper if not yet in the bucket, deepest if active."""
     last = piece.blocks[-1]
     if last.tier == BUCKET:
         span = max(strata.bucket_end - strata.start, 1)
@@ -134,7 +134,7 @@ def _mark(
 ) -> Markup:
     x = _number(WIDTH * min(max((scale(offset) - low) / max(high - low, 1e-9), 0.0), 1.0))
     kind = "edge-local" if what.startswith("local") else "edge-total"
-    told = f"{what} = {value}\nwhat is older goes next: offsets below {offset:,.0f}"
+    told = f"{what} = {value}\ndeleted next: offsets below {offset:,.0f}"
     return el(
         "rect", el("title", told), class_=f"edge {kind}", x=x, y=0, width=2, height=HEIGHT,
     )  # fmt: skip
@@ -145,7 +145,7 @@ def _number(value: float) -> str:
 
 
 def axis(kind: str, low: float, high: float) -> Markup:
-    """Five labels below the lines."""
+    """Return five labels below the lines."""
     labels = [_label(kind, low + (high - low) * step / 4) for step in range(5)]
     return el("div", [el("span", label) for label in labels], class_="axis", aria_hidden="true")
 
@@ -157,7 +157,7 @@ def _label(kind: str, value: float) -> str:
 
 
 def legend() -> Markup:
-    """What the colours mean."""
+    """Return the legend of the colours."""
     kinds = (
         ("ice-0", "in the bucket, old"),
         ("ice-4", "in the bucket, new"),

@@ -1,7 +1,7 @@
-"""HTML made of elements: text is escaped wherever it comes from, so nothing has to remember to. [P]
+"""HTML built from elements: all text is escaped. [P]
 
-What is `Markup` is taken as it is, everything else is text. Characters that do not print (control, format,
-bidirectional overrides) are shown as escapes: a key cannot rearrange the line that it stands in.
+`Markup` is inserted unchanged, everything else is text. Unprintable characters (control, format,
+bidirectional overrides) are shown as escapes, so that a key cannot rearrange its line.
 
 >>> el("a", "<b>", href=link("/topic", name="a&b"))
 '<a href="/topic?name=a%26b">&lt;b&gt;</a>'
@@ -18,7 +18,7 @@ _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 
 class Markup(str):
-    """HTML that is sound already."""
+    """Valid HTML."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ Child = str | int | float | None | Iterable["Child"]
 
 
 def visible(text: str) -> str:
-    """`text` with escapes for what does not print, but for line ends and tabs."""
+    """Return `text` with escapes for unprintable characters except line ends and tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -37,14 +37,14 @@ def visible(text: str) -> str:
 
 
 def text(value: object) -> Markup:
-    """`value` as text of a page."""
+    """Return `value` as text of a page."""
     if isinstance(value, Markup):
         return value
     return Markup(escape(visible(str(value)), quote=True))
 
 
 def join(*children: Child) -> Markup:
-    """Children one after the other; None is nothing."""
+    """Return the children one after the other, without None."""
     parts: list[str] = []
     _collect(parts, children)
     return Markup("".join(parts))
@@ -59,7 +59,7 @@ def _collect(parts: list[str], children: Iterable[Child]) -> None:
 
 
 def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
-    """One element. ``class_`` is class, ``data_tip`` data-tip; None and False leave an attribute out."""
+    """Return one element. ``class_`` is class, ``data_tip`` data-tip; None and False omit an attribute."""
     head = [tag]
     for name, value in attributes.items():
         if value is None or value is False:
@@ -73,11 +73,11 @@ def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | N
 
 
 def link(path: str, /, **query: str | int | None) -> str:
-    """A path with its query, percent-encoded; what is None or empty is left out."""
+    """Return a path with its query, percent-encoded, without None and empty values."""
     pairs = [f"{encoded(k)}={encoded(str(v))}" for k, v in query.items() if v is not None and v != ""]
     return path + ("?" + "&".join(pairs) if pairs else "")
 
 
 def encoded(value: str) -> str:
-    """`value` as a part of a query."""
+    """Return `value` percent-encoded, for a query."""
     return "".join(chr(b) if b in _PLAIN else f"%{b:02X}" for b in value.encode("utf-8", "replace"))

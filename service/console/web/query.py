@@ -1,4 +1,4 @@
-"""What the form of the records page asks for, checked. [P]"""
+"""Parser and checks of the query of the records page. [P]"""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ MOST_PARTITION: Final = 2**31 - 1
 
 
 def exact_number_of(written: str | None, most: int = _MOST) -> int | None:
-    """A number from 0 to `most` that is written so; None for all else."""
+    """Parse a number from 0 to `most`; return None for anything else."""
     if written is None or not written.isascii() or not written.isdigit() or len(written) > 19:
         return None
     return found if (found := int(written)) <= most else None
 
 
 def number_of(written: str | None, otherwise: int) -> int:
-    """A number from a query; `otherwise` for what is none, or none that can be meant."""
+    """Parse a number of a query; return `otherwise` if it is missing or invalid."""
     found = exact_number_of(written)
     return otherwise if found is None else found
 
 
 class RecordQuery:
-    """`ask` is None where no topic is named, or `problem` says what is wrong with it.
+    """Parsed query. `ask` is None if no topic is named, or if `problem` names an error.
 
-    `download` is what the same address asks for as a download, None where that makes no sense.
+    `download` is the same query for a download, None if that is not possible.
     """
 
     def __init__(self, query: Mapping[str, str]) -> None:
@@ -76,7 +76,7 @@ class RecordQuery:
         return 0
 
     def _download(self, partition: int, offset: str | None, part: str | None, wanted: Filter) -> Ask | None:
-        """What a download asks for: records from an offset on, or the one there. None: there is none such."""
+        """Return the query of a download: records from an offset on, or the one there; None if invalid."""
         found = exact_number_of(offset)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""A store that can only be read, so that nothing in the console writes to a bucket, whatever it calls. [P]"""
+"""Store that can only be read, so that no code of the console can write to a bucket. [P]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 
 class ReadOnlyStore:
-    """`ObjectStore` over another one. What would change it is a bug."""
+    """Read-only `ObjectStore` over another one. A write is a bug."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

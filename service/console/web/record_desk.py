@@ -1,4 +1,4 @@
-"""Reads records of one partition as a client does, and notes which tier answered and how long it took."""
+"""Reader of a partition's records, through a client, that notes the tier and the time of each fetch."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from service.records.decode import Record, records_of
 
 FETCH_BYTES: Final = 1 << 20
 SCAN_BYTES: Final = 32 << 20
-"""So many bytes of batches does one page look through."""
+"""Most bytes of batches that one page reads."""
 HELD_BYTES: Final = 32 << 20
-"""So many bytes of records are kept; one record is, however large."""
+"""Most bytes of records that a page holds, except that it always holds one record."""
 DEADLINE_MS: Final = 8_000
 WAIT_MS: Final = 2_000
 MOST_INFLATED: Final = 64 << 20
-"""A batch that inflates to more is passed over, and named."""
+"""A batch that inflates to more is skipped, and named."""
 
 
 class RecordDesk:
-    """Blocking; thread-safe. Raises `FirnError` and `OSError`."""
+    """Reader of records. Blocking; thread-safe. Raises `FirnError` and `OSError`."""
 
     def __init__(self, kafka: KafkaDesk, clock: Clock) -> None:
         self._kafka = kafka
         self._clock = clock
 
     def read(self, ask: Ask) -> Found:
-        """The records from where `ask` says on."""
+        """Return the records that `ask` asks for."""
         return self._kafka.ask(lambda cluster: _Reading(cluster, self._clock, ask).run())
 
     def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
-        """A key, a value or lines of JSON (`part`), and a name for the file; None where there is none such.
+        """Return a key, a value or lines of JSON (`part`), with a file name; None if there is no such record.
 
-        Lines go as far as a page does: their name says from which offset to which.
+        Lines cover the same records as a page: their name has the first and last offset.
         """
         found = self.read(ask)
         if not found.records and found.problem is not None:
@@ -112,7 +112,7 @@ class _Reading:
         return end if found < 0 else found
 
     def _fetch(self, partition: PartitionInfo, topic_id: UUID, at: int, end: int, local_start: int) -> int:
-        """One fetch at `at`; where to go on."""
+        """Fetch once at `at`; return the next position."""
         began = self._clock.monotonic_ms()
         fetched = self._cluster.fetch(
             partition.leader, topic_id, partition.partition, at, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS
@@ -127,12 +127,12 @@ class _Reading:
                     break
                 at = self._batch(data, header, at, end)
         except CorruptionError as e:
-            self._problem = f"What the node sent from offset {at} on is damaged: {e}"
+            self._problem = f"The records sent by the node from offset {at} on are corrupt: {e}"
         return at
 
     def _batch(self, data: bytes, header: BatchHeader, at: int, end: int) -> int:
-        """One batch from offset `at` on; where to go on. A batch that cannot be read is passed over."""
-        after = max(at, header.next_offset)  # behind a batch there may be a gap
+        """Read one batch from offset `at` on, or skip it if unreadable; return the next position."""
+        after = max(at, header.next_offset)  # a gap may follow a batch
         if header.is_control:
             return after
         try:
@@ -151,11 +151,11 @@ class _Reading:
         except InflatedTooLarge as e:
             self._problem = f"The batch at offset {header.base_offset} is too large to be shown: {e}"
         except CorruptionError as e:
-            self._problem = f"The batch at offset {header.base_offset} is damaged: {e}"
+            self._problem = f"The batch at offset {header.base_offset} is corrupt: {e}"
         return after
 
 
 def _size(record: Record) -> int:
-    """Bytes that a record holds."""
+    """Return the bytes of a record."""
     size = len(record.key or b"") + len(record.value or b"")
     return size + sum(len(name) + len(value or b"") for name, value in record.headers)

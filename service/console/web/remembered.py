@@ -1,4 +1,4 @@
-"""An answer that is asked for anew once it is old: one question at a time, however many want to know."""
+"""Cached result of a query, refreshed when old, with one query at a time for all readers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from service.base.errors import FirnError
 T = TypeVar("T")
 
 _COST_FACTOR: Final = 20
-"""A question is under way at most this share of the time: one part in so many."""
+"""A query runs at most this share of the time: one part in this many."""
 TROUBLE: Final = (FirnError, OSError)
 
 
 class Told(NamedTuple, Generic[T]):
-    """What is known: the last answer and how old it is; why the last question had none."""
+    """Last result and its age, and the error of the last query, if it failed."""
 
     value: T | None
     age_ms: int
@@ -26,7 +26,8 @@ class Told(NamedTuple, Generic[T]):
 
 
 class Remembered(Generic[T]):
-    """Owned by the event loop; `call` asks on a thread. What is dear to ask is asked seldom."""
+    """Cache of one query's result. Owned by the event loop; `call` queries on a thread, slow queries
+    seldom."""
 
     def __init__(
         self, call: Callable[[Callable[[], T]], asyncio.Future[T]], clock: Clock, age_ms: int
@@ -40,13 +41,13 @@ class Remembered(Generic[T]):
         self._asking: asyncio.Future[T] | None = None
 
     async def told(self, question: Callable[[], T], wait_s: float) -> Told[T]:
-        """The answer to `question`, which is waited for no longer than that. Raises what is a bug."""
+        """Return the result of `question`, after at most `wait_s`. Raises errors that are bugs."""
         if self._asking is None and self._clock.monotonic_ms() >= self._next_ms:
             self._began_ms = self._clock.monotonic_ms()
             self._asking = self._call(question)
             self._asking.add_done_callback(self._answered)
         if self._asking is not None:
-            # `wait`, because one page that is not waited for any more must not end it for the others.
+            # `wait`, because the cancellation of one page must not cancel the query for the others.
             await asyncio.wait([self._asking], timeout=wait_s)
         if self._problem is not None and not isinstance(self._problem, TROUBLE):
             raise self._problem
@@ -63,5 +64,5 @@ class Remembered(Generic[T]):
         if self._problem is None:
             self._value, self._at_ms = asking.result(), now
         else:
-            # Of what is away nobody waits twenty times as long as it took to find that out.
+            # A timeout must not delay the next attempt by twenty times its length.
             self._next_ms = now + self._age_ms

@@ -1,4 +1,4 @@
-"""Records as people read them: text, JSON or hex, and whether a filter lets them through. [P]"""
+"""Records as readable text, JSON or hex, and filters of records. [P]"""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ JSON: Final = "json"
 HEX: Final = "hex"
 FORMATS: Final = (AUTO, TEXT, JSON, HEX)
 PREVIEW: Final = 400
-"""Characters that a row shows at once."""
+"""Characters that a row shows unfolded."""
 MOST_SHOWN: Final = 16_384
-"""Bytes of a key or value that a page shows at all; the whole is to be downloaded."""
+"""Most bytes of a key or value on a page; a download has all."""
 PAGE_BYTES: Final = 2 << 20
-"""Bytes of all keys and values together that a page shows, about."""
+"""Approximate number of bytes of all keys and values on a page."""
 MOST_INDENT: Final = 32
 _SPREAD: Final = 4
-"""So many times its size may JSON become by being spread over lines."""
+"""Greatest factor by which indented JSON may grow."""
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 _CONTROLS: Final = bytes(n for n in range(32) if n not in b"\t\n\r")
 
 
 class Shown(NamedTuple):
-    """One key or value. `what` says how it was read; `is_cut`: there is more than `text`."""
+    """One key or value as text. `what` is its format; `is_cut`: `text` is not complete."""
 
     text: str
     what: str
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Which records are wanted: those whose key, value or headers hold `needle`, case aside."""
+    """Filter for records whose key, value or headers contain `needle`, ignoring case."""
 
     needle: bytes = b""
 
@@ -54,14 +54,14 @@ class Filter(NamedTuple):
 
 
 def most_shown(records: int) -> int:
-    """Bytes of each key and value on a page of so many records."""
+    """Return the most bytes of each key and value on a page with this many records."""
     return min(max(PAGE_BYTES // max(2 * records, 1), 2 * PREVIEW), MOST_SHOWN)
 
 
 def shown(data: bytes | None, form: str, most: int = MOST_SHOWN) -> Shown:
-    """`data` in the form that is asked for; ``auto`` takes JSON, else text, else hex, whichever it is.
+    """Return `data` in a format; ``auto`` picks JSON, else text, else hex.
 
-    Of what is longer, `most` bytes are shown.
+    At most `most` bytes are shown.
     """
     if data is None:
         return Shown("null", "null", None, False)
@@ -74,13 +74,13 @@ def shown(data: bytes | None, form: str, most: int = MOST_SHOWN) -> Shown:
 
 
 def _pretty(data: bytes) -> str | None:
-    """JSON objects and arrays on lines of their own; None for all that is none."""
+    """Return a JSON object or array with indentation; None for anything else."""
     head = data.lstrip()[:1]
     if head not in (b"{", b"["):
         return None
     try:
         written = data.decode("utf-8")
-        # For its judgement alone: numbers, doubled names and escapes stand as they were written.
+        # Only a check: numbers, repeated names and escapes are shown as they were written.
         json.loads(written)
     except (ValueError, RecursionError):
         return None
@@ -89,7 +89,7 @@ def _pretty(data: bytes) -> str | None:
 
 
 def _spread(written: str) -> str:
-    """Sound JSON with a line for each member."""
+    """Return valid JSON with a line for each member."""
     parts: list[str] = []
     depth, before = 0, ""
     for token in _TOKEN.findall(written):
@@ -122,7 +122,7 @@ def _text(data: bytes, is_cut: bool, anyway: bool) -> str | None:
 
 
 def hex_lines(data: bytes) -> str:
-    """Sixteen bytes to a line, as a hex editor has them."""
+    """Return sixteen bytes a line, as hex editors do."""
     lines = []
     for at in range(0, len(data), 16):
         row = data[at : at + 16]
@@ -132,7 +132,7 @@ def hex_lines(data: bytes) -> str:
 
 
 def as_json_line(partition: int, record: Record) -> str:
-    """One record as a line of JSON; what is not text is base64, and says so."""
+    """Return one record as a line of JSON; bytes that are not text become base64, marked as such."""
     row: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
@@ -150,7 +150,7 @@ def _plain(data: bytes | None) -> object:
     if data is None:
         return None
     with contextlib.suppress(UnicodeDecodeError):
-        # Of what does not print each byte would be six characters.
+        # Each unprintable byte would become six characters.
         if len(data) - len(data.translate(None, _CONTROLS)) <= len(data) // 10:
             return data.decode("utf-8")
     return {"base64": base64.b64encode(data).decode("ascii")}

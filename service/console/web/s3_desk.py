@@ -1,7 +1,7 @@
-"""What only S3 itself tells of a bucket: storage classes, unfinished uploads, lifecycle rules, versioning.
+"""Queries that only S3 itself answers: storage classes, unfinished uploads, lifecycle rules, versioning.
 
-obstore has no calls for these, so they go through aioboto3, which the console alone imports (it is in the
-extra `console`). Endpoint, region and credentials are `open_store`'s.
+obstore has no calls for these, so they use aioboto3, which only the console imports (extra `console`).
+Endpoint, region and credentials are those of `open_store`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ READ_S: Final = 10
 
 
 class S3Unavailable(StorageError):
-    """S3 did not answer, or said no."""
+    """S3 did not answer, or refused."""
 
 
 @dataclass(slots=True)
 class BucketFacts:
-    """Settings of the bucket in words; `problems` are what could not be asked, and which permission lacks.
+    """Settings of the bucket as text; `problems` are failed queries and the permissions that they need.
 
-    `more_uploads`: there are more than `uploads`. `expires`: a rule in force deletes what Firn has written.
+    `more_uploads`: there are more than `uploads`. `expires`: an enabled rule deletes objects of Firn.
     """
 
     uploads: int | None = None
@@ -47,14 +47,14 @@ class BucketFacts:
 
 
 def is_installed() -> bool:
-    """Whether aioboto3 can be imported."""
+    """Return whether aioboto3 can be imported."""
     from importlib.util import find_spec
 
     return find_spec("aioboto3") is not None
 
 
 class S3Desk:
-    """One bucket. Owned by the event loop."""
+    """Client of one bucket. Owned by the event loop."""
 
     def __init__(
         self, url: str, endpoint: str | None, region: str | None, environ: Mapping[str, str], pool: Executor
@@ -65,7 +65,7 @@ class S3Desk:
         self._prefix = f"{self._address.prefix}/" if self._address.prefix else ""
 
     def _prepared(self) -> dict[str, Any]:
-        """Keys to sign with. Blocks: they may come over the network, and the import takes half a second."""
+        """Return credentials. Blocks: they may come over the network, and the import takes half a second."""
         import_module("aioboto3")
         if self._source is None:
             return {}
@@ -96,7 +96,7 @@ class S3Desk:
         )
 
     async def listing(self) -> AsyncGenerator[list[Listed], None]:
-        """All objects below the prefix, page by page, keys relative to it. Raises `S3Unavailable`."""
+        """Yield all objects below the prefix, page by page, keys relative to it. Raises `S3Unavailable`."""
         try:
             async with await self._client() as client:
                 pages = client.get_paginator("list_objects_v2").paginate(
@@ -116,7 +116,7 @@ class S3Desk:
             raise translated(e, "s3:ListBucket") from e
 
     async def facts(self) -> BucketFacts:
-        """What there is to know; what cannot be asked is a problem in words. Raises nothing of S3's."""
+        """Return the bucket's settings; failed queries become `problems`. Raises no error of S3."""
         found = BucketFacts()
         try:
             async with await self._client() as client:
@@ -137,7 +137,7 @@ PERMISSIONS: Final = {
     "ask_encryption": "s3:GetEncryptionConfiguration",
 }
 _NONSENSE: Final = (LookupError, TypeError, AttributeError, ValueError)
-"""What comes of an answer that lacks what it must have."""
+"""Errors caused by a response that lacks required fields."""
 _ABSENT: Final = ("NoSuchLifecycleConfiguration", "ServerSideEncryptionConfigurationNotFoundError")
 
 
@@ -161,7 +161,7 @@ async def ask_rules(client: Any, bucket: str, prefix: str, found: BucketFacts) -
 
 
 def _expires(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Whether a rule in force deletes current objects below `prefix`, or some of them."""
+    """Return whether an enabled rule deletes current objects below `prefix`, or some of them."""
     expiry = rule.get("Expiration") or {}
     if rule.get("Status") != "Enabled" or not (expiry.get("Days") or expiry.get("Date")):
         return False
@@ -170,7 +170,7 @@ def _expires(rule: Mapping[str, Any], prefix: str) -> bool:
 
 
 def _below(rule: Mapping[str, Any]) -> str:
-    """The prefix that a rule is for, "" for the whole bucket."""
+    """Return the prefix of a rule, "" for the whole bucket."""
     wanted = rule.get("Filter") or {}
     return str((wanted.get("And") or wanted).get("Prefix") or rule.get("Prefix") or "")
 
@@ -220,13 +220,13 @@ def _code(error: Exception) -> str:
 
 
 def translated(error: Exception, permission: str) -> StorageError:
-    """What went wrong with S3 as one of our errors, in one line; anything else is raised as it is."""
+    """Return an error of S3 as a `StorageError` with one line; raise any other error unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, ImportError):
         return S3Unavailable(f"aioboto3 cannot be loaded: {error}")
     if isinstance(error, _NONSENSE):
-        return S3Unavailable(f"the store's answer makes no sense ({type(error).__name__}: {error})")
+        return S3Unavailable(f"malformed response of the store ({type(error).__name__}: {error})")
     from botocore.exceptions import BotoCoreError, ClientError
 
     if not isinstance(error, BotoCoreError | ClientError | OSError | TimeoutError):

@@ -1,8 +1,8 @@
-"""The console over HTTP: routes, who may look, what every answer says to a browser.
+"""HTTP server of the console: routes, access control, response headers.
 
-Everything is GET but the two forms of the token. A handler answers from desks that are bounded in time; the
-connections are bounded in number, age and size of their heads, bodies are read from forms alone, and so many
-are answered at a time: whoever comes then is told to come again.
+All requests are GET except the two forms of the token. Handlers answer from desks with limited waits. The
+number, age and head size of connections are limited, bodies are read of forms only, and beyond a number of
+requests at the same time further ones get 503.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 128
 CONNECTION_S: Final = 120.0
-"""A connection that is older is cut; a stream of events begins again by itself."""
+"""Age at which a connection is closed; browsers reconnect a stream of events by themselves."""
 MOST_STREAMS: Final = 32
 STREAM_S: Final = 100.0
-"""A stream of events ends by itself before its connection is cut."""
+"""Age at which a stream of events ends, before its connection is closed."""
 MOST_ANSWERED: Final = 32
 MOST_DOWNLOADS: Final = 4
 _PIECE_BYTES: Final = 256 << 10
@@ -80,11 +80,11 @@ Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
 class _Busy(Exception):
-    """So many are inside as may be."""
+    """Too many requests at the same time."""
 
 
 class _Room:
-    """Where `most` may be at a time."""
+    """Limit of requests at the same time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -102,7 +102,7 @@ class _Room:
 
 
 class ConsoleServer:
-    """Serves one console. Owned by the event loop."""
+    """Server of one console. Owned by the event loop."""
 
     def __init__(self, settings: ConsoleSettings, world: World) -> None:
         settings.check()
@@ -141,7 +141,7 @@ class ConsoleServer:
             age_s=CONNECTION_S,
             access_log=None,
             logger=self._quiet,
-            # Who has left is not worked for any more.
+            # A request ends when its client has left.
             handler_cancellation=True,
             max_line_size=_LINE_BYTES,
             max_field_size=_FIELD_BYTES,
@@ -151,7 +151,7 @@ class ConsoleServer:
         )
 
     async def start(self) -> int:
-        """Listen; returns the port. `ConfigError` where the address cannot be had."""
+        """Listen; return the port. Raises `ConfigError` if the address cannot be bound."""
         host, port = self._settings.host, self._settings.port
         try:
             self._listening = await self._loop.create_server(
@@ -178,13 +178,13 @@ class ConsoleServer:
             response = Response(status=e.status, text=e.text or "")
         except _Busy:
             response = Response(
-                status=503, headers={"Retry-After": "2"}, text="many are asking: again in a moment\n"
+                status=503, headers={"Retry-After": "2"}, text="too many requests: try again in a moment\n"
             )
         except ConnectionError:
-            raise  # whoever asked has left
+            raise  # the client has left
         except Exception as e:
             self._quiet.exception("%s cannot be answered", request.path, exc_info=e)
-            response = Response(status=500, text="A bug of the console: its log has more of it.\n")
+            response = Response(status=500, text="A bug of the console: see its log.\n")
         if not response.prepared:
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
@@ -223,7 +223,7 @@ class ConsoleServer:
         )  # fmt: skip
 
     def _refused(self, request: BaseRequest) -> Response | None:
-        """None for who may look."""
+        """Return None if the request has access, else the refusal."""
         if self._guard.knows_session(request.cookies.get(COOKIE)):
             return None
         kind, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -274,7 +274,7 @@ class ConsoleServer:
 
     @staticmethod
     def _is_ours(request: BaseRequest) -> bool:
-        """Whether a form comes from a page of this console, as far as the browser says."""
+        """Return whether a form comes from a page of this console, by its Origin header."""
         origin = request.headers.get("Origin")
         return origin is None or origin == "null" or origin.partition("://")[2] == request.headers.get("Host")
 
@@ -358,7 +358,7 @@ class ConsoleServer:
         return _json(self.desk.watch.history.columns())
 
     async def _events(self, request: BaseRequest) -> StreamResponse:
-        """A stream of looks: the newest point of the charts, and that pages may be asked for again."""
+        """Send events: the newest point of the charts, at which the script refreshes the page."""
         if request.method != "GET":
             return Response(status=405, headers={"Allow": "GET"})
         with self._streams.entered():
@@ -373,7 +373,7 @@ class ConsoleServer:
                         said = None if point is None else dict(zip(SERIES, point, strict=True))
                         await response.write(b"event: look\ndata: " + json.dumps(said).encode() + b"\n\n")
             except (ConnectionError, TimeoutError):
-                return response  # whoever listened has left, or comes again
+                return response  # the client has left, or will reconnect
 
 
 def _html(text: str, status: int = 200) -> Response:
@@ -385,7 +385,7 @@ def _json(value: object) -> Response:
 
 
 async def _send_file(request: BaseRequest, data: bytes, name: str) -> StreamResponse:
-    """Bytes that no browser shows, as fast as they are taken: `name` is ours alone."""
+    """Send a download, as fast as it is received. `name` contains no foreign text."""
     response = StreamResponse(
         headers={
             **HEADERS,
@@ -404,7 +404,7 @@ async def _send_file(request: BaseRequest, data: bytes, name: str) -> StreamResp
 
 @asynccontextmanager
 async def console(settings: ConsoleSettings, world: World) -> AsyncIterator[tuple[str, ConsoleServer]]:
-    """A console while the context lasts; yields its URL."""
+    """Run a console while the context lasts; yield its URL and server."""
     server = ConsoleServer(settings, world)
     try:
         port = await server.start()

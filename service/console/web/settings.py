@@ -1,4 +1,4 @@
-"""What a console is told at its start. [P]"""
+"""Settings of a console. [P]"""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from service.console.web.guard import LEAST_TOKEN, is_loopback
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """`listeners`: (node id or None, URL) of nodes' HTTP listeners that the cluster cannot tell.
+    """Settings. `listeners`: (node id or None, URL) of nodes' HTTP listeners that the cluster does not name.
 
-    `survey_s`: seconds between two surveys of the bucket, 0 for none at all.
+    `survey_s`: seconds between two surveys of the bucket, 0 for none.
     """
 
     bootstrap: str
@@ -30,7 +30,7 @@ class ConsoleSettings:
     survey_most: int = 1_000_000
 
     def check(self) -> None:
-        """Raises `ConfigError` for settings that would let anybody look."""
+        """Raise `ConfigError` for settings that would give access to everybody."""
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(f"--host {self.host}: others can reach it, so --token-file is needed")
         if self.token is not None and len(self.token) < LEAST_TOKEN:

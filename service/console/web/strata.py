@@ -1,8 +1,8 @@
-"""One partition as a line from ice to water: what of it lies in the bucket, what on disk, and how far. [P]
+"""Tier layout of one partition: the offset ranges in the bucket and on disk, on a scale. [P]
 
-Everything has its place by offset. A `Scale` turns offsets into a length (offsets, time or bytes) by anchors
-between which it is straight, so blocks, edges and marks are laid out by one rule, whichever scale is asked
-for, and a retention edge is found by going the other way.
+Everything is placed by offset. A `Scale` maps offsets to a length (offsets, time or bytes), linearly between
+anchors, so that blocks, edges and marks follow one rule on every scale, and the inverse map gives the offset
+of a retention edge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISK: Final = "disk"
 
 
 class Block(NamedTuple):
-    """Objects of the bucket, or segments on disk, that follow each other. `end` is exclusive; None: unknown.
+    """Adjacent objects of the bucket, or segments on disk. `end` is exclusive; None: unknown.
 
     `max_ms` is the newest timestamp in it. `name` is the object's key or the file's name, "" for several.
     """
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What HEAD of one partition stands for; `end` is exclusive."""
+    """Archive of one partition, as its HEAD names it; `end` is exclusive."""
 
     blocks: tuple[Block, ...]
     size: int
@@ -49,7 +49,7 @@ class Published(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Where a setting lets go of what is older: what lies before `offset` goes next."""
+    """Border of a retention setting: offsets below `offset` are deleted next."""
 
     what: str
     value: str
@@ -58,9 +58,9 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Strata:
-    """One partition. Offsets are exclusive at their ends; `bucket_end` and `local_start` may overlap.
+    """Layout of one partition. End offsets are exclusive; `bucket_end` and `local_start` may overlap.
 
-    `problems` are what could not be found out, in words.
+    `problems` are errors, as text.
     """
 
     partition: int
@@ -90,12 +90,12 @@ class Strata:
 
     @property
     def not_in_bucket(self) -> int:
-        """Offsets that lie on disk alone."""
+        """Number of offsets that are only on disk."""
         return max(self.end - max(self.bucket_end, self.start), 0)
 
 
 class Scale:
-    """A rising, piecewise straight map from offsets to a length."""
+    """Ascending, piecewise linear map from offsets to a length."""
 
     def __init__(self, anchors: Iterable[tuple[float, float]]) -> None:
         self._at: list[float] = []
@@ -130,7 +130,7 @@ class Scale:
         )
 
     def offset_of(self, value: float) -> float:
-        """Where the map reaches `value`."""
+        """Return the offset at which the map reaches `value`."""
         index = bisect_left(self._value, value)
         if index == 0:
             return self._at[0]
@@ -146,14 +146,14 @@ def _between(x: float, x0: float, x1: float, y0: float, y1: float) -> float:
 
 
 def chain(strata: Strata) -> list[Block]:
-    """The blocks that a reader of the whole log goes through: the bucket's, then the disk's behind them."""
+    """Return the blocks that a reader of the whole log reads: the bucket's, then those on disk after them."""
     bucket = [block for block in strata.blocks if block.tier == BUCKET]
     end = bucket[-1].end if bucket else strata.start
     return bucket + [block for block in strata.blocks if block.tier == DISK and block.end > end]
 
 
 def scale_of(strata: Strata, kind: str) -> Scale:
-    """The scale of one partition; not usable where what it needs is not known."""
+    """Return the scale of one partition; not usable if it needs unknown values."""
     if kind == TIME:
         return Scale(_time_anchors(strata))
     if kind == BYTES:
@@ -184,10 +184,10 @@ def _byte_anchors(strata: Strata) -> Iterable[tuple[float, float]]:
 
 
 def retention_edges(strata: Strata, settings: dict[str, int], now_ms: int) -> tuple[Edge, ...]:
-    """Where retention lets go: of the whole log, and of the disk's copy of what is in the bucket.
+    """Return the borders of retention: of the whole log, and of the disk's copy of archived segments.
 
     `settings`: ``retention.ms``, ``retention.bytes``, ``local.retention.ms``, ``local.retention.bytes``;
-    -1 is without bound, -2 (of the local ones) as the log's.
+    -1 is without bound, -2 (of the local ones) as for the log.
     """
     found = []
     time, bytes_ = scale_of(strata, TIME), scale_of(strata, BYTES)
@@ -206,7 +206,7 @@ def retention_edges(strata: Strata, settings: dict[str, int], now_ms: int) -> tu
 
 
 class Piece(NamedTuple):
-    """A block, or several that are too thin to be drawn, as drawn: `x` to `x_end` of 1, in which lane."""
+    """A block as drawn, or several that are too thin: from `x` to `x_end` (0 to 1), in a lane."""
 
     x: float
     x_end: float
@@ -220,9 +220,10 @@ LOWER: Final = "lower"
 
 
 def lay_out(strata: Strata, scale: Scale, low: float, high: float, thinnest: float) -> list[Piece]:
-    """The pieces of a line from `low` to `high` of `scale`, none thinner than `thinnest` of its length.
+    """Return the pieces of a line from `low` to `high` of `scale`, none thinner than `thinnest` of its
+    length.
 
-    Where both tiers hold the same offsets the bucket has the upper half and the disk the lower.
+    Where both tiers have the same offsets, the bucket gets the upper half and the disk the lower.
     """
     length = max(high - low, 1e-9)
 

@@ -1,7 +1,7 @@
-"""What lies in a bucket, summed up from its listing: by topic, day and class, and what nothing names. [P]
+"""Survey of a bucket from its listing: sums by topic, day and storage class, and orphans. [P]
 
-`Survey` is given the listing in the order of its keys. Where a partition's keys end it hands them out to be
-judged (`Group`), because only its published manifest says what of it is live; `judged` brings that back.
+`Survey` gets the listing in the order of its keys. At the end of a partition's keys it yields them (`Group`)
+to be compared with the published manifest, which names the live ones; `judged` gets the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.remote.format.keys import (
 )
 
 MOST_KEYS: Final = 200_000
-"""Of one partition; one with more is counted, and not judged."""
+"""Most keys of one partition; a partition with more is counted, but not checked for orphans."""
 MOST_ORPHANS: Final = 100
 DAYS: Final = 14
 STANDARD: Final = USUAL_CLASS
@@ -40,7 +40,7 @@ class Listed(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """An object that no published manifest names and that is old enough not to be on its way."""
+    """An object that no published manifest names and that is too old to belong to an upload under way."""
 
     key: str
     size: int
@@ -49,7 +49,7 @@ class Orphan(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """The segments and pages of one partition, to be held against its manifest."""
+    """Segments and pages of one partition, to compare with its manifest."""
 
     topic_id: UUID
     partition: int
@@ -59,7 +59,7 @@ class Group:
 
 @dataclass(slots=True)
 class TopicSum:
-    """One topic's part of the bucket. `by_class`: bytes by storage class; days count from the epoch."""
+    """Sums of one topic. `by_class`: bytes by storage class; days count from the epoch."""
 
     topic_id: str
     name: str | None
@@ -85,7 +85,7 @@ class TopicSum:
 
 @dataclass(slots=True)
 class Findings:
-    """The whole bucket. `requests` is what the survey itself took."""
+    """Sums of the whole bucket. `requests`: requests of the survey itself."""
 
     at_ms: int
     topics: dict[str, TopicSum] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Findings:
 
 
 class Survey:
-    """One walk through a listing. `names` are those of live topics by id, `grace_ms` the age of an orphan."""
+    """One pass over a listing. `names`: those of live topics by id; `grace_ms`: least age of an orphan."""
 
     def __init__(self, names: dict[UUID, str], now_ms: int, grace_ms: int) -> None:
         self.findings = Findings(now_ms)
@@ -124,14 +124,14 @@ class Survey:
         self._group: Group | None = None
 
     def add(self, objects: Iterable[Listed]) -> Iterator[Group]:
-        """Take in the next objects; the groups that are complete."""
+        """Add the next objects; yield the groups that are complete."""
         for one in objects:
             done = self._add(one)
             if done is not None:
                 yield done
 
     def end(self) -> Group | None:
-        """The last group."""
+        """Return the last group."""
         group, self._group = self._group, None
         return group
 
@@ -175,7 +175,7 @@ class Survey:
         return found
 
     def judged(self, group: Group, live: set[str]) -> None:
-        """What of `group` is not among `live` is an orphan, unless it is young."""
+        """Count the objects of `group` that are not in `live` as orphans, unless they are young."""
         found = self.findings
         for key, one in group.objects.items():
             if key in live:
@@ -205,7 +205,7 @@ def _count(topic: TopicSum, parsed: SegmentKey | ManifestKey | PageKey | HeadKey
 
 
 class Day(NamedTuple):
-    """One day of what is in the bucket now: what was written on it, and what lay there at its end."""
+    """One day of the present objects: those written on it, and bytes held at its end."""
 
     day: int
     writes: int
@@ -214,7 +214,7 @@ class Day(NamedTuple):
 
 
 def by_day(topics: Iterable[TopicSum], now_ms: int, days: int = DAYS) -> list[Day]:
-    """The last `days` days, the newest first. What has been deleted since is not in the bucket to be told."""
+    """Return the last `days` days, the newest first. Objects deleted since are not in the sums."""
     writes: Counter[int] = Counter()
     added: Counter[int] = Counter()
     for topic in topics:

@@ -1,4 +1,4 @@
-"""What the desk of the cluster hands to pages. [P]"""
+"""Rows about topics and partitions, from `kafka_desk` to the pages. [P]"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TopicRow(NamedTuple):
 
 
 class TopicList(NamedTuple):
-    """All topics, as they were at `at_ms` of the monotonic clock; `took_ms` is how long asking took."""
+    """All topics at `at_ms` of the monotonic clock; the query took `took_ms`."""
 
     rows: tuple[TopicRow, ...]
     at_ms: int
@@ -24,9 +24,9 @@ class TopicList(NamedTuple):
 
 
 class Offsets(NamedTuple):
-    """The borders of one partition; None where its leader did not say, and why.
+    """Borders of the tiers of one partition; None, with a `problem`, if its leader did not answer.
 
-    `newest_ms` is the greatest timestamp in it, None where there is none.
+    `newest_ms` is the greatest timestamp in it, None if there is none.
     """
 
     start: int | None

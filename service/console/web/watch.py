@@ -1,4 +1,4 @@
-"""Looks at the nodes' HTTP listeners every few seconds, and tells whoever listens."""
+"""Sampling of the nodes' HTTP listeners every few seconds."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MOST_BYTES: Final = 64 << 20
 MOST_TURNS: Final = 20
 FIND_WAIT_S: Final = 1.0
 _FIND_EVERY: Final = 15
-"""Looks between two questions to the cluster for where its nodes' listeners are."""
+"""Samples between two queries of the nodes' listeners."""
 
 
 class Listener(NamedTuple):
-    """Where a node tells its figures; `problem` says why it is not known."""
+    """HTTP listener of a node; `problem` is the reason if it is unknown."""
 
     node_id: int | None
     url: str | None
@@ -40,7 +40,7 @@ Find = Callable[[], Awaitable[Sequence[Listener]]]
 
 
 class Watch:
-    """The figures of all nodes and their past. Owned by the event loop."""
+    """Metrics of all nodes and their history. Owned by the event loop."""
 
     def __init__(self, find: Find, clock: Clock) -> None:
         self._find = find
@@ -57,7 +57,7 @@ class Watch:
         self.newest: Point | None = None
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Sample until cancelled."""
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -69,18 +69,18 @@ class Watch:
                 self._finding.cancel()
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """One look at all nodes."""
+        """Sample all nodes once."""
         if self._finding is None and (self.ticks % _FIND_EVERY == 0 or not self._listeners):
             self._finding = asyncio.ensure_future(self._find())
         if self._finding is not None:
-            # Brokers that hang do not keep us from looking at those that are known.
+            # Brokers that hang must not delay the sampling of known ones.
             await asyncio.wait([self._finding], timeout=FIND_WAIT_S)
             if self._finding.done():
                 done, self._finding = self._finding, None
                 try:
                     self._listeners = done.result()
                 except (FirnError, OSError) as e:
-                    self._warnings.warning("the nodes cannot be asked for: %s", e)
+                    self._warnings.warning("cannot query the nodes' listeners, keeping the last ones: %s", e)
         self.nodes = await asyncio.gather(*(self._node(session, one) for one in self._listeners))
         self.newest = self.history.add(self._clock.now_ms(), self.nodes)
         self.ticks += 1
@@ -88,7 +88,7 @@ class Watch:
         ticked.set()
 
     async def next_tick(self) -> None:
-        """Wait for the next look."""
+        """Wait for the next sample."""
         await self._ticked.wait()
 
     async def _node(self, session: aiohttp.ClientSession, listener: Listener) -> NodeLook:
@@ -102,7 +102,7 @@ class Watch:
             return NodeLook(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
         except _NONSENSE as e:
             self._looks.pop(url, None)
-            words = f"{url}: not what a node says ({type(e).__name__}: {e})"
+            words = f"{url}: not a node's response ({type(e).__name__}: {e})"
             return NodeLook(listener.node_id, url, None, None, words)
         between = Between(self._looks.get(url), now)
         self._looks[url] = now
@@ -114,12 +114,12 @@ class Watch:
         turns = _turns(json.loads(await _get(session, f"{url}/turns")))
         if url not in self._versions or self.ticks % _FIND_EVERY == 0:
             self._versions[url] = str(json.loads(await _get(session, f"{url}/version"))["version"])
-        text = without_partitions(text)  # no page shows them, and there may be a hundred thousand
+        text = without_partitions(text)  # no page shows them, and there may be very many
         return Figures(asyncio.get_running_loop().time(), text, health, turns)
 
 
 def _health(said: Any) -> Mapping[str, Any]:
-    """What `/readyz` says, as far as it has its shape. Raises `ValueError`, `KeyError`, `TypeError`."""
+    """Check the shape of `/readyz`. Raises `ValueError`, `KeyError`, `TypeError`."""
     checks = {
         str(what): {"state": one["state"], "why": one["why"]} for what, one in dict(said["checks"]).items()
     }
@@ -127,7 +127,7 @@ def _health(said: Any) -> Mapping[str, Any]:
 
 
 def _turns(said: Any) -> Sequence[Mapping[str, Any]]:
-    """What `/turns` says of the longest, as far as it has its shape. Raises as `_health` does."""
+    """Check the shape of the longest turns of `/turns`. Raises as `_health` does."""
     return [
         {"took_ms": float(one["took_ms"]), "ended_s_ago": float(one["ended_s_ago"]), "who": str(one["who"])}
         for one in said["longest"][:MOST_TURNS]
@@ -135,7 +135,7 @@ def _turns(said: Any) -> Sequence[Mapping[str, Any]]:
 
 
 async def _get(session: aiohttp.ClientSession, url: str, also: int = 200) -> str:
-    """Raises `ValueError` for what is too long or not what a node says."""
+    """Get a text. Raises `ValueError` for one that is too long or has another status."""
     async with session.get(url, allow_redirects=False) as answer:
         if answer.status not in (200, also):
             raise ValueError(f"{answer.status} {answer.reason}")

@@ -1,4 +1,4 @@
-"""Quantities in the words of people: bytes, times, money. [P]
+"""Quantities as readable text: bytes, times, money. [P]
 
 >>> size(1_234_567), count(12345), span(0.0123), money(0.00012, "USD")
 ('1.2 MB', '12,345', '12.3 ms', '0.0001 USD')
@@ -15,7 +15,7 @@ _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
 def size(value: float | None) -> str:
-    """Bytes, in decimal units."""
+    """Return bytes in decimal units."""
     if value is None:
         return NOTHING
     if value < 1000:
@@ -28,7 +28,7 @@ def size(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Bytes per second."""
+    """Return bytes per second."""
     return NOTHING if value is None else f"{size(value)}/s"
 
 
@@ -41,7 +41,7 @@ def decimal(value: float | None, digits: int = 1) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """How long something takes or is ago."""
+    """Return a duration."""
     if seconds is None:
         return NOTHING
     if seconds == float("inf"):
@@ -64,7 +64,7 @@ def share(value: float | None) -> str:
 
 
 def moment(ms: int | None, *, seconds: bool = True) -> str:
-    """A time in UTC; what no calendar has is the number itself."""
+    """Return a time in UTC; the number itself if it is outside the calendar."""
     if ms is None or ms < 0:
         return NOTHING
     try:
@@ -75,7 +75,7 @@ def moment(ms: int | None, *, seconds: bool = True) -> str:
 
 
 def exact_moment(ms: int) -> str:
-    """As `moment`, with milliseconds."""
+    """Return a time in UTC with milliseconds."""
     return f"{moment(ms)}.{ms % 1000:03d}" if ms >= 0 else NOTHING
 
 
@@ -84,7 +84,7 @@ def ago(ms: int | None, now_ms: int) -> str:
 
 
 def money(value: float | None, currency: str) -> str:
-    """An amount with as many digits as make it say something."""
+    """Return an amount with enough digits to be meaningful."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -94,7 +94,7 @@ def money(value: float | None, currency: str) -> str:
 
 
 def parse_moment(written: str) -> int | None:
-    """Milliseconds of ``2026-01-31``, ``2026-01-31T12:30:00`` (UTC unless told), or of digits."""
+    """Parse ``2026-01-31``, ``2026-01-31T12:30:00`` (UTC by default), or digits into milliseconds."""
     written = written.strip()
     if written.isascii() and written.isdigit() and len(written) <= 18:
         return int(written)

@@ -1,1 +1,1 @@
-"""The pages of the console: what was found, as HTML. Each is a pure function."""
+"""The pages of the console: pure functions from data to HTML."""

@@ -1,4 +1,4 @@
-"""The bucket: objects, bytes, requests and what they cost, what nothing names, the last check. [P]"""
+"""The bucket page: objects, bytes, requests and their cost, orphans, the last check. [P]"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_TOPICS: Final = 200
 
 
 class Settings(NamedTuple):
-    """What S3 tells of the bucket; None where nobody could ask."""
+    """Settings of the S3 bucket; None for unknown ones."""
 
     uploads: int | None
     oldest_upload_ms: int | None
@@ -44,7 +44,7 @@ class Settings(NamedTuple):
 
 
 class Fsck(NamedTuple):
-    """The last report of `firn fsck --json`, as far as it is shown; `problem`: why there is none."""
+    """Shown part of the last report of `firn fsck --json`; `problem`: why there is none."""
 
     path: str
     at_ms: int | None = None
@@ -59,7 +59,7 @@ class Fsck(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """What is shown. `found` is the newest survey, None as long as there is none."""
+    """Data of the page. `found` is the newest survey, None before the first."""
 
     url: str | None
     endpoint: str | None
@@ -227,7 +227,7 @@ def _days(context: Context, shown: Bucket, topics: Sequence[TopicSum]) -> Markup
 
 
 def _standard_price(prices: Prices, topics: Sequence[TopicSum]) -> float:
-    """What a byte and day costs on average, over the storage classes in use."""
+    """Return the average cost of a byte and day, over the storage classes in use."""
     size = sum(one.size for one in topics)
     return sum(prices.day(one.by_class) for one in topics) / size if size else 0.0
 
@@ -377,7 +377,7 @@ def _fsck(context: Context, fsck: Fsck | None) -> Markup:
 
 
 def fsck_of(path: str, at_ms: int, document: Mapping[str, Any]) -> Fsck:
-    """The report in `document`; whatever is not of its shape is a problem."""
+    """Parse the report in `document`; one of another shape is a problem."""
     try:
         errors = [(str(one["where"]), str(one["what"])) for one in document["errors"][:50]]
         return Fsck(

@@ -1,4 +1,4 @@
-"""The cluster: nodes, the quorum and how far its replicas are, what is not whole, what moves. [P]"""
+"""The cluster page: nodes, the quorum and its replicas, unhealthy partitions, reassignments. [P]"""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ MOST_NODES: Final = 200
 
 
 class Cluster(NamedTuple):
-    """What is known. `problem`: why nothing is; `problems`: why some of it is not.
+    """Data of the page. `problem`: why there is none; `problems`: why some is missing.
 
-    `partitions` were counted `age_ms` ago, None while that is under way for the first time.
+    `partitions` were counted `age_ms` ago, None during the first count.
     """
 
     cluster_id: str = ""

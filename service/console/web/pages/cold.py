@@ -1,4 +1,4 @@
-"""Reads of the cold tier: downloads, caches, read-ahead, and how long the store takes. [P]"""
+"""The page of cold reads: downloads, caches, read-ahead, and call times of the store. [P]"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUANTILES: Final = (0.5, 0.9, 0.99)
 
 
 class Cold(NamedTuple):
-    """What is shown; `problem`: why the cluster does not answer."""
+    """Data of the page; `problem`: why the cluster does not answer."""
 
     nodes: Sequence[NodeLook]
     problem: str | None

@@ -1,4 +1,4 @@
-"""Every key of a node or a topic, with its value, where that comes from, and what it means. [P]"""
+"""The configuration page: every key of a node or a topic, with value, source and meaning. [P]"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: Final = {
 
 
 class Configuration(NamedTuple):
-    """The keys of one resource: a node by its id, or a topic (`topic` is not None). `status` is HTTP's."""
+    """Data of the page: the keys of a node, or of a topic if it is not None. `status` is HTTP's."""
 
     nodes: Sequence[int]
     node: int | None
@@ -55,7 +55,7 @@ def render(context: Context, found: Configuration) -> str:
 
 
 def matching(found: Configuration) -> list[ConfigEntry]:
-    """Entries that are wanted, those that somebody has set first."""
+    """Return the matching entries, configured ones first."""
     wanted = found.wanted.lower()
     kept = [
         one
@@ -120,7 +120,7 @@ def _row(one: ConfigEntry) -> list[Child]:
 
 
 def _marked(documentation: str) -> list[Child]:
-    """Words with what stands between backticks as code."""
+    """Return text with the parts between backticks as code."""
     parts = documentation.split("`")
     if len(parts) % 2 == 0:
         return [documentation]
@@ -128,7 +128,7 @@ def _marked(documentation: str) -> list[Child]:
 
 
 def _meaning(one: ConfigEntry) -> Markup | None:
-    """Long numbers in words."""
+    """Return long numbers as readable text."""
     value = one.value or ""
     if not value.isdecimal() or len(value) > 15 or int(value) < 1000:
         return None

@@ -1,4 +1,4 @@
-"""One group: its members, what each has, and how far it is with each partition. [P]"""
+"""The page of a group: members, their assignments, and its position in each partition. [P]"""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from service.groups.admin_models import GroupInfo, MemberInfo, PartitionProgress
 PER_PAGE: Final = 100
 MOST_MEMBERS: Final = 200
 MOST_NAMED: Final = 12
-"""So many partitions of one topic are named, then counted."""
+"""Most partitions of one topic that are named; more are counted."""
 MOST_TOPICS: Final = 8
 
 Place = tuple[str, int]
 
 
 class GroupPage(NamedTuple):
-    """`lags` has (ms, lag) by partition; `number` is the page of partitions; `problem`: why no `info`."""
+    """Data of the page: `lags` has (ms, lag) by partition; `problem`: why there is no `info`."""
 
     group_id: str
     info: GroupInfo | None
@@ -128,9 +128,9 @@ def _position(found: GroupPage, one: PartitionProgress, clients: Mapping[str, st
 
 
 def _line(points: Sequence[tuple[int, int]]) -> Child:
-    """Lag over the time that was looked at, as a line, and in words for who does not see it."""
+    """Return the lag over the sampled time as a line, with a text for screen readers."""
     if len(points) < 2:
-        return el("span", words.NOTHING, title="Not enough looks yet")
+        return el("span", words.NOTHING, title="Not enough samples yet")
     first_ms, last_ms = points[0][0], points[-1][0]
     most, width = max(max(lag for _, lag in points), 1), max(last_ms - first_ms, 1)
     drawn = " ".join(
@@ -185,7 +185,7 @@ def _names(topics: Sequence[str]) -> str:
 
 
 def _partitions(found: Partitions) -> str:
-    """`flights 0, 1, 2; other 5`, shortened where there are many."""
+    """Return `flights 0, 1, 2; other 5`, shortened if there are many."""
     parts = []
     for topic, numbers in found[:MOST_TOPICS]:
         rest = f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else ""

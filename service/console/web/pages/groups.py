@@ -1,4 +1,4 @@
-"""All groups, a page of them at a time. [P]"""
+"""The page of all groups, in pages. [P]"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TONES: Final = {"Stable": "good", "Empty": "", "Dead": "bad"}
 
 
 class Groups(NamedTuple):
-    """`rows` are those of this page; `problems` says which nodes did not tell theirs."""
+    """Data of the page: `rows` of this page; `problems` of nodes that did not answer."""
 
     rows: Sequence[GroupRow]
     number: int
@@ -89,7 +89,7 @@ def _row(one: GroupRow) -> list[Child]:
 
 
 def protocol(kind: str) -> str:
-    """The protocol of a group in words."""
+    """Return the name of a group's protocol."""
     return {CLASSIC: "classic", CONSUMER: "consumer (KIP-848)"}.get(kind, kind)
 
 

@@ -1,4 +1,4 @@
-"""The overview: nodes, rates, what needs somebody's eye. [P]"""
+"""The overview page: nodes, rates, and problems that need attention. [P]"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from service.console.web.markup import Child, Markup, el, link
 
 
 class Overview(NamedTuple):
-    """What is shown. `problem`: why the cluster does not answer; then `cluster` is None."""
+    """Data of the page. `problem`: why the cluster does not answer; `cluster` is None then."""
 
     cluster: ClusterInfo | None
     problem: str | None
@@ -161,9 +161,9 @@ def _charts(found: Overview) -> Markup:
 
 
 def _spark(values: Sequence[float], number: int) -> Markup:
-    """A line without a script; with one, a chart takes its place."""
+    """Return a line, which the script replaces with a chart."""
     if len(values) < 2:
-        return el("p", "Not enough looks yet.", class_="note")
+        return el("p", "Not enough samples yet.", class_="note")
     most = max(values) or 1.0
     step = 300 / (len(values) - 1)
     points = " ".join(f"{n * step:.1f},{78 - 74 * value / most:.1f}" for n, value in enumerate(values))

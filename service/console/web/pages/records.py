@@ -1,4 +1,4 @@
-"""Records of a partition, from any offset or time, in whichever tier they lie. [P]"""
+"""The records page: records of a partition, from any offset or time, in either tier. [P]"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EMPTY: Final = el("code", "empty", class_="none")
 
 
 class Turn(NamedTuple):
-    """One fetch: who answered it, from which offset, with how much, and in how long."""
+    """One fetch: its tier, offset, size and time."""
 
     tier: str
     offset: int
@@ -36,7 +36,7 @@ class Turn(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The answer. `next_offset` is where to go on; `is_cut`: time or bytes ended before the log did."""
+    """Result of a query. `next_offset`: where to continue; `is_cut`: time or bytes ran out before the end."""
 
     records: tuple[Record, ...]
     turns: tuple[Turn, ...]
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What the reader of the page has asked for, as written."""
+    """The form's fields, as entered."""
 
     topic: str = ""
     partition: str = "0"
@@ -63,7 +63,8 @@ class Form(NamedTuple):
 
 
 class Records(NamedTuple):
-    """`found` is None where nothing was asked for yet, or could not be had: `problem`. `status` is HTTP's."""
+    """Data of the page. `found` is None before a query, or after a failed one: `problem`. `status` is
+    HTTP's."""
 
     form: Form
     topics: Sequence[str]
@@ -162,7 +163,7 @@ def _found(form: Form, found: Found) -> list[Child]:
 
 
 def _answered(found: Found) -> Markup:
-    """Which tier answered, and how fast."""
+    """Return the tiers that answered, with their times."""
     items = []
     for tier in ("bucket", "disk"):
         turns = [turn for turn in found.turns if turn.tier == tier]
@@ -234,7 +235,7 @@ def _row(form: Form, found: Found, record: Record, most: int) -> Markup:
 
 
 def _headers(form: Form, record: Record, most: int) -> list[Markup]:
-    """Headers as they come, repeated names and all, as far as there is room for them."""
+    """Return headers in their order, repeated names included, as many as fit."""
     pairs: list[Markup] = []
     room = most
     for name, value in record.headers[:MOST_HEADERS]:
@@ -258,12 +259,12 @@ def _name(name: str | bytes) -> str:
 
 
 def _cut(text: str, most: int, *, is_cut: bool) -> str:
-    """At most `most` characters, and an ellipsis where something is missing."""
+    """Return at most `most` characters, with an ellipsis if some are missing."""
     return f"{text[:most]}…" if is_cut or len(text) > most else text
 
 
 def _body(one: Shown) -> Markup:
-    """Short ones as they are, long ones folded."""
+    """Return a short value unfolded, a long one folded."""
     if one.size is None:
         return el("code", "null", class_="none")
     if one.size == 0:

@@ -1,4 +1,4 @@
-"""One topic: each of its partitions as a line from ice to water. [P]"""
+"""The page of a topic: the tier layout of each partition as a line from ice to water. [P]"""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ SETTINGS: Final = (
 
 
 class Topic(NamedTuple):
-    """What is shown: a page of partitions, or a single one with its segments (`single`).
+    """Data of the page: a page of partitions, or one partition with its segments (`single`).
 
-    `pending` partitions had not been read from the bucket when the page was due; `store_problem` is why the
-    bucket cannot be read; `disk_is_here` says whether log directories are on this machine; `status` is
-    HTTP's.
+    `pending`: number of partitions whose archive was not read in time; `store_problem`: why the bucket cannot
+    be read; `disk_is_here`: whether log directories are on this machine; `status` is HTTP's.
     """
 
     name: str
@@ -272,7 +271,7 @@ def _segments(one: Strata) -> list[Child]:
 
 
 def _name(name: str) -> Child:
-    """An object by the end of its key; the whole key shows under the pointer."""
+    """Return an object as the end of its key; the whole key is the title."""
     if not name:
         return "a page of the manifest"
     return el("code", name.rpartition("/")[2], title=name)

@@ -1,4 +1,4 @@
-"""All topics, a page of them at a time. [P]"""
+"""The page of all topics, in pages. [P]"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS: Final = ("remote.storage.enable", "retention.ms", "retention.bytes", "
 
 
 class Topics(NamedTuple):
-    """`rows` are those of this page; `settings` by topic; `sums` what a survey found, by topic id."""
+    """Data of the page: `rows` of this page; `settings` by topic; `sums` of the survey by topic id."""
 
     rows: Sequence[TopicRow]
     settings: Mapping[str, Mapping[str, str | None]]
@@ -99,7 +99,7 @@ def _row(found: Topics, one: TopicRow) -> list[Child]:
 
 
 def retention(settings: Mapping[str, str | None]) -> str:
-    """Retention in words."""
+    """Return the retention as readable text."""
     if "delete" not in (settings.get("cleanup.policy") or "delete"):
         return "compacted"
     ms, bytes_ = _number(settings.get("retention.ms")), _number(settings.get("retention.bytes"))

@@ -72,7 +72,7 @@ def test_more_uploads_than_were_listed_are_said_to_be_more() -> None:
 def test_an_answer_that_makes_no_sense_is_the_stores_fault(error: Exception) -> None:
     found = translated(error, "s3:ListBucket")
     assert isinstance(found, S3Unavailable)
-    assert "makes no sense" in str(found)
+    assert "malformed response" in str(found)
 
 
 def test_a_client_that_cannot_be_loaded_is_named() -> None:

@@ -50,7 +50,7 @@ def test_the_past_is_bounded() -> None:
         ('firn_partitions{state="offline"} 2', "2 partitions are offline"),
         ('firn_store_reachable{client="read"} 0', "not reachable (read)"),
         ("firn_tiering_displaced 1", "another process"),
-        ("firn_tiering_lag_seconds 4000", "lags behind"),
+        ("firn_tiering_lag_seconds 4000", "lag behind"),
         ('firn_tiering_blocked_partitions{reason="no room"} 3', "3 partitions do not tier: no room"),
     ],
 )

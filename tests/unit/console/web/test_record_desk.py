@@ -15,7 +15,7 @@ from service.base.errors import ConfigError, StorageError
 from service.client.admin import EARLIEST, LATEST
 from service.client.admin_models import FetchResult, PartitionInfo, PartitionPage, TopicInfo
 from service.console.web import record_desk
-from service.console.web.asking import FROM_OFFSET, FROM_START, Ask
+from service.console.web.record_query import FROM_OFFSET, FROM_START, Ask
 from service.console.web.record_desk import HELD_BYTES, RecordDesk
 from service.console.web.rows import Filter
 from tests.support.batches import GZIP, batch, record
@@ -86,7 +86,7 @@ def test_a_batch_that_is_damaged_is_named_and_one_can_go_on_behind_it(broken: di
     log = Log(batch([b"a"]), damaged, batch([b"c"], base_offset=2), end=3)
     found = read(log)
     assert [one.value for one in found.records] == [b"a"]
-    assert "offset 1 is damaged" in found.problem
+    assert "offset 1 is corrupt" in found.problem
     assert [one.value for one in read(log, where=FROM_OFFSET, value=found.next_offset).records] == [b"c"]
 
 
@@ -151,7 +151,7 @@ def test_downloads_are_of_the_record_asked_for_or_of_none() -> None:
 
 def test_what_cannot_be_downloaded_says_why() -> None:
     desk = RecordDesk(Log(batch([b"a"], crc=1), end=1), ManualClock())  # type: ignore[arg-type]
-    with pytest.raises(StorageError, match="damaged"):
+    with pytest.raises(StorageError, match="is corrupt"):
         desk.download(Ask("t", 0, FROM_START), "lines")
     with pytest.raises(ConfigError, match="no partition 3"):
         desk.read(Ask("t", 3))
