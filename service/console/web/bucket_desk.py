@@ -17,8 +17,8 @@ from service.base.threads import Threads
 from service.base.world import World
 from service.console.web.read_only_store import ReadOnlyStore
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
-from service.console.web.strata import BUCKET, Block, Published
 from service.console.web.survey import Findings, Group, Listed, Survey
+from service.console.web.tier_layout import BUCKET, Block, Published
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live_segments
 from service.remote.format.manifest_codec import Head, TopicsFile

@@ -24,7 +24,7 @@ from service.client.cluster_health import (
 from service.client.cluster_health_queries import ask_moving, ask_partitions, ask_quorum
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import cluster
-from service.console.web.remembered import Remembered, Told
+from service.console.web.ttl_cache import Remembered, Told
 
 T = TypeVar("T")
 

@@ -19,9 +19,7 @@ from service.base.errors import ConfigError, FirnError, RequestError, StorageErr
 from service.base.rate_limited_log import RateLimitedLog
 from service.base.world import World
 from service.client.admin_models import ClusterInfo, ConfigEntry
-from service.console.web import strata
-from service.console.web.asking import Ask
-from service.console.web.assembling import TIERED_KEY, Said, assembled, retention_limits
+from service.console.web import tier_layout
 from service.console.web.bucket_desk import BucketDesk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.disk_desk import blocks_on_disk
@@ -29,10 +27,12 @@ from service.console.web.group_desk import GroupDesk
 from service.console.web.history import alerts
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
+from service.console.web.partition_tiers import TIERED_KEY, Said, assembled, retention_limits
 from service.console.web.record_desk import RecordDesk
+from service.console.web.record_query import Ask
 from service.console.web.settings import ConsoleSettings
-from service.console.web.strata import SCALES, Published
 from service.console.web.survey import Findings
+from service.console.web.tier_layout import SCALES, Published
 from service.console.web.topic_rows import Offsets, TopicList, TopicRow
 from service.console.web.watch import Listener, Watch
 
@@ -315,7 +315,7 @@ class Desk:
                 borders[one.partition], published.get(one.partition), on_disk.get(one.partition), is_tiered
             )
             line = assembled(one, said)
-            lines.append(replace(line, edges=strata.retention_edges(line, limits, now_ms)))
+            lines.append(replace(line, edges=tier_layout.retention_edges(line, limits, now_ms)))
         return topic.Topic(
             name, str(topic_id), settings[name], lines, scale, number, None, page.more,
             partition is not None, None, store_problem, pending,

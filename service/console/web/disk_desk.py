@@ -8,7 +8,7 @@ from uuid import UUID
 
 from service.base.disk import Disk, Open
 from service.base.errors import StorageError
-from service.console.web.strata import DISK, Block
+from service.console.web.tier_layout import DISK, Block
 from service.hot.log_dir import read_topic_id
 from service.hot.names import LOG, TIME_INDEX, offset_file, parse_offset_file, partition_dir
 from service.records.segment_indexes import TIME_ENTRY

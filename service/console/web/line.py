@@ -11,7 +11,7 @@ from typing import Final
 
 from service.console.web import words
 from service.console.web.markup import Markup, el
-from service.console.web.strata import (
+from service.console.web.tier_layout import (
     BUCKET,
     BYTES,
     LOWER,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from service.console.web import words
-from service.console.web.asking import FROM_OFFSET, FROM_TIME, Ask
 from service.console.web.pages.records import LIMITS, WHERE, Form
+from service.console.web.record_query import FROM_OFFSET, FROM_TIME, Ask
 from service.console.web.rows import AUTO, FORMATS, Filter
 
 _MOST: Final = 2**63 - 1

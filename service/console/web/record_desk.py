@@ -9,9 +9,9 @@ from service.base.clock import Clock
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
 from service.client.admin_models import PartitionInfo
-from service.console.web.asking import FROM_END, FROM_OFFSET, FROM_START, Ask
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages.records import Found, Turn
+from service.console.web.record_query import FROM_END, FROM_OFFSET, FROM_START, Ask
 from service.console.web.rows import as_json_line
 from service.records.batch import BatchHeader, complete_headers, verify_crc
 from service.records.compression import InflatedTooLarge

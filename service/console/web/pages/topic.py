@@ -25,7 +25,7 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.topics import retention
-from service.console.web.strata import BUCKET, SCALES, Strata
+from service.console.web.tier_layout import BUCKET, SCALES, Strata
 
 PER_PAGE: Final = 20
 MOST_SEGMENTS: Final = 200

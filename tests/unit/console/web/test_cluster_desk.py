@@ -23,7 +23,7 @@ from service.client.cluster_health_queries import ask_moving, ask_quorum
 from service.console.web import cluster_desk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.kafka_desk import KafkaDesk
-from service.console.web.remembered import Remembered
+from service.console.web.ttl_cache import Remembered
 
 T = TypeVar("T")
 NOBODY: dict[int, BrokerLoad] = {}

@@ -36,8 +36,8 @@ from service.console.web.pages import (
     topic,
     topics,
 )
-from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.survey import Findings, Orphan, TopicSum
+from service.console.web.tier_layout import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.topic_rows import TopicRow
 from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, PartitionProgress
 from service.records.decode import Record

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.console.web.asking import Ask
 from service.console.web.query import RecordQuery, number_of
+from service.console.web.record_query import Ask
 from service.console.web.rows import FORMATS, MOST_SHOWN, Filter, as_json_line, most_shown, shown
 from service.console.web.words import count, moment, money, parse_moment, size, span
 from service.records.decode import Record

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from service.client.admin_models import PartitionInfo
-from service.console.web.assembling import Said, assembled, retention_limits
 from service.console.web.line import drawing
-from service.console.web.strata import BUCKET, DISK, OFFSETS, Block, Published
+from service.console.web.partition_tiers import Said, assembled, retention_limits
+from service.console.web.tier_layout import BUCKET, DISK, OFFSETS, Block, Published
 from service.console.web.topic_rows import Offsets
 
 ONE = PartitionInfo(3, 1, (1,), (1,))

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.console.web.line import drawing
-from service.console.web.strata import (
+from service.console.web.tier_layout import (
     BUCKET,
     BYTES,
     DISK,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from service.client.admin_models import PartitionInfo
-from service.console.web.strata import BUCKET, DISK, Block, Published, Strata
+from service.console.web.tier_layout import BUCKET, DISK, Block, Published, Strata
 from service.console.web.topic_rows import Offsets
 
 TIERED_KEY: Final = "remote.storage.enable"
