@@ -1,6 +1,6 @@
 """Samples of the metric families from a node's counters.
 
-Everything here is quick: a few hundred numbers, whatever the number of partitions. `Totals` and
+Everything here is quick: a few hundred numbers, whatever the number of partitions. `PartitionTotals` and
 `of_partitions` are per partition, for callers that run in slices.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from service.base.metrics import HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import TurnTimes
-from service.console.ports import Cold, Groups, Watched
+from service.console.ports import CoordinatedGroups, ObservedColdTier, ObservedNode
 from service.hot.metrics import HotMetrics
 from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Totals:
+class PartitionTotals:
     """Sums over partitions."""
 
     __slots__ = ("bucket_bytes", "bucket_segments", "failed", "local_bytes", "local_segments", "online")
@@ -90,7 +90,7 @@ def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample
             yield Sample(name, value, (partition.tip.topic, str(partition.tip.partition)))
 
 
-def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
+def of_node(node: ObservedNode, now_ms: int) -> Iterator[Sample]:
     """Yield all samples but those of partitions; `now_ms` is the wall clock."""
     yield from _loop(node.turns)
     yield from _network(node.network)
@@ -206,8 +206,8 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_cluster_partitions_without_leader", image.index.count(NO_LEADER_SHELF))
 
 
-def of_groups(groups: Groups, census: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
-    """Yield the samples of groups; `census` is the result of `Groups.census`."""
+def of_groups(groups: CoordinatedGroups, census: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
+    """Yield the samples of groups; `census` is the result of `CoordinatedGroups.census`."""
     for (protocol, state), count in sorted(census.items()):
         yield Sample("firn_groups", count, (protocol, state))
     counts, runtime = groups.metrics, groups.runtime_metrics
@@ -231,7 +231,7 @@ def of_groups(groups: Groups, census: Mapping[tuple[str, str], int]) -> Iterator
     yield Sample("firn_group_batch_flush_seconds", runtime.flush.snapshot())
 
 
-def _cold(cold: Cold) -> Iterator[Sample]:
+def _cold(cold: ObservedColdTier) -> Iterator[Sample]:
     for client, metrics in cold.metrics.items():
         yield from _store(client, metrics)
     stats = cold.reader.stats()

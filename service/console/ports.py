@@ -24,7 +24,7 @@ from service.replication.metrics import ReplicationMetrics
 from service.tiering.metrics import TieringMetrics
 
 
-class Cold(Protocol):
+class ObservedColdTier(Protocol):
     """The cold tier of a node that has one."""
 
     @property
@@ -37,7 +37,7 @@ class Cold(Protocol):
     def tiering(self) -> TieringMetrics | None: ...
 
 
-class Groups(Protocol):
+class CoordinatedGroups(Protocol):
     """The groups that a node coordinates."""
 
     @property
@@ -54,7 +54,7 @@ class Groups(Protocol):
         """Number of groups by protocol and state."""
 
 
-class Watched(Protocol):
+class ObservedNode(Protocol):
     """A node, from before its start until after its end; parts that do not exist are None."""
 
     @property
@@ -68,9 +68,9 @@ class Watched(Protocol):
     @property
     def metadata(self) -> Publisher | None: ...
     @property
-    def cold(self) -> Cold | None: ...
+    def cold(self) -> ObservedColdTier | None: ...
     @property
-    def groups(self) -> Groups | None: ...
+    def groups(self) -> CoordinatedGroups | None: ...
     def partitions(self) -> Sequence[Partition]:
         """Return the open partitions, as a copy; the log of one may have failed since."""
 

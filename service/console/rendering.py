@@ -22,8 +22,8 @@ from prometheus_client.utils import floatToGoString
 from service.base.metrics import HistogramSnapshot
 from service.base.slices import Slice
 from service.console.families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, PARTITION, Family
-from service.console.measuring import Sample, Totals, of_groups, of_node, of_partitions
-from service.console.ports import Watched
+from service.console.measuring import PartitionTotals, Sample, of_groups, of_node, of_partitions
+from service.console.ports import ObservedNode
 from service.partition.partition import Partition
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -50,12 +50,12 @@ class _Registry:
 
 
 async def render(
-    node: Watched, now_ms: int, *, with_partitions: bool, more: Iterable[Sample] = ()
+    node: ObservedNode, now_ms: int, *, with_partitions: bool, more: Iterable[Sample] = ()
 ) -> list[bytes]:
     """Return the whole text, in pieces. `now_ms` is the wall clock; `more` are samples of the process."""
     piece = Slice()
     partitions = node.partitions()
-    totals = Totals()
+    totals = PartitionTotals()
     for partition in partitions:
         if piece.charge(_PARTITION_US):
             await piece.next_turn()

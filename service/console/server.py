@@ -27,7 +27,7 @@ from service.base.release import release
 from service.base.turns import LongTurn
 from service.base.types import TopicIdPartition
 from service.console.connections import Connections
-from service.console.ports import Watched
+from service.console.ports import ObservedNode
 from service.console.process import memory_limit, of_process
 from service.console.quiet import QuietLog
 from service.console.rendering import CONTENT_TYPE, render
@@ -50,7 +50,7 @@ _KEY: Final = "firn.http.listener"
 class Console:
     """Listener of one node. Owned by the event loop."""
 
-    def __init__(self, node: Watched, clock: Clock, *, with_partitions: bool) -> None:
+    def __init__(self, node: ObservedNode, clock: Clock, *, with_partitions: bool) -> None:
         self._node = node
         self._clock = clock
         self._with_partitions = with_partitions
@@ -200,7 +200,9 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 @asynccontextmanager
-async def serving(node: Watched, clock: Clock, *, listener: str, with_partitions: bool) -> AsyncIterator[str]:
+async def serving(
+    node: ObservedNode, clock: Clock, *, listener: str, with_partitions: bool
+) -> AsyncIterator[str]:
     """Serve the listener `host:port` of `node` while the context lasts; yield its URL.
 
     An empty host is the loopback interface.

@@ -17,8 +17,8 @@ from service.base.threads import Threads
 from service.base.world import World
 from service.console.web.read_only_store import ReadOnlyStore
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
-from service.console.web.survey import Findings, Group, Listed, Survey
-from service.console.web.tier_layout import BUCKET, Block, Published
+from service.console.web.survey import Findings, ListedObject, PartitionObjects, Survey
+from service.console.web.tier_layout import BUCKET, PublishedTier, TierBlock
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Manifest, ManifestPage, PageRef, live_segments
 from service.remote.format.manifest_codec import Head, TopicsFile
@@ -41,11 +41,11 @@ PATIENCE: Final = StoreOptions(
 
 class _Known(NamedTuple):
     chain: Chain | None
-    published: Published
+    published: PublishedTier
     at_ms: int
 
 
-EMPTY: Final = Published((), 0, 0, 0, 0)
+EMPTY: Final = PublishedTier((), 0, 0, 0, 0)
 
 
 class BucketDesk:
@@ -76,7 +76,7 @@ class BucketDesk:
 
     # -- one partition; blocking
 
-    def published(self, topic_id: UUID, partition: int, end: int | None = None) -> Published:
+    def published(self, topic_id: UUID, partition: int, end: int | None = None) -> PublishedTier:
         """Return the archive of one partition, at most some seconds old, unless it ends before `end`.
 
         Raises `FirnError`.
@@ -143,7 +143,7 @@ class BucketDesk:
             except ObjectNotFound:
                 return None
 
-    async def _listing(self) -> AsyncGenerator[list[Listed], None]:
+    async def _listing(self) -> AsyncGenerator[list[ListedObject], None]:
         if self.s3 is not None:
             async with aclosing(self.s3.listing()) as pages:
                 async for page in pages:
@@ -152,13 +152,13 @@ class BucketDesk:
         loop = asyncio.get_running_loop()
         listing = self._store.list("")
 
-        def some() -> list[Listed]:
-            return [Listed(one.key, one.size, one.last_modified_ms) for one in islice(listing, 1000)]
+        def some() -> list[ListedObject]:
+            return [ListedObject(one.key, one.size, one.last_modified_ms) for one in islice(listing, 1000)]
 
         while page := await loop.run_in_executor(self._pool, some):
             yield page
 
-    async def _judge(self, survey: Survey, group: Group) -> None:
+    async def _judge(self, survey: Survey, group: PartitionObjects) -> None:
         if group.overflow:
             survey.findings.problems.append(
                 f"{group.topic_id}/{group.partition}: too many objects to be judged"
@@ -174,7 +174,7 @@ class BucketDesk:
             return
         survey.judged(group, live)
 
-    def _live(self, group: Group) -> set[str]:
+    def _live(self, group: PartitionObjects) -> set[str]:
         chain = open_published(self._store, HeadKey(group.topic_id, group.partition))
         if chain is None:
             return set()
@@ -210,7 +210,7 @@ def _remembered(known: _Known | None) -> Callable[[Head], Manifest | None]:
     return of_head
 
 
-def _published(manifest: Manifest) -> Published:
+def _published(manifest: Manifest) -> PublishedTier:
     """Return the archive as blocks; a manifest page of many segments is one block, and is not read."""
     blocks = []
     before_ms: int | None = None
@@ -221,7 +221,7 @@ def _published(manifest: Manifest) -> Published:
         min_ms = child.min_timestamp if child.min_timestamp >= 0 else before_ms
         max_ms = child.max_timestamp if child.max_timestamp >= 0 else None
         blocks.append(
-            Block(
+            TierBlock(
                 tier=BUCKET,
                 first=max(child.base_offset, manifest.start_offset),
                 end=child.last_offset + 1,
@@ -233,6 +233,6 @@ def _published(manifest: Manifest) -> Published:
             )
         )
         before_ms = max_ms if max_ms is not None else before_ms
-    return Published(
+    return PublishedTier(
         tuple(blocks), manifest.size_bytes, manifest.segments, manifest.end_offset, manifest.version
     )

@@ -27,14 +27,14 @@ from service.console.web.group_desk import GroupDesk
 from service.console.web.history import alerts
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
-from service.console.web.partition_tiers import TIERED_KEY, Said, assembled, retention_limits
+from service.console.web.partition_tiers import TIERED_KEY, PartitionData, partition_tiers, retention_limits
 from service.console.web.record_desk import RecordDesk
-from service.console.web.record_query import Ask
+from service.console.web.record_query import RecordQuery
 from service.console.web.settings import ConsoleSettings
 from service.console.web.survey import Findings
-from service.console.web.tier_layout import SCALES, Published
-from service.console.web.topic_rows import Offsets, TopicList, TopicRow
-from service.console.web.watch import Listener, Watch
+from service.console.web.tier_layout import SCALES, PublishedTier
+from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
+from service.console.web.watch import NodeListener, NodeMonitor
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def status_of(error: BaseException) -> int:
     return 404 if is_asker else 503
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error in one line."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(words.split()) or type(error).__name__
@@ -92,12 +92,12 @@ class Desk:
         self._readers = world.threads.pool("console-records", READERS)
         self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads)
         self._records = RecordDesk(self._kafka, world.clock)
-        self.groups = GroupDesk(self._kafka, world.clock, self._call, words_of)
-        self.cluster = ClusterDesk(self._kafka, world.clock, self._call, words_of)
-        self.watch = Watch(self._find_listeners, world.clock)
+        self.groups = GroupDesk(self._kafka, world.clock, self._call, error_text)
+        self.cluster = ClusterDesk(self._kafka, world.clock, self._call, error_text)
+        self.watch = NodeMonitor(self._find_listeners, world.clock)
         self._topics: TopicList | None = None
         self._newer_topics: asyncio.Future[TopicList] | None = None
-        self._chains: dict[tuple[UUID, int], asyncio.Future[Published]] = {}
+        self._chains: dict[tuple[UUID, int], asyncio.Future[PublishedTier]] = {}
         self._bucket: BucketDesk | None = None
         self._opening = asyncio.Lock()
         self._bucket_problem: str | None = None
@@ -137,13 +137,13 @@ class Desk:
     def _call(self, question: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, question)
 
-    async def _all_topics(self) -> Sequence[TopicRow]:
+    async def _all_topics(self) -> Sequence[TopicSummary]:
         """Return all topics; some seconds old if a newer list takes long, as with many partitions."""
         rows = await self._known_topics(waits=True)
         assert rows is not None
         return rows
 
-    async def _known_topics(self, *, waits: bool) -> Sequence[TopicRow] | None:
+    async def _known_topics(self, *, waits: bool) -> Sequence[TopicSummary] | None:
         """Return all topics; None if they are not known yet, and the caller does not wait (`waits`)."""
         known = self._topics
         if self._newer_topics is None and (known is None or self._kafka.is_old(known)):
@@ -164,21 +164,21 @@ class Desk:
 
     # -- background work
 
-    async def _find_listeners(self) -> Sequence[Listener]:
+    async def _find_listeners(self) -> Sequence[NodeListener]:
         if self.settings.listeners:
-            return [Listener(node_id, url) for node_id, url in self.settings.listeners]
+            return [NodeListener(node_id, url) for node_id, url in self.settings.listeners]
         return await self._call(self._ask_listeners)
 
-    def _ask_listeners(self) -> list[Listener]:
+    def _ask_listeners(self) -> list[NodeListener]:
         found = []
         for node in self._kafka.describe().nodes:
             if node.is_fenced:
-                found.append(Listener(node.node_id, None, "it is fenced"))
+                found.append(NodeListener(node.node_id, None, "it is fenced"))
                 continue
             try:
                 listener = self._kafka.broker_settings(node.node_id, (HTTP_KEY,)).get(HTTP_KEY)
             except TROUBLE as e:
-                found.append(Listener(node.node_id, None, words_of(e)))
+                found.append(NodeListener(node.node_id, None, error_text(e)))
                 continue
             found.append(_listener(node.node_id, node.host, listener))
         return found
@@ -192,7 +192,7 @@ class Desk:
                     self._bucket = await self._call(self._open_bucket)
                     self._bucket_problem = None
                 except TROUBLE as e:
-                    self._bucket_problem = words_of(e)
+                    self._bucket_problem = error_text(e)
         return self._bucket
 
     def _open_bucket(self) -> BucketDesk | None:
@@ -202,9 +202,14 @@ class Desk:
             nodes = self._kafka.describe().nodes
             if not nodes:
                 raise StorageError("the cluster has no nodes")
-            told = self._kafka.broker_settings(nodes[0].node_id, (URL_KEY, ENDPOINT_KEY, REGION_KEY))
-            url = told.get(URL_KEY)
-            endpoint, region = endpoint or told.get(ENDPOINT_KEY), region or told.get(REGION_KEY)
+            settings_found = self._kafka.broker_settings(
+                nodes[0].node_id, (URL_KEY, ENDPOINT_KEY, REGION_KEY)
+            )
+            url = settings_found.get(URL_KEY)
+            endpoint, region = (
+                endpoint or settings_found.get(ENDPOINT_KEY),
+                region or settings_found.get(REGION_KEY),
+            )
             self._has_bucket = url is not None
             if url is None:
                 return None
@@ -230,7 +235,7 @@ class Desk:
                     if not self._findings.listed:
                         pause_s = min(pause_s, 10.0)
                 except TROUBLE as e:
-                    self._survey_problem = words_of(e)
+                    self._survey_problem = error_text(e)
                     self._warnings.warning("cannot survey the bucket: %s; retrying", e)
                     pause_s = min(pause_s, 10.0)
                 finally:
@@ -241,13 +246,13 @@ class Desk:
 
     async def find_overview(self) -> overview.Overview:
         cluster: ClusterInfo | None = None
-        rows: Sequence[TopicRow] | None = None
+        rows: Sequence[TopicSummary] | None = None
         problem: str | None = None
         try:
             cluster = await self._call(self._kafka.describe)
             rows = await self._known_topics(waits=False)
         except TROUBLE as e:
-            problem = words_of(e)
+            problem = error_text(e)
         return overview.Overview(
             cluster,
             problem,
@@ -259,7 +264,7 @@ class Desk:
             self.watch.history.columns(),
         )
 
-    async def find_topics(self, wanted: str, number: int) -> topics.Topics:
+    async def find_topics(self, wanted: str, number: int) -> topics.TopicsPage:
         try:
             rows = await self._all_topics()
             matching = [one for one in rows if wanted.lower() in one.name.lower()] if wanted else list(rows)
@@ -268,9 +273,9 @@ class Desk:
             here = matching[(number - 1) * topics.PER_PAGE : number * topics.PER_PAGE]
             settings = await self._call(lambda: self._topic_settings([one.name for one in here]))
         except TROUBLE as e:
-            return topics.Topics((), {}, {}, 1, 0, 0, wanted, words_of(e))
+            return topics.TopicsPage((), {}, {}, 1, 0, 0, wanted, error_text(e))
         sums = self._findings.topics if self._findings is not None else {}
-        return topics.Topics(here, settings, sums, number, len(matching), len(rows), wanted, None)
+        return topics.TopicsPage(here, settings, sums, number, len(matching), len(rows), wanted, None)
 
     def _topic_settings(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
         """Return settings of topics; none at all if one of them has just been deleted."""
@@ -279,7 +284,7 @@ class Desk:
         except RequestError:
             return {}
 
-    async def find_topic(self, name: str, number: int, partition: int | None, scale: str) -> topic.Topic:
+    async def find_topic(self, name: str, number: int, partition: int | None, scale: str) -> topic.TopicPage:
         """Return the data of a page of a topic's partitions, or of one partition."""
         scale = scale if scale in SCALES else SCALES[0]
         number = min(max(number, 1), MOST_PAGES)
@@ -289,7 +294,7 @@ class Desk:
             page = await self._call(lambda: self._kafka.partitions(name, first, most))
             here = page.topic.partitions
             if partition is not None and [one.partition for one in here] != [partition]:
-                return topic.Topic(name, problem=f"{name} has no partition {partition}.", status=404)
+                return topic.TopicPage(name, problem=f"{name} has no partition {partition}.", status=404)
             leaders = {one.partition: one.leader for one in here}
             borders, settings, dirs = await asyncio.gather(
                 self._call(lambda: self._kafka.borders(name, leaders)),
@@ -297,7 +302,7 @@ class Desk:
                 self._call(lambda: self._dirs_of(set(leaders.values()))),
             )
         except TROUBLE as e:
-            return topic.Topic(name, problem=words_of(e), status=status_of(e))
+            return topic.TopicPage(name, problem=error_text(e), status=status_of(e))
         topic_id = page.topic.topic_id
         published, store_problem, pending = await self._published(topic_id, borders)
         on_disk = await self._call(
@@ -311,12 +316,12 @@ class Desk:
         now_ms = self._world.clock.now_ms()
         lines = []
         for one in here:
-            said = Said(
+            said = PartitionData(
                 borders[one.partition], published.get(one.partition), on_disk.get(one.partition), is_tiered
             )
-            line = assembled(one, said)
+            line = partition_tiers(one, said)
             lines.append(replace(line, edges=tier_layout.retention_edges(line, limits, now_ms)))
-        return topic.Topic(
+        return topic.TopicPage(
             name, str(topic_id), settings[name], lines, scale, number, None, page.more,
             partition is not None, None, store_problem, pending,
             not lines or any(blocks is not None for blocks in on_disk.values()),
@@ -328,20 +333,20 @@ class Desk:
         return self._log_dirs
 
     async def _published(
-        self, topic_id: Any, borders: dict[int, Offsets]
-    ) -> tuple[dict[int, Published], str | None, int]:
+        self, topic_id: Any, borders: dict[int, TierOffsets]
+    ) -> tuple[dict[int, PublishedTier], str | None, int]:
         """Return archives of partitions that have one, an error, and the number of pending queries."""
         tiered = [p for p, one in borders.items() if one.bucket_end]
         desk = await self.bucket_desk() if tiered else None
         if desk is None:
             return {}, self._bucket_problem if tiered else None, 0
-        asked: dict[int, asyncio.Future[Published]] = {}
+        asked: dict[int, asyncio.Future[PublishedTier]] = {}
         for p in tiered:
             if (future := self._chain(desk, topic_id, p, borders[p].bucket_end)) is not None:
                 asked[p] = future
         if asked:
             await asyncio.wait(asked.values(), timeout=STORE_WAIT_S)
-        found: dict[int, Published] = {}
+        found: dict[int, PublishedTier] = {}
         problem: str | None = None
         pending = len(tiered) - len(asked)
         for p, future in asked.items():
@@ -350,14 +355,14 @@ class Desk:
             elif (error := future.exception()) is None:
                 found[p] = future.result()
             elif isinstance(error, TROUBLE):
-                problem = words_of(error)
+                problem = error_text(error)
             else:
                 raise error
         return found, problem, pending
 
     def _chain(
         self, desk: BucketDesk, topic_id: UUID, partition: int, end: int | None
-    ) -> asyncio.Future[Published] | None:
+    ) -> asyncio.Future[PublishedTier] | None:
         """Query one archive, once for all pages that need it; None if too many queries are pending."""
         place = (topic_id, partition)
         if (known := self._chains.get(place)) is not None:
@@ -368,7 +373,7 @@ class Desk:
         future = asyncio.get_running_loop().run_in_executor(self._store_pool, question)
         self._chains[place] = future
 
-        def done(future: asyncio.Future[Published]) -> None:
+        def done(future: asyncio.Future[PublishedTier]) -> None:
             del self._chains[place]
             if not future.cancelled():
                 future.exception()  # waiting pages report it; mark it as retrieved
@@ -376,25 +381,27 @@ class Desk:
         future.add_done_callback(done)
         return future
 
-    async def find_records(self, form: records.Form, ask: Ask | None, problem: str | None) -> records.Records:
+    async def find_records(
+        self, form: records.Form, ask: RecordQuery | None, problem: str | None
+    ) -> records.Records:
         names: Sequence[str] = ()
         try:
             names = [one.name for one in await self._all_topics()]
             found = await self._read(lambda: self._records.read(ask)) if ask is not None else None
         except TROUBLE as e:
-            return records.Records(form, names, None, words_of(e), status_of(e))
+            return records.Records(form, names, None, error_text(e), status_of(e))
         return records.Records(form, names, found, problem, 200 if problem is None else 400)
 
-    async def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
+    async def download(self, ask: RecordQuery, part: str) -> tuple[bytes, str] | None:
         """Return bytes and a file name; None if there is no such record. Raises `FirnError` and `OSError`."""
         return await self._read(lambda: self._records.download(ask, part))
 
     def _read(self, question: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._readers, question)
 
-    async def find_bucket(self, chosen: str | None) -> bucket.Bucket:
+    async def find_bucket(self, chosen: str | None) -> bucket.BucketPage:
         desk = await self.bucket_desk()
-        return bucket.Bucket(
+        return bucket.BucketPage(
             self.settings.url or (desk.url if desk is not None else None),
             desk.endpoint if desk is not None else None,
             self._findings,
@@ -423,21 +430,21 @@ class Desk:
             finally:
                 disk.close(fd)
         except StorageError as e:
-            return bucket.Fsck(path, problem=words_of(e))
+            return bucket.Fsck(path, problem=error_text(e))
         except (ValueError, RecursionError) as e:
             return bucket.Fsck(path, problem=f"not JSON: {e}")
         if not isinstance(document, dict):
             return bucket.Fsck(path, problem="not a report of firn fsck --json")
         return bucket.fsck_of(path, entry.modified_ms, document)
 
-    async def find_cold(self) -> cold.Cold:
+    async def find_cold(self) -> cold.ColdPage:
         problem: str | None = None
         if not self.watch.nodes:
             try:
                 await self._call(self._kafka.describe)
             except TROUBLE as e:
-                problem = words_of(e)
-        return cold.Cold(self.watch.nodes, problem)
+                problem = error_text(e)
+        return cold.ColdPage(self.watch.nodes, problem)
 
     async def find_configuration(
         self, node: int | None, name: str | None, wanted: str, only_set: bool
@@ -456,18 +463,18 @@ class Desk:
                 entries = await self._call(lambda: self._kafka.broker_entries(chosen))
                 node = chosen
         except TROUBLE as e:
-            problem, status = words_of(e), status_of(e)
+            problem, status = error_text(e), status_of(e)
         return configuration.Configuration(nodes, node, name, entries, wanted, only_set, problem, status)
 
 
-def _listener(node_id: int, node_host: str, listener: str | None) -> Listener:
+def _listener(node_id: int, node_host: str, listener: str | None) -> NodeListener:
     """Return the HTTP listener of a node, from its configuration."""
     if not listener:
-        return Listener(node_id, None, "firn.http.listener is not set")
+        return NodeListener(node_id, None, "firn.http.listener is not set")
     host, _, port = listener.rpartition(":")
     if port == "0":
-        return Listener(node_id, None, "its firn.http.listener has no fixed port; name it with --metrics")
+        return NodeListener(node_id, None, "its firn.http.listener has no fixed port; name it with --metrics")
     host = host.strip("[]") or "127.0.0.1"
     if host in ("0.0.0.0", "::"):
         host = node_host
-    return Listener(node_id, f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    return NodeListener(node_id, f"http://{f'[{host}]' if ':' in host else host}:{port}")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from service.base.disk import Disk, Open
 from service.base.errors import StorageError
-from service.console.web.tier_layout import DISK, Block
+from service.console.web.tier_layout import DISK, TierBlock
 from service.hot.log_dir import read_topic_id
 from service.hot.names import LOG, TIME_INDEX, offset_file, parse_offset_file, partition_dir
 from service.records.segment_indexes import TIME_ENTRY
@@ -19,7 +19,7 @@ MOST_TIMED: Final = 100
 
 def blocks_on_disk(
     disk: Disk, log_dirs: str | None, topic: str, topic_id: UUID, partition: int, end: int
-) -> list[Block] | None:
+) -> list[TierBlock] | None:
     """Return a block for each segment in offset order, up to the log's `end`; None if they are not here.
 
     Blocking. Segments that are deleted meanwhile are left out.
@@ -40,8 +40,8 @@ def blocks_on_disk(
     return None
 
 
-def _blocks(disk: Disk, directory: Path, found: list[tuple[int, int]], end: int) -> list[Block]:
-    blocks: list[Block] = []
+def _blocks(disk: Disk, directory: Path, found: list[tuple[int, int]], end: int) -> list[TierBlock]:
+    blocks: list[TierBlock] = []
     step = -(-len(found) // MOST_TIMED) or 1
     for number, (first, size) in enumerate(found):
         is_last = number == len(found) - 1
@@ -50,7 +50,7 @@ def _blocks(disk: Disk, directory: Path, found: list[tuple[int, int]], end: int)
             continue
         is_timed = number % step == 0 or number >= len(found) - MOST_TIMED
         blocks.append(
-            Block(
+            TierBlock(
                 tier=DISK,
                 first=first,
                 end=max(block_end, first),

@@ -19,7 +19,7 @@ NAVIGATION: Final = (
 )
 
 
-class Context(NamedTuple):
+class PageContext(NamedTuple):
     """Environment of a page. `assets` has the address of each static file by its name."""
 
     bootstrap: str
@@ -30,7 +30,7 @@ class Context(NamedTuple):
     has_session: bool = False
 
 
-def page(context: Context, title: str, path: str, *content: Child, lead: Child = None) -> str:
+def page(context: PageContext, title: str, path: str, *content: Child, lead: Child = None) -> str:
     """Return a whole document."""
     assets = context.assets
     head = el(
@@ -65,7 +65,7 @@ def page(context: Context, title: str, path: str, *content: Child, lead: Child =
     return "<!doctype html>\n" + el("html", head, body, lang="en")
 
 
-def _banner(context: Context, path: str) -> Markup:
+def _banner(context: PageContext, path: str) -> Markup:
     items = [
         el(
             "li",
@@ -113,7 +113,7 @@ def section(title: str, *content: Child, note: Child = None, id: str | None = No
     )
 
 
-class Column(NamedTuple):
+class Heading(NamedTuple):
     """A column of a table. `is_number`: right-aligned, with digits of equal width."""
 
     title: str
@@ -121,12 +121,16 @@ class Column(NamedTuple):
     hint: str | None = None
 
 
-def numbers(*titles: str) -> list[Column]:
-    return [Column(title, True) for title in titles]
+def numbers(*titles: str) -> list[Heading]:
+    return [Heading(title, True) for title in titles]
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, caption: str, foot: Sequence[Child] = ()
+    columns: Sequence[Heading],
+    rows: Sequence[Sequence[Child]],
+    *,
+    caption: str,
+    foot: Sequence[Child] = (),
 ) -> Markup:
     """Return a table that scrolls on a narrow screen. The first cell of a row is its head."""
     kinds = ["number" if column.is_number else None for column in columns]
@@ -277,7 +281,7 @@ def select(name: str, chosen: str, options: Sequence[tuple[str, str]]) -> Markup
     )
 
 
-def login_page(context: Context, wrong: str | None, to: str) -> str:
+def login_page(context: PageContext, wrong: str | None, to: str) -> str:
     """Return the page that asks for a token; works without a script."""
     form = el(
         "form",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -14,10 +14,9 @@ from service.base.errors import FirnError, RequestError
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import MOST_GROUPS, Lags
 from service.console.web.pages import group, groups
+from service.console.web.ttl_cache import Call
 from service.groups.admin_models import GroupInfo, GroupRow, Listing
 from service.groups.admin_queries import describe_group, find_group, list_groups
-
-T = TypeVar("T")
 
 LIST_AGE_MS: Final = 3_000
 _COST_FACTOR: Final = 20
@@ -38,12 +37,6 @@ class _Listed(NamedTuple):
     took_ms: int
 
 
-class Call(Protocol):
-    """Runs a query on a thread."""
-
-    def __call__(self, question: Callable[[], T], /) -> asyncio.Future[T]: ...
-
-
 class GroupDesk:
     """Reader of one cluster's groups. Owned by the event loop; `call` runs queries on threads."""
 
@@ -52,12 +45,12 @@ class GroupDesk:
         kafka: KafkaDesk,
         clock: Clock,
         call: Call,
-        words_of: Callable[[BaseException], str],
+        error_text: Callable[[BaseException], str],
     ) -> None:
         self._kafka = kafka
         self._clock = clock
         self._call = call
-        self._words_of = words_of
+        self._error_text = error_text
         self._known: _Listed | None = None
         self._asking: asyncio.Future[_Listed] | None = None
         self._lags = Lags()
@@ -87,11 +80,11 @@ class GroupDesk:
         is_found = not asking.cancelled() and asking.exception() is None
         self._known = asking.result() if is_found else None
 
-    async def find_groups(self, wanted: str, number: int) -> groups.Groups:
+    async def find_groups(self, wanted: str, number: int) -> groups.GroupsPage:
         try:
             listing = await self._listing()
         except TROUBLE as e:
-            return groups.Groups((), 1, 0, 0, wanted, (), self._words_of(e))
+            return groups.GroupsPage((), 1, 0, 0, wanted, (), self._error_text(e))
         needle = wanted.lower()
         matching: Sequence[GroupRow] = listing.rows
         if needle:
@@ -99,7 +92,9 @@ class GroupDesk:
         pages = max(-(-len(matching) // groups.PER_PAGE), 1)
         number = min(max(number, 1), pages)
         here = matching[(number - 1) * groups.PER_PAGE : number * groups.PER_PAGE]
-        return groups.Groups(here, number, len(matching), len(listing.rows), wanted, listing.problems, None)
+        return groups.GroupsPage(
+            here, number, len(matching), len(listing.rows), wanted, listing.problems, None
+        )
 
     async def find_group(self, group_id: str, number: int) -> group.GroupPage:
         """Return the data of a group, and of page `number` of its partitions."""
@@ -107,7 +102,9 @@ class GroupDesk:
             found = await self._look(group_id)
         except TROUBLE as e:
             is_gone = isinstance(e, RequestError) and e.code == ErrorCode.group_id_not_found
-            return group.GroupPage(group_id, None, problem=self._words_of(e), status=404 if is_gone else 503)
+            return group.GroupPage(
+                group_id, None, problem=self._error_text(e), status=404 if is_gone else 503
+            )
         self._watch(group_id)
         pages = max(-(-len(found.positions) // group.PER_PAGE), 1)
         number = min(max(number, 1), pages)

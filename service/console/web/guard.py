@@ -23,7 +23,7 @@ SESSION_MS: Final = 12 * 3_600_000
 LEAST_TOKEN: Final = 8
 
 
-class Verdict(Enum):
+class TokenVerdict(Enum):
     """Result of the check of a token."""
 
     WELCOME = "welcome"
@@ -51,27 +51,27 @@ class Guard:
         """Return whether requests with this Host header (port included) are served."""
         return self.asks or is_loopback(_bare(host))
 
-    def judge_token(self, address: str, token: str | None) -> Verdict:
+    def judge_token(self, address: str, token: str | None) -> TokenVerdict:
         """Check a token from `address`; None is no attempt."""
         if self._digest is None:
-            return Verdict.WELCOME
+            return TokenVerdict.WELCOME
         if token is None:
-            return Verdict.UNKNOWN
+            return TokenVerdict.UNKNOWN
         address = _source(address)
         begin, wrong = self._wrong.get(address, (0, 0))
         now = self._now_ms()
         if wrong and now - begin >= WINDOW_MS:
             begin, wrong = 0, 0
         if wrong >= MOST_WRONG:
-            return Verdict.TOO_OFTEN
+            return TokenVerdict.TOO_OFTEN
         if hmac.compare_digest(self._digest, _digest(token)):
             self._wrong.pop(address, None)
-            return Verdict.WELCOME
+            return TokenVerdict.WELCOME
         self._wrong[address] = (begin if wrong else now, wrong + 1)
         self._wrong.move_to_end(address)
         if len(self._wrong) > MOST_ADDRESSES:
             self._wrong.popitem(last=False)
-        return Verdict.UNKNOWN
+        return TokenVerdict.UNKNOWN
 
     def open_session(self) -> str:
         """Return the secret of a new session, after a check of the token."""

@@ -22,7 +22,7 @@ from service.client.admin import (
     Cluster,
 )
 from service.client.admin_models import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
-from service.console.web.topic_rows import Offsets, TopicList, TopicRow
+from service.console.web.topic_rows import TierOffsets, TopicList, TopicSummary
 from service.wire.errors import MalformedMessage
 
 T = TypeVar("T")
@@ -134,11 +134,11 @@ class KafkaDesk:
     def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
         return self._ask_first(lambda cluster: cluster.partitions(topic, first, most))
 
-    def borders(self, topic: str, leaders: Mapping[int, int]) -> dict[int, Offsets]:
+    def borders(self, topic: str, leaders: Mapping[int, int]) -> dict[int, TierOffsets]:
         """Return the offsets where tiers begin and end; `leaders` by partition, -1 for none."""
         reachable = {p: leader for p, leader in leaders.items() if leader >= 0}
 
-        def question(cluster: Cluster) -> dict[int, Offsets]:
+        def question(cluster: Cluster) -> dict[int, TierOffsets]:
             found = [
                 cluster.look_up(topic, reachable, which)
                 for which in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST, MAX_TIMESTAMP)
@@ -146,7 +146,7 @@ class KafkaDesk:
             return {p: _offsets([answers[p] for answers in found]) for p in reachable}
 
         answers = self.ask(question) if reachable else {}
-        none = Offsets(None, None, None, None, None, "it has no leader")
+        none = TierOffsets(None, None, None, None, None, "it has no leader")
         return {p: answers.get(p, none) for p in leaders}
 
     def topic_settings(self, names: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, str | None]]:
@@ -162,14 +162,14 @@ class KafkaDesk:
         return self.ask(lambda cluster: cluster.entries(BROKER_RESOURCE, str(broker)))
 
 
-def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicRow]:
+def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicSummary]:
     """Yield topics with their sums; the parts of a topic follow each other."""
-    row: TopicRow | None = None
+    row: TopicSummary | None = None
     for one in parts:
         if row is not None and row.name != one.name:
             yield row
             row = None
-        before = row or TopicRow(one.name, str(one.topic_id), 0, 0, 0)
+        before = row or TopicSummary(one.name, str(one.topic_id), 0, 0, 0)
         row = before._replace(
             partitions=before.partitions + len(one.partitions),
             leaderless=before.leaderless + sum(p.leader < 0 for p in one.partitions),
@@ -179,7 +179,7 @@ def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicRow]:
         yield row
 
 
-def _offsets(answers: Sequence[Any]) -> Offsets:
+def _offsets(answers: Sequence[Any]) -> TierOffsets:
     values: list[int | None] = []
     problem = None
     *borders, newest = answers
@@ -190,4 +190,4 @@ def _offsets(answers: Sequence[Any]) -> Offsets:
     start, local_start, last_tiered, end = values
     bucket_end = None if last_tiered is None else last_tiered + 1
     has_newest = newest.error_code == ErrorCode.none and newest.timestamp >= 0
-    return Offsets(start, local_start, bucket_end, end, newest.timestamp if has_newest else None, problem)
+    return TierOffsets(start, local_start, bucket_end, end, newest.timestamp if has_newest else None, problem)

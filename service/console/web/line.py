@@ -18,11 +18,11 @@ from service.console.web.tier_layout import (
     OFFSETS,
     TIME,
     UPPER,
-    Block,
-    Piece,
+    LinePiece,
     Scale,
-    Strata,
-    lay_out,
+    TierBlock,
+    TierLayout,
+    lay_out_pieces,
     scale_of,
 )
 
@@ -33,7 +33,7 @@ _THINNEST: Final = 0.003
 _SHADES: Final = 5
 
 
-def domain(lines: Sequence[Strata], kind: str) -> tuple[float, float] | None:
+def domain(lines: Sequence[TierLayout], kind: str) -> tuple[float, float] | None:
     """Return the range that all of `lines` share, so that they can be compared; None if none is known."""
     scales = [scale for one in lines if (scale := scale_of(one, kind)).is_usable]
     if not scales:
@@ -41,18 +41,18 @@ def domain(lines: Sequence[Strata], kind: str) -> tuple[float, float] | None:
     return min(scale.low for scale in scales), max(scale.high for scale in scales)
 
 
-def drawing(strata: Strata, kind: str, low: float, high: float, now_ms: int) -> Markup | None:
+def drawing(layout: TierLayout, kind: str, low: float, high: float, now_ms: int) -> Markup | None:
     """Return the line; None if it is empty, or `kind` needs unknown values."""
-    scale = scale_of(strata, kind)
+    scale = scale_of(layout, kind)
     if not scale.is_usable:
         return None
-    pieces = lay_out(strata, scale, low, high, _THINNEST)
-    marks = [_mark(strata, scale, low, high, edge.what, edge.value, edge.offset) for edge in strata.edges]
+    pieces = lay_out_pieces(layout, scale, low, high, _THINNEST)
+    marks = [_mark(layout, scale, low, high, edge.what, edge.value, edge.offset) for edge in layout.edges]
     label = (
-        f"Partition {strata.partition}: offsets {strata.start} to {strata.end}, in the bucket up to "
-        f"{strata.bucket_end}, on disk from {strata.local_start}"
+        f"Partition {layout.partition}: offsets {layout.start} to {layout.end}, in the bucket up to "
+        f"{layout.bucket_end}, on disk from {layout.local_start}"
     )
-    shapes = [_shape(piece, strata, now_ms) for piece in pieces]
+    shapes = [_shape(piece, layout, now_ms) for piece in pieces]
     return el(
         "svg",
         el("rect", class_="bed", x=0, y=0, width=WIDTH, height=HEIGHT),
@@ -67,13 +67,13 @@ def drawing(strata: Strata, kind: str, low: float, high: float, now_ms: int) -> 
     )
 
 
-def _shape(piece: Piece, strata: Strata, now_ms: int) -> Markup:
+def _shape(piece: LinePiece, layout: TierLayout, now_ms: int) -> Markup:
     y = _HALF if piece.lane == LOWER else 0
     height = HEIGHT if piece.lane not in (UPPER, LOWER) else _HALF
     return el(
         "rect",
-        el("title", _words(piece.blocks, strata, now_ms)),
-        class_=f"piece {_class(piece, strata)}",
+        el("title", _words(piece.blocks, layout, now_ms)),
+        class_=f"piece {_class(piece, layout)}",
         x=_number(WIDTH * piece.x),
         y=_number(y),
         width=_number(max(WIDTH * (piece.x_end - piece.x), 1)),
@@ -81,20 +81,20 @@ def _shape(piece: Piece, strata: Strata, now_ms: int) -> Markup:
     )
 
 
-def _class(piece: Piece, strata: Strata) -> str:
+def _class(piece: LinePiece, layout: TierLayout) -> str:
     """Return the class: older ice is paler; water is deeper if not yet in the bucket, deepest if active."""
     last = piece.blocks[-1]
     if last.tier == BUCKET:
-        span = max(strata.bucket_end - strata.start, 1)
-        shade = int(_SHADES * (last.end - 1 - strata.start) / span)
+        span = max(layout.bucket_end - layout.start, 1)
+        shade = int(_SHADES * (last.end - 1 - layout.start) / span)
         return f"ice ice-{min(max(shade, 0), _SHADES - 1)}"
     if last.is_active:
         return "water water-active"
-    waits = strata.is_tiered and last.end > strata.bucket_end
+    waits = layout.is_tiered and last.end > layout.bucket_end
     return "water water-waiting" if waits else "water water-copied"
 
 
-def _words(blocks: Sequence[Block], strata: Strata, now_ms: int) -> str:
+def _words(blocks: Sequence[TierBlock], layout: TierLayout, now_ms: int) -> str:
     first, last = blocks[0], blocks[-1]
     segments = (
         None if any(one.segments is None for one in blocks) else sum(one.segments or 0 for one in blocks)
@@ -107,8 +107,8 @@ def _words(blocks: Sequence[Block], strata: Strata, now_ms: int) -> str:
     if first.tier != BUCKET:
         state = (
             ", being written" if last.is_active
-            else "" if not strata.is_tiered
-            else ", waits for its upload" if last.end > strata.bucket_end
+            else "" if not layout.is_tiered
+            else ", waits for its upload" if last.end > layout.bucket_end
             else ", also in the bucket"
         )  # fmt: skip
     lines = [
@@ -130,7 +130,7 @@ def _words(blocks: Sequence[Block], strata: Strata, now_ms: int) -> str:
 
 
 def _mark(
-    strata: Strata, scale: Scale, low: float, high: float, what: str, value: str, offset: float
+    layout: TierLayout, scale: Scale, low: float, high: float, what: str, value: str, offset: float
 ) -> Markup:
     x = _number(WIDTH * min(max((scale(offset) - low) / max(high - low, 1e-9), 0.0), 1.0))
     kind = "edge-local" if what.startswith("local") else "edge-total"

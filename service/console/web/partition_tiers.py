@@ -7,37 +7,37 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from service.client.admin_models import PartitionInfo
-from service.console.web.tier_layout import BUCKET, DISK, Block, Published, Strata
-from service.console.web.topic_rows import Offsets
+from service.console.web.tier_layout import BUCKET, DISK, PublishedTier, TierBlock, TierLayout
+from service.console.web.topic_rows import TierOffsets
 
 TIERED_KEY: Final = "remote.storage.enable"
 _RETENTION: Final = ("retention.ms", "retention.bytes")
 _LOCAL_RETENTION: Final = ("local.retention.ms", "local.retention.bytes")
 
 
-class Said(NamedTuple):
+class PartitionData(NamedTuple):
     """Data about one partition; None: not read from the bucket, or not on this machine's disk."""
 
-    borders: Offsets
-    published: Published | None
-    on_disk: list[Block] | None
+    borders: TierOffsets
+    published: PublishedTier | None
+    on_disk: list[TierBlock] | None
     is_tiered: bool
 
 
-def assembled(one: PartitionInfo, said: Said) -> Strata:
+def partition_tiers(one: PartitionInfo, data: PartitionData) -> TierLayout:
     """Return the partition's layout, with a problem if its leader does not answer."""
-    base = Strata(one.partition, one.leader, one.replicas, one.isr, is_tiered=said.is_tiered)
-    borders = said.borders
+    base = TierLayout(one.partition, one.leader, one.replicas, one.isr, is_tiered=data.is_tiered)
+    borders = data.borders
     if borders.start is None or borders.end is None:
         return replace(base, problems=(borders.problem or "its leader does not tell its start offset",))
     start, end = borders.start, borders.end
     local_start = start if borders.local_start is None else min(max(borders.local_start, start), end)
     bucket_end = min(max(borders.bucket_end or start, start), end)
     found = replace(base, start=start, local_start=local_start, bucket_end=bucket_end, end=end)
-    return _with_disk(_with_bucket(found, said.published), said.on_disk, borders.newest_ms)
+    return _with_disk(_with_bucket(found, data.published), data.on_disk, borders.newest_ms)
 
 
-def _with_bucket(line: Strata, published: Published | None) -> Strata:
+def _with_bucket(line: TierLayout, published: PublishedTier | None) -> TierLayout:
     if published is not None:
         return replace(
             line,
@@ -47,15 +47,17 @@ def _with_bucket(line: Strata, published: Published | None) -> Strata:
             manifest_version=published.version,
         )
     if line.bucket_end > line.start:
-        return replace(line, blocks=(Block(BUCKET, line.start, line.bucket_end, None, None, None, None, ""),))
+        return replace(
+            line, blocks=(TierBlock(BUCKET, line.start, line.bucket_end, None, None, None, None, ""),)
+        )
     return replace(line, bucket_bytes=0, bucket_objects=0)
 
 
-def _with_disk(line: Strata, on_disk: list[Block] | None, newest_ms: int | None) -> Strata:
+def _with_disk(line: TierLayout, on_disk: list[TierBlock] | None, newest_ms: int | None) -> TierLayout:
     if on_disk is None:
         if line.end <= line.local_start:
             return line
-        whole = Block(DISK, line.local_start, line.end, None, None, None, newest_ms, "")
+        whole = TierBlock(DISK, line.local_start, line.end, None, None, None, newest_ms, "")
         return replace(line, blocks=(*line.blocks, whole))
     # Segments below the local start are no longer part of the log and await deletion.
     kept = [

@@ -7,8 +7,8 @@ from typing import Final
 
 from service.console.web import words
 from service.console.web.pages.records import LIMITS, WHERE, Form
-from service.console.web.record_query import FROM_OFFSET, FROM_TIME, Ask
-from service.console.web.rows import AUTO, FORMATS, Filter
+from service.console.web.record_query import FROM_OFFSET, FROM_TIME, RecordQuery
+from service.console.web.rows import AUTO, FORMATS, RecordFilter
 
 _MOST: Final = 2**63 - 1
 MOST_PARTITION: Final = 2**31 - 1
@@ -27,7 +27,7 @@ def number_of(written: str | None, otherwise: int) -> int:
     return otherwise if found is None else found
 
 
-class RecordQuery:
+class RecordRequest:
     """Parsed query. `ask` is None if no topic is named, or if `problem` names an error.
 
     `download` is the same query for a download, None if that is not possible.
@@ -48,15 +48,15 @@ class RecordQuery:
             form=form if form in FORMATS else AUTO,
         )
         self.problem: str | None = None
-        self.ask: Ask | None = None
-        self.download: Ask | None = None
+        self.ask: RecordQuery | None = None
+        self.download: RecordQuery | None = None
         number = exact_number_of(partition or "0", MOST_PARTITION)
         if number is None:
             self.problem = f"{partition[:40]!r} is no partition."
         value = self._value()
         if self.form.topic and self.problem is None and number is not None:
-            wanted = Filter(self.form.holds.encode("utf-8", "replace"))
-            self.ask = Ask(self.form.topic, number, self.form.where, value, self.form.most, wanted)
+            wanted = RecordFilter(self.form.holds.encode("utf-8", "replace"))
+            self.ask = RecordQuery(self.form.topic, number, self.form.where, value, self.form.most, wanted)
             self.download = self._download(number, query.get("offset"), query.get("part"), wanted)
 
     def _value(self) -> int:
@@ -75,11 +75,13 @@ class RecordQuery:
             return found
         return 0
 
-    def _download(self, partition: int, offset: str | None, part: str | None, wanted: Filter) -> Ask | None:
+    def _download(
+        self, partition: int, offset: str | None, part: str | None, wanted: RecordFilter
+    ) -> RecordQuery | None:
         """Return the query of a download: records from an offset on, or the one there; None if invalid."""
         found = exact_number_of(offset)
         if found is None:
             return None
         if part == "lines":
-            return Ask(self.form.topic, partition, FROM_OFFSET, found, self.form.most, wanted)
-        return Ask(self.form.topic, partition, FROM_OFFSET, found, 1)
+            return RecordQuery(self.form.topic, partition, FROM_OFFSET, found, self.form.most, wanted)
+        return RecordQuery(self.form.topic, partition, FROM_OFFSET, found, 1)

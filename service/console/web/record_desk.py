@@ -10,8 +10,8 @@ from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.client.admin import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
 from service.client.admin_models import PartitionInfo
 from service.console.web.kafka_desk import KafkaDesk
-from service.console.web.pages.records import Found, Turn
-from service.console.web.record_query import FROM_END, FROM_OFFSET, FROM_START, Ask
+from service.console.web.pages.records import FetchTiming, FoundRecords
+from service.console.web.record_query import FROM_END, FROM_OFFSET, FROM_START, RecordQuery
 from service.console.web.rows import as_json_line
 from service.records.batch import BatchHeader, complete_headers, verify_crc
 from service.records.compression import InflatedTooLarge
@@ -35,35 +35,35 @@ class RecordDesk:
         self._kafka = kafka
         self._clock = clock
 
-    def read(self, ask: Ask) -> Found:
-        """Return the records that `ask` asks for."""
-        return self._kafka.ask(lambda cluster: _Reading(cluster, self._clock, ask).run())
+    def read(self, query: RecordQuery) -> FoundRecords:
+        """Return the records that `query` asks for."""
+        return self._kafka.ask(lambda cluster: _Reading(cluster, self._clock, query).run())
 
-    def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
+    def download(self, query: RecordQuery, part: str) -> tuple[bytes, str] | None:
         """Return a key, a value or lines of JSON (`part`), with a file name; None if there is no such record.
 
         Lines cover the same records as a page: their name has the first and last offset.
         """
-        found = self.read(ask)
+        found = self.read(query)
         if not found.records and found.problem is not None:
             raise StorageError(found.problem)
         if part == "lines":
-            lines = [as_json_line(ask.partition, record) for record in found.records]
+            lines = [as_json_line(query.partition, record) for record in found.records]
             text = "".join(f"{line}\n" for line in lines)
-            return text.encode(), f"records-{ask.partition}-{found.begin}-to-{found.next_offset}.jsonl"
+            return text.encode(), f"records-{query.partition}-{found.begin}-to-{found.next_offset}.jsonl"
         record = found.records[0] if found.records else None
-        if record is None or record.offset != ask.value:
+        if record is None or record.offset != query.value:
             return None
         data = record.key if part == "key" else record.value
-        return None if data is None else (data, f"{part}-{ask.partition}-{record.offset}.bin")
+        return None if data is None else (data, f"{part}-{query.partition}-{record.offset}.bin")
 
 
 class _Reading:
-    def __init__(self, cluster: Cluster, clock: Clock, ask: Ask) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, query: RecordQuery) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._ask = ask
-        self._turns: list[Turn] = []
+        self._query = query
+        self._turns: list[FetchTiming] = []
         self._found: list[Record] = []
         self._scanned = 0
         self._bytes = 0
@@ -71,44 +71,44 @@ class _Reading:
         self._problem: str | None = None
         self._deadline = 0
 
-    def run(self) -> Found:
-        ask = self._ask
-        page = self._cluster.partitions(ask.topic, ask.partition, 1)
-        here = [one for one in page.topic.partitions if one.partition == ask.partition]
+    def run(self) -> FoundRecords:
+        query = self._query
+        page = self._cluster.partitions(query.topic, query.partition, 1)
+        here = [one for one in page.topic.partitions if one.partition == query.partition]
         if not here:
-            raise ConfigError(f"{ask.topic} has no partition {ask.partition}")
-        leaders = {ask.partition: here[0].leader}
+            raise ConfigError(f"{query.topic} has no partition {query.partition}")
+        leaders = {query.partition: here[0].leader}
         start, local_start, end = (
-            self._cluster.offsets(ask.topic, leaders, which)[ask.partition]
+            self._cluster.offsets(query.topic, leaders, which)[query.partition]
             for which in (EARLIEST, EARLIEST_LOCAL, LATEST)
         )
         begin = at = min(max(self._begin(leaders, start, end), start), end)
         self._deadline = self._clock.monotonic_ms() + DEADLINE_MS
         while at < end and not self._is_enough() and self._bytes <= SCAN_BYTES:
             at = self._fetch(here[0], page.topic.topic_id, at, end, local_start)
-        is_cut = at < end and len(self._found) < ask.most
-        return Found(
+        is_cut = at < end and len(self._found) < query.most
+        return FoundRecords(
             tuple(self._found), tuple(self._turns), start, local_start, end, begin, at, self._scanned, is_cut,
             self._problem,
         )  # fmt: skip
 
     def _is_enough(self) -> bool:
         return (
-            len(self._found) >= self._ask.most
+            len(self._found) >= self._query.most
             or self._held >= HELD_BYTES
             or self._problem is not None
             or self._clock.monotonic_ms() > self._deadline
         )
 
     def _begin(self, leaders: dict[int, int], start: int, end: int) -> int:
-        ask = self._ask
-        if ask.where == FROM_START:
+        query = self._query
+        if query.where == FROM_START:
             return start
-        if ask.where == FROM_END:
-            return end - ask.most
-        if ask.where == FROM_OFFSET:
-            return ask.value
-        found = self._cluster.offsets(ask.topic, leaders, max(ask.value, 0))[ask.partition]
+        if query.where == FROM_END:
+            return end - query.most
+        if query.where == FROM_OFFSET:
+            return query.value
+        found = self._cluster.offsets(query.topic, leaders, max(query.value, 0))[query.partition]
         return end if found < 0 else found
 
     def _fetch(self, partition: PartitionInfo, topic_id: UUID, at: int, end: int, local_start: int) -> int:
@@ -118,7 +118,9 @@ class _Reading:
             partition.leader, topic_id, partition.partition, at, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS
         )
         took = self._clock.monotonic_ms() - began
-        self._turns.append(Turn("bucket" if at < local_start else "disk", at, len(fetched.records), took))
+        self._turns.append(
+            FetchTiming("bucket" if at < local_start else "disk", at, len(fetched.records), took)
+        )
         self._bytes += len(fetched.records)
         data = fetched.records
         try:
@@ -141,10 +143,10 @@ class _Reading:
             for record in records_of(data, header, max_inflated_bytes=MOST_INFLATED):
                 if record.offset < at:
                     continue
-                if record.offset >= end or len(self._found) >= self._ask.most or self._held >= HELD_BYTES:
+                if record.offset >= end or len(self._found) >= self._query.most or self._held >= HELD_BYTES:
                     return record.offset
                 self._scanned += 1
-                if self._ask.filter.wants(record):
+                if self._query.filter.wants(record):
                     self._found.append(record)
                     self._held += _size(record)
                 at = record.offset + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from service.console.web.rows import Filter
+from service.console.web.rows import RecordFilter
 
 FROM_START: Final = "start"
 FROM_END: Final = "end"
@@ -12,7 +12,7 @@ FROM_OFFSET: Final = "offset"
 FROM_TIME: Final = "time"
 
 
-class Ask(NamedTuple):
+class RecordQuery(NamedTuple):
     """Query for at most `most` records from a position, filtered. `value`: an offset, or ms."""
 
     topic: str
@@ -20,4 +20,4 @@ class Ask(NamedTuple):
     where: str = FROM_END
     value: int = 0
     most: int = 50
-    filter: Filter = Filter()
+    filter: RecordFilter = RecordFilter()

@@ -38,7 +38,7 @@ class Shown(NamedTuple):
     is_cut: bool
 
 
-class Filter(NamedTuple):
+class RecordFilter(NamedTuple):
     """Filter for records whose key, value or headers contain `needle`, ignoring case."""
 
     needle: bytes = b""

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from service.base.errors import StorageError
-from service.console.web.survey import STANDARD, Listed
+from service.console.web.survey import STANDARD, ListedObject
 from service.remote.stores.aws_credentials import credential_source
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import S3Address, s3_address
@@ -95,7 +95,7 @@ class S3Desk:
             **keys,
         )
 
-    async def listing(self) -> AsyncGenerator[list[Listed], None]:
+    async def listing(self) -> AsyncGenerator[list[ListedObject], None]:
         """Yield all objects below the prefix, page by page, keys relative to it. Raises `S3Unavailable`."""
         try:
             async with await self._client() as client:
@@ -104,7 +104,7 @@ class S3Desk:
                 )
                 async for page in pages:
                     yield [
-                        Listed(
+                        ListedObject(
                             one["Key"].removeprefix(self._prefix),
                             one["Size"],
                             int(one["LastModified"].timestamp() * 1000),

@@ -26,9 +26,9 @@ from service.base.world import World
 from service.console.connections import Connections
 from service.console.quiet import QuietLog
 from service.console.web.assets import Assets
-from service.console.web.desk import NO_NODE, Desk, status_of, words_of
-from service.console.web.frame import Context, failed, login_page, page
-from service.console.web.guard import Guard, Verdict
+from service.console.web.desk import NO_NODE, Desk, error_text, status_of
+from service.console.web.frame import PageContext, failed, login_page, page
+from service.console.web.guard import Guard, TokenVerdict
 from service.console.web.history import SERIES
 from service.console.web.pages import (
     bucket,
@@ -42,7 +42,7 @@ from service.console.web.pages import (
     topic,
     topics,
 )
-from service.console.web.query import MOST_PARTITION, RecordQuery, exact_number_of, number_of
+from service.console.web.query import MOST_PARTITION, RecordRequest, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
 
 _log = logging.getLogger(__name__)
@@ -216,8 +216,8 @@ class ConsoleServer:
         with self._answered.entered():
             return await handler(request)
 
-    def _context(self, request: BaseRequest) -> Context:
-        return Context(
+    def _context(self, request: BaseRequest) -> PageContext:
+        return PageContext(
             self._settings.bootstrap, self._settings.url, self._assets.addresses, self._world.clock.now_ms(),
             self._version, self._guard.asks and COOKIE in request.cookies,
         )  # fmt: skip
@@ -229,14 +229,16 @@ class ConsoleServer:
         kind, _, given = request.headers.get("Authorization", "").partition(" ")
         token = given.strip() if kind.lower() == "bearer" else None
         verdict = self._guard.judge_token(request.remote or "", token)
-        return None if verdict is Verdict.WELCOME else self._ask_token(request, verdict, token is not None)
+        return (
+            None if verdict is TokenVerdict.WELCOME else self._ask_token(request, verdict, token is not None)
+        )
 
-    def _ask_token(self, request: BaseRequest, verdict: Verdict, was_tried: bool) -> Response:
+    def _ask_token(self, request: BaseRequest, verdict: TokenVerdict, was_tried: bool) -> Response:
         if was_tried:
             self._warnings.warning(
-                "%s: %s token", request.remote, "one more" if verdict is Verdict.TOO_OFTEN else "a wrong"
+                "%s: %s token", request.remote, "one more" if verdict is TokenVerdict.TOO_OFTEN else "a wrong"
             )
-        if verdict is Verdict.TOO_OFTEN:
+        if verdict is TokenVerdict.TOO_OFTEN:
             text = login_page(self._context(request), "Too many wrong tokens. Wait a minute.", "/")
             response = _html(text, 429)
             response.headers["Retry-After"] = "60"
@@ -257,7 +259,7 @@ class ConsoleServer:
             return Response(status=400, text="not a form of this console\n")
         token, to = form.get("token"), form.get("to")
         verdict = self._guard.judge_token(request.remote or "", token if isinstance(token, str) else "")
-        if verdict is not Verdict.WELCOME:
+        if verdict is not TokenVerdict.WELCOME:
             return self._ask_token(request, verdict, was_tried=True)
         response = Response(
             status=303, headers={"Location": to if isinstance(to, str) and to in self._routes else "/"}
@@ -298,9 +300,9 @@ class ConsoleServer:
         partition = exact_number_of(written, MOST_PARTITION) if written else None
         name = query.get("name", "")[:249]
         if not name:
-            found = topic.Topic("A topic", problem="The address names no topic.", status=404)
+            found = topic.TopicPage("A topic", problem="The address names no topic.", status=404)
         elif written and partition is None:
-            found = topic.Topic(name, problem=f"{written[:40]!r} is no partition.", status=404)
+            found = topic.TopicPage(name, problem=f"{written[:40]!r} is no partition.", status=404)
         else:
             page_number = number_of(query.get("page"), 1)
             found = await self.desk.find_topic(name, page_number, partition, query.get("scale", ""))
@@ -317,12 +319,12 @@ class ConsoleServer:
         return _html(group.render(self._context(request), found), found.status)
 
     async def _records(self, request: BaseRequest) -> Response:
-        query = RecordQuery(request.query)
+        query = RecordRequest(request.query)
         found = await self.desk.find_records(query.form, query.ask, query.problem)
         return _html(records.render(self._context(request), found), found.status)
 
     async def _download(self, request: BaseRequest) -> StreamResponse:
-        query, part = RecordQuery(request.query), request.query.get("part")
+        query, part = RecordRequest(request.query), request.query.get("part")
         if query.ask is None:
             return Response(status=400, text=f"{query.problem or 'which topic?'}\n")
         if query.download is None or part not in ("key", "value", "lines"):
@@ -331,7 +333,7 @@ class ConsoleServer:
             try:
                 found = await self.desk.download(query.download, part)
             except (FirnError, OSError) as e:
-                return Response(status=status_of(e), text=f"{words_of(e)}\n")
+                return Response(status=status_of(e), text=f"{error_text(e)}\n")
             if found is None:
                 return Response(status=404, text="no such record\n")
             return await _send_file(request, *found)

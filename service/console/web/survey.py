@@ -1,7 +1,8 @@
 """Survey of a bucket from its listing: sums by topic, day and storage class, and orphans. [P]
 
-`Survey` gets the listing in the order of its keys. At the end of a partition's keys it yields them (`Group`)
-to be compared with the published manifest, which names the live ones; `judged` gets the result.
+`Survey` gets the listing in the order of its keys. At the end of a partition's keys it yields them
+(`PartitionObjects`) to be compared with the published manifest, which names the live ones; `judged` gets the
+result.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DAYS: Final = 14
 STANDARD: Final = USUAL_CLASS
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """One object of the listing. `kind` is its storage class."""
 
     key: str
@@ -39,7 +40,7 @@ class Listed(NamedTuple):
     kind: str = STANDARD
 
 
-class Orphan(NamedTuple):
+class OrphanObject(NamedTuple):
     """An object that no published manifest names and that is too old to belong to an upload under way."""
 
     key: str
@@ -48,12 +49,12 @@ class Orphan(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class PartitionObjects:
     """Segments and pages of one partition, to compare with its manifest."""
 
     topic_id: UUID
     partition: int
-    objects: dict[str, Listed] = field(default_factory=dict)
+    objects: dict[str, ListedObject] = field(default_factory=dict)
     overflow: bool = False
 
 
@@ -94,7 +95,7 @@ class Findings:
     foreign_objects: int = 0
     foreign_bytes: int = 0
     by_class: Counter[str] = field(default_factory=Counter)
-    orphans: list[Orphan] = field(default_factory=list)
+    orphans: list[OrphanObject] = field(default_factory=list)
     orphan_count: int = 0
     orphan_bytes: int = 0
     young_count: int = 0
@@ -121,21 +122,21 @@ class Survey:
         self._names = names
         self._now_ms = now_ms
         self._grace_ms = grace_ms
-        self._group: Group | None = None
+        self._group: PartitionObjects | None = None
 
-    def add(self, objects: Iterable[Listed]) -> Iterator[Group]:
+    def add(self, objects: Iterable[ListedObject]) -> Iterator[PartitionObjects]:
         """Add the next objects; yield the groups that are complete."""
         for one in objects:
             done = self._add(one)
             if done is not None:
                 yield done
 
-    def end(self) -> Group | None:
+    def end(self) -> PartitionObjects | None:
         """Return the last group."""
         group, self._group = self._group, None
         return group
 
-    def _add(self, one: Listed) -> Group | None:
+    def _add(self, one: ListedObject) -> PartitionObjects | None:
         found = self.findings
         found.listed += 1
         found.by_class[one.kind] += one.size
@@ -151,12 +152,12 @@ class Survey:
         return None
 
     def _of_partition(
-        self, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: Listed
-    ) -> Group | None:
+        self, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: ListedObject
+    ) -> PartitionObjects | None:
         done, group = None, self._group
         topic = self._topic(parsed.topic_id)
         if group is None or (group.topic_id, group.partition) != (parsed.topic_id, parsed.partition):
-            done, group = group, Group(parsed.topic_id, parsed.partition)
+            done, group = group, PartitionObjects(parsed.topic_id, parsed.partition)
             self._group = group
             topic.partitions += 1
         _count(topic, parsed, one)
@@ -174,7 +175,7 @@ class Survey:
             self.findings.topics[str(topic_id)] = found
         return found
 
-    def judged(self, group: Group, live: set[str]) -> None:
+    def judged(self, group: PartitionObjects, live: set[str]) -> None:
         """Count the objects of `group` that are not in `live` as orphans, unless they are young."""
         found = self.findings
         for key, one in group.objects.items():
@@ -186,10 +187,10 @@ class Survey:
             found.orphan_count += 1
             found.orphan_bytes += one.size
             if len(found.orphans) < MOST_ORPHANS:
-                found.orphans.append(Orphan(key, one.size, one.modified_ms))
+                found.orphans.append(OrphanObject(key, one.size, one.modified_ms))
 
 
-def _count(topic: TopicSum, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: Listed) -> None:
+def _count(topic: TopicSum, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: ListedObject) -> None:
     if isinstance(parsed, SegmentKey):
         topic.segments += 1
         topic.segment_bytes += one.size

@@ -21,7 +21,7 @@ BUCKET: Final = "bucket"
 DISK: Final = "disk"
 
 
-class Block(NamedTuple):
+class TierBlock(NamedTuple):
     """Adjacent objects of the bucket, or segments on disk. `end` is exclusive; None: unknown.
 
     `max_ms` is the newest timestamp in it. `name` is the object's key or the file's name, "" for several.
@@ -38,17 +38,17 @@ class Block(NamedTuple):
     is_active: bool = False
 
 
-class Published(NamedTuple):
+class PublishedTier(NamedTuple):
     """Archive of one partition, as its HEAD names it; `end` is exclusive."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[TierBlock, ...]
     size: int
     objects: int
     end: int
     version: int
 
 
-class Edge(NamedTuple):
+class RetentionEdge(NamedTuple):
     """Border of a retention setting: offsets below `offset` are deleted next."""
 
     what: str
@@ -57,7 +57,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Strata:
+class TierLayout:
     """Layout of one partition. End offsets are exclusive; `bucket_end` and `local_start` may overlap.
 
     `problems` are errors, as text.
@@ -71,7 +71,7 @@ class Strata:
     local_start: int = 0
     bucket_end: int = 0
     end: int = 0
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[TierBlock, ...] = ()
     bucket_bytes: int | None = None
     bucket_objects: int | None = None
     disk_bytes: int | None = None
@@ -80,7 +80,7 @@ class Strata:
     waiting_segments: int | None = None
     waiting_since_ms: int | None = None
     manifest_version: int | None = None
-    edges: tuple[Edge, ...] = ()
+    edges: tuple[RetentionEdge, ...] = ()
     is_tiered: bool = True
     problems: tuple[str, ...] = ()
 
@@ -145,35 +145,35 @@ def _between(x: float, x0: float, x1: float, y0: float, y1: float) -> float:
     return y0 if x1 <= x0 else min(max(y0 + (y1 - y0) * (x - x0) / (x1 - x0), y0), y1)
 
 
-def chain(strata: Strata) -> list[Block]:
+def chain(layout: TierLayout) -> list[TierBlock]:
     """Return the blocks that a reader of the whole log reads: the bucket's, then those on disk after them."""
-    bucket = [block for block in strata.blocks if block.tier == BUCKET]
-    end = bucket[-1].end if bucket else strata.start
-    return bucket + [block for block in strata.blocks if block.tier == DISK and block.end > end]
+    bucket = [block for block in layout.blocks if block.tier == BUCKET]
+    end = bucket[-1].end if bucket else layout.start
+    return bucket + [block for block in layout.blocks if block.tier == DISK and block.end > end]
 
 
-def scale_of(strata: Strata, kind: str) -> Scale:
+def scale_of(layout: TierLayout, kind: str) -> Scale:
     """Return the scale of one partition; not usable if it needs unknown values."""
     if kind == TIME:
-        return Scale(_time_anchors(strata))
+        return Scale(_time_anchors(layout))
     if kind == BYTES:
-        return Scale(_byte_anchors(strata))
-    return Scale([(strata.start, strata.start), (strata.end, strata.end)])
+        return Scale(_byte_anchors(layout))
+    return Scale([(layout.start, layout.start), (layout.end, layout.end)])
 
 
-def _time_anchors(strata: Strata) -> Iterable[tuple[float, float]]:
-    known = [block for block in chain(strata) if block.max_ms is not None and block.max_ms >= 0]
+def _time_anchors(layout: TierLayout) -> Iterable[tuple[float, float]]:
+    known = [block for block in chain(layout) if block.max_ms is not None and block.max_ms >= 0]
     for block in known:
         if block is known[0]:
             begin = block.min_ms if block.min_ms is not None and block.min_ms >= 0 else block.max_ms
-            yield max(block.first, strata.start), begin or 0
+            yield max(block.first, layout.start), begin or 0
         yield block.end, block.max_ms or 0
 
 
-def _byte_anchors(strata: Strata) -> Iterable[tuple[float, float]]:
-    total, at = 0.0, float(strata.start)
+def _byte_anchors(layout: TierLayout) -> Iterable[tuple[float, float]]:
+    total, at = 0.0, float(layout.start)
     yield at, total
-    for block in chain(strata):
+    for block in chain(layout):
         if block.size is None:
             return
         length = max(block.end - block.first, 1)
@@ -183,35 +183,35 @@ def _byte_anchors(strata: Strata) -> Iterable[tuple[float, float]]:
         yield at, total
 
 
-def retention_edges(strata: Strata, settings: dict[str, int], now_ms: int) -> tuple[Edge, ...]:
+def retention_edges(layout: TierLayout, settings: dict[str, int], now_ms: int) -> tuple[RetentionEdge, ...]:
     """Return the borders of retention: of the whole log, and of the disk's copy of archived segments.
 
     `settings`: ``retention.ms``, ``retention.bytes``, ``local.retention.ms``, ``local.retention.bytes``;
     -1 is without bound, -2 (of the local ones) as for the log.
     """
     found = []
-    time, bytes_ = scale_of(strata, TIME), scale_of(strata, BYTES)
+    time, bytes_ = scale_of(layout, TIME), scale_of(layout, BYTES)
     for what, value in settings.items():
         if value < 0:
             continue
         if what.endswith("ms") and time.is_usable:
             cut = now_ms - value
             if time.low < cut < time.high:
-                found.append(Edge(what, str(value), time.offset_of(cut)))
+                found.append(RetentionEdge(what, str(value), time.offset_of(cut)))
         elif what.endswith("bytes") and bytes_.is_usable:
             cut_bytes = bytes_.high - value
             if cut_bytes > bytes_.low:
-                found.append(Edge(what, str(value), bytes_.offset_of(cut_bytes)))
+                found.append(RetentionEdge(what, str(value), bytes_.offset_of(cut_bytes)))
     return tuple(found)
 
 
-class Piece(NamedTuple):
+class LinePiece(NamedTuple):
     """A block as drawn, or several that are too thin: from `x` to `x_end` (0 to 1), in a lane."""
 
     x: float
     x_end: float
     lane: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[TierBlock, ...]
 
 
 WHOLE: Final = "whole"
@@ -219,7 +219,9 @@ UPPER: Final = "upper"
 LOWER: Final = "lower"
 
 
-def lay_out(strata: Strata, scale: Scale, low: float, high: float, thinnest: float) -> list[Piece]:
+def lay_out_pieces(
+    layout: TierLayout, scale: Scale, low: float, high: float, thinnest: float
+) -> list[LinePiece]:
     """Return the pieces of a line from `low` to `high` of `scale`, none thinner than `thinnest` of its
     length.
 
@@ -230,19 +232,19 @@ def lay_out(strata: Strata, scale: Scale, low: float, high: float, thinnest: flo
     def place(offset: float) -> float:
         return min(max((scale(offset) - low) / length, 0.0), 1.0)
 
-    pieces: list[Piece] = []
+    pieces: list[LinePiece] = []
     for tier, lane, cut_from, cut_to in (
-        (BUCKET, WHOLE, strata.start, strata.local_start),
-        (BUCKET, UPPER, strata.local_start, strata.end),
-        (DISK, LOWER, strata.local_start, strata.bucket_end),
-        (DISK, WHOLE, max(strata.bucket_end, strata.local_start), strata.end),
+        (BUCKET, WHOLE, layout.start, layout.local_start),
+        (BUCKET, UPPER, layout.local_start, layout.end),
+        (DISK, LOWER, layout.local_start, layout.bucket_end),
+        (DISK, WHOLE, max(layout.bucket_end, layout.local_start), layout.end),
     ):
-        blocks = [block for block in strata.blocks if block.tier == tier]
+        blocks = [block for block in layout.blocks if block.tier == tier]
         pieces += _merged(_cut(blocks, cut_from, cut_to), lane, place, thinnest)
     return pieces
 
 
-def _cut(blocks: Sequence[Block], low: int, high: int) -> Iterable[tuple[int, int, Block]]:
+def _cut(blocks: Sequence[TierBlock], low: int, high: int) -> Iterable[tuple[int, int, TierBlock]]:
     for block in blocks:
         first, end = max(block.first, low), min(block.end, high)
         if first < end:
@@ -250,15 +252,15 @@ def _cut(blocks: Sequence[Block], low: int, high: int) -> Iterable[tuple[int, in
 
 
 def _merged(
-    cut: Iterable[tuple[int, int, Block]], lane: str, place: Callable[[float], float], thinnest: float
-) -> list[Piece]:
-    pieces: list[Piece] = []
+    cut: Iterable[tuple[int, int, TierBlock]], lane: str, place: Callable[[float], float], thinnest: float
+) -> list[LinePiece]:
+    pieces: list[LinePiece] = []
     begin = until = 0.0
-    held: list[Block] = []
+    held: list[TierBlock] = []
 
     def end_piece() -> None:
         if held:
-            pieces.append(Piece(begin, max(until, begin), lane, tuple(held)))
+            pieces.append(LinePiece(begin, max(until, begin), lane, tuple(held)))
             held.clear()
 
     for first, end, block in cut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class TopicRow(NamedTuple):
+class TopicSummary(NamedTuple):
     """A topic in the list of all."""
 
     name: str
@@ -18,12 +18,12 @@ class TopicRow(NamedTuple):
 class TopicList(NamedTuple):
     """All topics at `at_ms` of the monotonic clock; the query took `took_ms`."""
 
-    rows: tuple[TopicRow, ...]
+    rows: tuple[TopicSummary, ...]
     at_ms: int
     took_ms: int = 0
 
 
-class Offsets(NamedTuple):
+class TierOffsets(NamedTuple):
     """Borders of the tiers of one partition; None, with a `problem`, if its leader did not answer.
 
     `newest_ms` is the greatest timestamp in it, None if there is none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from service.base.clock import Clock
 from service.base.errors import FirnError
@@ -16,16 +16,22 @@ _COST_FACTOR: Final = 20
 TROUBLE: Final = (FirnError, OSError)
 
 
-class Told(NamedTuple, Generic[T]):
+class Call(Protocol):
+    """Runs a query on a thread."""
+
+    def __call__(self, question: Callable[[], T], /) -> asyncio.Future[T]: ...
+
+
+class Cached(NamedTuple, Generic[T]):
     """Last result and its age, and the error of the last query, if it failed."""
 
     value: T | None
     age_ms: int
     problem: BaseException | None
-    is_asking: bool
+    is_querying: bool
 
 
-class Remembered(Generic[T]):
+class TtlCache(Generic[T]):
     """Cache of one query's result. Owned by the event loop; `call` queries on a thread, slow queries
     seldom."""
 
@@ -38,25 +44,25 @@ class Remembered(Generic[T]):
         self._value: T | None = None
         self._at_ms = self._next_ms = self._began_ms = 0
         self._problem: BaseException | None = None
-        self._asking: asyncio.Future[T] | None = None
+        self._query: asyncio.Future[T] | None = None
 
-    async def told(self, question: Callable[[], T], wait_s: float) -> Told[T]:
+    async def get(self, question: Callable[[], T], wait_s: float) -> Cached[T]:
         """Return the result of `question`, after at most `wait_s`. Raises errors that are bugs."""
-        if self._asking is None and self._clock.monotonic_ms() >= self._next_ms:
+        if self._query is None and self._clock.monotonic_ms() >= self._next_ms:
             self._began_ms = self._clock.monotonic_ms()
-            self._asking = self._call(question)
-            self._asking.add_done_callback(self._answered)
-        if self._asking is not None:
+            self._query = self._call(question)
+            self._query.add_done_callback(self._answered)
+        if self._query is not None:
             # `wait`, because the cancellation of one page must not cancel the query for the others.
-            await asyncio.wait([self._asking], timeout=wait_s)
+            await asyncio.wait([self._query], timeout=wait_s)
         if self._problem is not None and not isinstance(self._problem, TROUBLE):
             raise self._problem
         age_ms = self._clock.monotonic_ms() - self._at_ms
-        return Told(self._value, age_ms, self._problem, self._asking is not None)
+        return Cached(self._value, age_ms, self._problem, self._query is not None)
 
     def _answered(self, asking: asyncio.Future[T]) -> None:
         now = self._clock.monotonic_ms()
-        self._asking = None
+        self._query = None
         self._next_ms = now + max(self._age_ms, _COST_FACTOR * (now - self._began_ms))
         if asking.cancelled():
             return

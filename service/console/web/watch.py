@@ -27,7 +27,7 @@ _FIND_EVERY: Final = 15
 """Samples between two queries of the nodes' listeners."""
 
 
-class Listener(NamedTuple):
+class NodeListener(NamedTuple):
     """HTTP listener of a node; `problem` is the reason if it is unknown."""
 
     node_id: int | None
@@ -36,17 +36,17 @@ class Listener(NamedTuple):
 
 
 _NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-Find = Callable[[], Awaitable[Sequence[Listener]]]
+Find = Callable[[], Awaitable[Sequence[NodeListener]]]
 
 
-class Watch:
+class NodeMonitor:
     """Metrics of all nodes and their history. Owned by the event loop."""
 
     def __init__(self, find: Find, clock: Clock) -> None:
         self._find = find
         self._clock = clock
-        self._listeners: Sequence[Listener] = ()
-        self._finding: asyncio.Future[Sequence[Listener]] | None = None
+        self._listeners: Sequence[NodeListener] = ()
+        self._finding: asyncio.Future[Sequence[NodeListener]] | None = None
         self._looks: dict[str, Figures] = {}
         self._versions: dict[str, str] = {}
         self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
@@ -91,7 +91,7 @@ class Watch:
         """Wait for the next sample."""
         await self._ticked.wait()
 
-    async def _node(self, session: aiohttp.ClientSession, listener: Listener) -> NodeLook:
+    async def _node(self, session: aiohttp.ClientSession, listener: NodeListener) -> NodeLook:
         url = listener.url
         if url is None:
             return NodeLook(listener.node_id, None, None, None, listener.problem)

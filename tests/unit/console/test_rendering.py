@@ -14,7 +14,7 @@ from service.base.health import Check
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
 from service.base.types import TopicIdPartition
-from service.console.ports import Watched
+from service.console.ports import ObservedNode
 from service.console.rendering import render
 from service.coordinator.metrics import RuntimeMetrics
 from service.groups.metrics import GroupMetrics
@@ -76,7 +76,7 @@ async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(beside())
-    text = await render(cast("Watched", Shown(count)), 0, with_partitions=with_partitions)
+    text = await render(cast("ObservedNode", Shown(count)), 0, with_partitions=with_partitions)
     done.set()
     await other
     return b"".join(text).decode(), turns
@@ -123,7 +123,7 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
         offset_count=lambda: 7,
         census=census,
     )
-    text = asyncio.run(render(cast("Watched", node), 0, with_partitions=False))
+    text = asyncio.run(render(cast("ObservedNode", node), 0, with_partitions=False))
     found = {one.name: one.samples for one in parse(b"".join(text).decode())}
 
     def values(name: str) -> list[tuple[tuple[str, ...], float]]:

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from service.console.web import words
 from service.console.web.costs import DAY_MS, FREE, READS, Prices
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     Tile,
     badge,
     code,
@@ -58,7 +58,7 @@ class Fsck(NamedTuple):
     problem: str | None = None
 
 
-class Bucket(NamedTuple):
+class BucketPage(NamedTuple):
     """Data of the page. `found` is the newest survey, None before the first."""
 
     url: str | None
@@ -74,7 +74,7 @@ class Bucket(NamedTuple):
     topic: str | None = None
 
 
-def render(context: Context, found: Bucket) -> str:
+def render(context: PageContext, found: BucketPage) -> str:
     if found.url is None:
         return page(
             context,
@@ -108,7 +108,7 @@ def render(context: Context, found: Bucket) -> str:
     return page(context, "Bucket", "/bucket", live("bucket", parts), lead=lead)
 
 
-def _survey(context: Context, shown: Bucket, found: Findings) -> list[Child]:
+def _survey(context: PageContext, shown: BucketPage, found: Findings) -> list[Child]:
     prices = shown.prices
     if found.listed == 0:
         return [
@@ -152,7 +152,7 @@ def _survey(context: Context, shown: Bucket, found: Findings) -> list[Child]:
     return parts
 
 
-def _topics(shown: Bucket, topics: Sequence[TopicSum]) -> Markup:
+def _topics(shown: BucketPage, topics: Sequence[TopicSum]) -> Markup:
     prices = shown.prices
     rows: list[list[Child]] = []
     for one in topics[:MOST_TOPICS]:
@@ -174,10 +174,10 @@ def _topics(shown: Bucket, topics: Sequence[TopicSum]) -> Markup:
             ]
         )
     columns = [
-        Column("Topic"), Column("Partitions", True), Column("Segments", True),
-        Column("Manifests, HEADs", True),
-        Column("Bytes", True), Column("Storage a day", True), Column("A month", True),
-        Column("Writes so far", True, "what it took to write the objects that are there now"),
+        Heading("Topic"), Heading("Partitions", True), Heading("Segments", True),
+        Heading("Manifests, HEADs", True),
+        Heading("Bytes", True), Heading("Storage a day", True), Heading("A month", True),
+        Heading("Writes so far", True, "what it took to write the objects that are there now"),
     ]  # fmt: skip
     total = [
         "All",
@@ -193,7 +193,7 @@ def _topics(shown: Bucket, topics: Sequence[TopicSum]) -> Markup:
     return section("Topics", table(columns, rows, caption="Topics in the bucket", foot=total), note=note)
 
 
-def _days(context: Context, shown: Bucket, topics: Sequence[TopicSum]) -> Markup:
+def _days(context: PageContext, shown: BucketPage, topics: Sequence[TopicSum]) -> Markup:
     prices = shown.prices
     chosen = [one for one in topics if shown.topic is None or one.topic_id == shown.topic]
     name = chosen[0].name or shown.topic if shown.topic is not None and chosen else None
@@ -215,8 +215,9 @@ def _days(context: Context, shown: Bucket, topics: Sequence[TopicSum]) -> Markup
         for day in days
     ]
     columns = [
-        Column("Day"), Column(""), Column("Added", True), Column("Writes", True), Column("Writes cost", True),
-        Column("Held", True), Column("Storage costs", True),
+        Heading("Day"), Heading(""), Heading("Added", True), Heading("Writes", True),
+        Heading("Writes cost", True),
+        Heading("Held", True), Heading("Storage costs", True),
     ]  # fmt: skip
     note: Child = "Of what is in the bucket now; what has been deleted since is not counted."
     if name is not None:
@@ -240,7 +241,7 @@ def _bar(part: float) -> Markup:
     )  # fmt: skip
 
 
-def _orphans(context: Context, found: Findings) -> Markup | None:
+def _orphans(context: PageContext, found: Findings) -> Markup | None:
     if not found.orphan_count and not found.foreign_objects:
         return None
     parts: list[Child] = []
@@ -254,7 +255,7 @@ def _orphans(context: Context, found: Findings) -> Markup | None:
             ]
             for one in found.orphans
         ]
-        columns = [Column("Key"), Column("Bytes", True), Column("Written"), Column("Age")]
+        columns = [Heading("Key"), Heading("Bytes", True), Heading("Written"), Heading("Age")]
         parts.append(table(columns, rows, caption="Objects that nothing names"))
     if found.foreign_objects:
         parts.append(
@@ -272,7 +273,7 @@ def _orphans(context: Context, found: Findings) -> Markup | None:
     )
 
 
-def _requests(shown: Bucket) -> Markup | None:
+def _requests(shown: BucketPage) -> Markup | None:
     prices = shown.prices
     rows: list[list[Child]] = []
     total = 0.0
@@ -299,8 +300,9 @@ def _requests(shown: Bucket) -> Markup | None:
     if not rows:
         return None
     columns = [
-        Column("Node"), Column("Call"), Column("Requests since its start", True), Column("Per second", True),
-        Column("Cost", True),
+        Heading("Node"), Heading("Call"), Heading("Requests since its start", True),
+        Heading("Per second", True),
+        Heading("Cost", True),
     ]  # fmt: skip
     return section(
         "Requests",
@@ -311,7 +313,7 @@ def _requests(shown: Bucket) -> Markup | None:
     )
 
 
-def _settings(context: Context, shown: Bucket) -> Markup | None:
+def _settings(context: PageContext, shown: BucketPage) -> Markup | None:
     if shown.lacks_aioboto3:
         return section(
             "The bucket's settings",
@@ -346,7 +348,7 @@ def _settings(context: Context, shown: Bucket) -> Markup | None:
     )
 
 
-def _fsck(context: Context, fsck: Fsck | None) -> Markup:
+def _fsck(context: PageContext, fsck: Fsck | None) -> Markup:
     if fsck is None:
         return section(
             "Last fsck",
@@ -372,7 +374,7 @@ def _fsck(context: Context, fsck: Fsck | None) -> Markup:
             ("Looked at", f"{words.count(fsck.segments)} segments, {words.count(fsck.records)} records"),
             ("Orphans", words.count(fsck.orphans)),
         ),
-        table([Column("Where"), Column("What")], rows, caption="Errors") if rows else None,
+        table([Heading("Where"), Heading("What")], rows, caption="Errors") if rows else None,
     )
 
 

@@ -17,8 +17,8 @@ from service.client.cluster_health import (
 )
 from service.console.web import words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     Tile,
     badge,
     failed,
@@ -36,7 +36,7 @@ MOST_MOVING: Final = 100
 MOST_NODES: Final = 200
 
 
-class Cluster(NamedTuple):
+class ClusterPage(NamedTuple):
     """Data of the page. `problem`: why there is none; `problems`: why some is missing.
 
     `partitions` were counted `age_ms` ago, None during the first count.
@@ -54,21 +54,21 @@ class Cluster(NamedTuple):
 
 
 _NODES: Final = (
-    Column("Node"), Column("Roles"), Column("Rack"), Column("State"), Column("Addresses"),
-    Column("Leads", True, "Partitions that it leads"),
-    Column("Preferred", True, "Partitions whose first replica it is: it would lead them"),
-    Column("Follows", True, "Partitions that it holds and does not lead"),
-    Column("Out of sync", True, "Replicas of it that are not in sync"),
-    Column("Offline", True, "Replicas of it that cannot be served"),
+    Heading("Node"), Heading("Roles"), Heading("Rack"), Heading("State"), Heading("Addresses"),
+    Heading("Leads", True, "Partitions that it leads"),
+    Heading("Preferred", True, "Partitions whose first replica it is: it would lead them"),
+    Heading("Follows", True, "Partitions that it holds and does not lead"),
+    Heading("Out of sync", True, "Replicas of it that are not in sync"),
+    Heading("Offline", True, "Replicas of it that cannot be served"),
 )  # fmt: skip
 _REPLICAS: Final = (
-    Column("Node"), Column("Is"), Column("End", True), Column("Lag", True, "Records behind the leader"),
-    Column("Caught up", True, "When it had all there was, by the leader's clock"),
+    Heading("Node"), Heading("Is"), Heading("End", True), Heading("Lag", True, "Records behind the leader"),
+    Heading("Caught up", True, "When it had all there was, by the leader's clock"),
 )  # fmt: skip
 _ILL: Final = (
-    Column("Partition"), Column("Is"), Column("Leader", True), Column("Replicas"), Column("In sync"),
-    Column("Min ISR", True), Column("ELR", False, "Eligible leaders that are out of the ISR (KIP-966)"),
-    Column("Last known ELR"),
+    Heading("Partition"), Heading("Is"), Heading("Leader", True), Heading("Replicas"), Heading("In sync"),
+    Heading("Min ISR", True), Heading("ELR", False, "Eligible leaders that are out of the ISR (KIP-966)"),
+    Heading("Last known ELR"),
 )  # fmt: skip
 _MOVING: Final = (Column("Partition"), Column("Replicas"), Column("Adding"), Column("Removing"))
 _WORDS: Final[Mapping[PartitionProblem, tuple[str, str]]] = {
@@ -78,7 +78,7 @@ _WORDS: Final[Mapping[PartitionProblem, tuple[str, str]]] = {
 }
 
 
-def render(context: Context, found: Cluster) -> str:
+def render(context: PageContext, found: ClusterPage) -> str:
     if found.problem is not None:
         return page(context, "Cluster", "/cluster", failed("The cluster does not answer", found.problem))
     return page(
@@ -94,7 +94,7 @@ def render(context: Context, found: Cluster) -> str:
     )
 
 
-def _tiles(found: Cluster) -> Markup:
+def _tiles(found: ClusterPage) -> Markup:
     fenced = sum(bool(one.is_fenced) for one in found.nodes)
     counted = found.partitions
     shown = [
@@ -120,7 +120,7 @@ def _tiles(found: Cluster) -> Markup:
     )  # fmt: skip
 
 
-def _quorum_tile(found: Cluster) -> Tile:
+def _quorum_tile(found: ClusterPage) -> Tile:
     quorum = found.quorum
     if quorum is None:
         return Tile(
@@ -134,7 +134,7 @@ def _quorum_tile(found: Cluster) -> Tile:
     )  # fmt: skip
 
 
-def _nodes(found: Cluster) -> Markup:
+def _nodes(found: ClusterPage) -> Markup:
     shares = found.partitions.shares if found.partitions is not None else {}
     rows = [_node(one, shares.get(one.node_id)) for one in found.nodes[:MOST_NODES]]
     return section(
@@ -170,7 +170,7 @@ def _node(one: NodeState, share: BrokerLoad | None) -> list[Child]:
     ]
 
 
-def _quorum(found: Cluster) -> Markup | None:
+def _quorum(found: ClusterPage) -> Markup | None:
     quorum = found.quorum
     if quorum is None:
         return None
@@ -200,7 +200,7 @@ def _replica(quorum: QuorumInfo, one: MetadataReplica, *, is_voter: bool) -> lis
     ]
 
 
-def _ill(found: Cluster) -> Markup | None:
+def _ill(found: ClusterPage) -> Markup | None:
     counted = found.partitions
     if counted is None:
         return None

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from service.console.figures import Between
 from service.console.web import words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     Tile,
     badge,
     empty,
@@ -26,14 +26,14 @@ from service.console.web.markup import Child, Markup, el
 QUANTILES: Final = (0.5, 0.9, 0.99)
 
 
-class Cold(NamedTuple):
+class ColdPage(NamedTuple):
     """Data of the page; `problem`: why the cluster does not answer."""
 
     nodes: Sequence[NodeLook]
     problem: str | None
 
 
-def render(context: Context, found: Cold) -> str:
+def render(context: PageContext, found: ColdPage) -> str:
     looks = [one for one in found.nodes if one.between is not None]
     with_tier = [one for one in looks if "firn_cache_hits_total" in one.between.now.samples]  # type: ignore[union-attr]
     if with_tier:
@@ -122,11 +122,15 @@ def _cache(between: Between) -> Markup:
         [owner, words.size(between.now.one("firn_memory_bytes", owner=owner))]
         for owner in between.now.values("firn_memory_bytes", "owner")
     ]
-    columns = [Column("Caches and downloads"), Column("Since the start", True), Column("Per second", True)]
+    columns = [
+        Heading("Caches and downloads"),
+        Heading("Since the start", True),
+        Heading("Per second", True),
+    ]
     return el(
         "div",
         table(columns, rows, caption="Caches and downloads"),
-        table([Column("Memory held by"), Column("Now", True)], memory, caption="Memory by owner"),
+        table([Heading("Memory held by"), Heading("Now", True)], memory, caption="Memory by owner"),
         class_="pair",
     )
 
@@ -153,9 +157,9 @@ def _calls(between: Between) -> Markup:
             ]
         )
     columns = [
-        Column("Calls of the store"), Column("Since the start", True), Column("Per second", True),
-        Column("Half within", True), Column("90 % within", True), Column("99 % within", True),
-        Column("Errors", True), Column("Received", True), Column("Sent", True),
+        Heading("Calls of the store"), Heading("Since the start", True), Heading("Per second", True),
+        Heading("Half within", True), Heading("90 % within", True), Heading("99 % within", True),
+        Heading("Errors", True), Heading("Received", True), Heading("Sent", True),
     ]  # fmt: skip
     if not rows:
         return el("p", "No call of the store yet.", class_="note")

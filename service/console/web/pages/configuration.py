@@ -7,7 +7,17 @@ from typing import Final, NamedTuple
 
 from service.client.admin_models import ConfigEntry
 from service.console.web import words
-from service.console.web.frame import Column, Context, badge, choices, empty, failed, page, search_form, table
+from service.console.web.frame import (
+    Heading,
+    PageContext,
+    badge,
+    choices,
+    empty,
+    failed,
+    page,
+    search_form,
+    table,
+)
 from service.console.web.markup import Child, Markup, el
 
 SOURCES: Final = {
@@ -36,12 +46,12 @@ class Configuration(NamedTuple):
     status: int = 200
 
 
-def render(context: Context, found: Configuration) -> str:
+def render(context: PageContext, found: Configuration) -> str:
     title = f"Settings of {found.topic}" if found.topic is not None else "Configuration"
     if found.problem is not None:
         return page(context, title, "/configuration", failed("The settings cannot be had", found.problem))
     rows = [_row(one) for one in matching(found)]
-    columns = [Column("Key"), Column("Value"), Column("Source"), Column("Meaning")]
+    columns = [Heading("Key"), Heading("Value"), Heading("Source"), Heading("Meaning")]
     return page(
         context,
         title,

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from service.console.web import words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     badge,
     empty,
     facts,
@@ -46,16 +46,16 @@ class GroupPage(NamedTuple):
 
 
 _MEMBERS: Final = (
-    Column("Member"), Column("Client"), Column("Host"), Column("Epoch", True), Column("Subscribed to"),
-    Column("Has"), Column("Is to have"),
+    Heading("Member"), Heading("Client"), Heading("Host"), Heading("Epoch", True), Heading("Subscribed to"),
+    Heading("Has"), Heading("Is to have"),
 )  # fmt: skip
 _POSITIONS: Final = (
-    Column("Topic"), Column("Partition", True), Column("Committed", True), Column("End", True),
-    Column("Lag", True), Column("Lag over time"), Column("Member"),
+    Heading("Topic"), Heading("Partition", True), Heading("Committed", True), Heading("End", True),
+    Heading("Lag", True), Heading("Lag over time"), Heading("Member"),
 )  # fmt: skip
 
 
-def render(context: Context, found: GroupPage) -> str:
+def render(context: PageContext, found: GroupPage) -> str:
     title = found.group_id or "(the empty id)"
     if found.info is None:
         problem = found.problem or ""

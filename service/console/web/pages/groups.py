@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from service.console.web import words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     badge,
     empty,
     failed,
@@ -26,7 +26,7 @@ PER_PAGE: Final = 50
 _TONES: Final = {"Stable": "good", "Empty": "", "Dead": "bad"}
 
 
-class Groups(NamedTuple):
+class GroupsPage(NamedTuple):
     """Data of the page: `rows` of this page; `problems` of nodes that did not answer."""
 
     rows: Sequence[GroupRow]
@@ -39,12 +39,12 @@ class Groups(NamedTuple):
 
 
 _COLUMNS: Final = (
-    Column("Group"), Column("Protocol"), Column("State"), Column("Kind of members"),
-    Column("Coordinator", True, "The node that leads the group's partition of __consumer_offsets"),
+    Heading("Group"), Heading("Protocol"), Heading("State"), Heading("Kind of members"),
+    Heading("Coordinator", True, "The node that leads the group's partition of __consumer_offsets"),
 )  # fmt: skip
 
 
-def render(context: Context, found: Groups) -> str:
+def render(context: PageContext, found: GroupsPage) -> str:
     if found.problem is not None:
         return page(context, "Groups", "/groups", failed("The cluster does not answer", found.problem))
     problems = [notice("bad", f"Groups of a node are missing: {words_}") for words_ in found.problems]

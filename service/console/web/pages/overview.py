@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from service.client.admin_models import ClusterInfo, NodeInfo
 from service.console.web import words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     Tile,
     badge,
     empty,
@@ -50,7 +50,7 @@ CHARTS: Final = (
 """Title, unit and series of each chart."""
 
 
-def render(context: Context, found: Overview) -> str:
+def render(context: PageContext, found: Overview) -> str:
     return page(
         context,
         "Overview",
@@ -62,7 +62,7 @@ def render(context: Context, found: Overview) -> str:
     )
 
 
-def _state(context: Context, found: Overview) -> list[Child]:
+def _state(context: PageContext, found: Overview) -> list[Child]:
     if found.problem is not None and not any(one.between for one in found.nodes):
         return [
             failed(
@@ -174,8 +174,8 @@ def _spark(values: Sequence[float], number: int) -> Markup:
 
 
 _NODE_COLUMNS: Final = (
-    Column("Node"), Column("Address"), Column("State"), Column("Version"), Column("Connections", True),
-    Column("CPU", True), Column("Memory", True), Column("Loop busy", True), Column("Longest turn", True),
+    Heading("Node"), Heading("Address"), Heading("State"), Heading("Version"), Heading("Connections", True),
+    Heading("CPU", True), Heading("Memory", True), Heading("Loop busy", True), Heading("Longest turn", True),
 )  # fmt: skip
 
 
@@ -246,7 +246,12 @@ def _turns(nodes: Sequence[NodeLook]) -> Markup | None:
                 )
     if not rows:
         return None
-    columns = [Column("Node"), Column("Took", True), Column("Ended", True), Column("Who had the loop")]
+    columns = [
+        Heading("Node"),
+        Heading("Took", True),
+        Heading("Ended", True),
+        Heading("Who had the loop"),
+    ]
     return el(
         "details",
         el("summary", "The longest turns of the loop"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.console.web import words
-from service.console.web.frame import Context, badge, empty, failed, field, notice, page, select
+from service.console.web.frame import PageContext, badge, empty, failed, field, notice, page, select
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.rows import FORMATS, PREVIEW, Shown, most_shown, shown
 from service.records.decode import Record
@@ -26,7 +26,7 @@ MOST_NAME: Final = 200
 _EMPTY: Final = el("code", "empty", class_="none")
 
 
-class Turn(NamedTuple):
+class FetchTiming(NamedTuple):
     """One fetch: its tier, offset, size and time."""
 
     tier: str
@@ -35,11 +35,11 @@ class Turn(NamedTuple):
     took_ms: float
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """Result of a query. `next_offset`: where to continue; `is_cut`: time or bytes ran out before the end."""
 
     records: tuple[Record, ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[FetchTiming, ...]
     start: int
     local_start: int
     end: int
@@ -68,12 +68,12 @@ class Records(NamedTuple):
 
     form: Form
     topics: Sequence[str]
-    found: Found | None = None
+    found: FoundRecords | None = None
     problem: str | None = None
     status: int = 200
 
 
-def render(context: Context, asked: Records) -> str:
+def render(context: PageContext, asked: Records) -> str:
     parts: list[Child] = [_form(asked)]
     if asked.problem is not None:
         parts.append(failed("These records cannot be shown", asked.problem))
@@ -134,7 +134,7 @@ def _query(form: Form, **changed: str | int) -> str:
     return link("/records", **{**query, **changed})
 
 
-def _found(form: Form, found: Found) -> list[Child]:
+def _found(form: Form, found: FoundRecords) -> list[Child]:
     parts: list[Child] = [_answered(found)]
     if found.problem is not None:
         parts.append(notice("bad", found.problem))
@@ -162,7 +162,7 @@ def _found(form: Form, found: Found) -> list[Child]:
     return parts
 
 
-def _answered(found: Found) -> Markup:
+def _answered(found: FoundRecords) -> Markup:
     """Return the tiers that answered, with their times."""
     items = []
     for tier in ("bucket", "disk"):
@@ -190,7 +190,7 @@ def _answered(found: Found) -> Markup:
     return el("ul", items, class_="answered")
 
 
-def _row(form: Form, found: Found, record: Record, most: int) -> Markup:
+def _row(form: Form, found: FoundRecords, record: Record, most: int) -> Markup:
     cold = record.offset < found.local_start
     where: dict[str, str | int | None] = {
         "topic": form.topic,
@@ -284,7 +284,7 @@ def _body(one: Shown) -> Markup:
     )  # fmt: skip
 
 
-def _pager(form: Form, found: Found) -> Markup:
+def _pager(form: Form, found: FoundRecords) -> Markup:
     before = max(found.begin - form.most, found.start)
     left = right = None
     if found.begin > found.start:

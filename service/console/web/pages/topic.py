@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from service.console.web import line, words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     Tile,
     badge,
     choices,
@@ -25,7 +25,7 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.pages.topics import retention
-from service.console.web.tier_layout import BUCKET, SCALES, Strata
+from service.console.web.tier_layout import BUCKET, SCALES, TierLayout
 
 PER_PAGE: Final = 20
 MOST_SEGMENTS: Final = 200
@@ -35,7 +35,7 @@ SETTINGS: Final = (
 )  # fmt: skip
 
 
-class Topic(NamedTuple):
+class TopicPage(NamedTuple):
     """Data of the page: a page of partitions, or one partition with its segments (`single`).
 
     `pending`: number of partitions whose archive was not read in time; `store_problem`: why the bucket cannot
@@ -45,7 +45,7 @@ class Topic(NamedTuple):
     name: str
     topic_id: str | None = None
     settings: Mapping[str, str | None] = {}  # never written to
-    lines: Sequence[Strata] = ()
+    lines: Sequence[TierLayout] = ()
     scale: str = SCALES[0]
     number: int = 1
     pages: int | None = None
@@ -58,7 +58,7 @@ class Topic(NamedTuple):
     status: int = 200
 
 
-def render(context: Context, found: Topic) -> str:
+def render(context: PageContext, found: TopicPage) -> str:
     if found.problem is not None:
         return page(context, found.name, "/topics", failed("This topic cannot be shown", found.problem))
     one = found.lines[0] if found.single and found.lines else None
@@ -78,7 +78,7 @@ def render(context: Context, found: Topic) -> str:
     )
 
 
-def _lead(found: Topic) -> Child:
+def _lead(found: TopicPage) -> Child:
     parts: list[Child] = [el("code", found.topic_id or "")]
     tiered = found.settings.get("remote.storage.enable") == "true"
     parts.append(badge("disk and bucket", "ice") if tiered else badge("disk", "water"))
@@ -89,7 +89,7 @@ def _lead(found: Topic) -> Child:
     return [[part, " "] for part in parts]
 
 
-def _tools(found: Topic) -> Markup:
+def _tools(found: TopicPage) -> Markup:
     where: dict[str, str | int | None] = {"name": found.name}
     if found.single and found.lines:
         where["partition"] = found.lines[0].partition
@@ -114,7 +114,7 @@ def _tools(found: Topic) -> Markup:
     )
 
 
-def _notices(found: Topic) -> list[Child]:
+def _notices(found: TopicPage) -> list[Child]:
     parts: list[Child] = []
     if found.store_problem is not None:
         parts.append(
@@ -135,7 +135,7 @@ def _notices(found: Topic) -> list[Child]:
     return parts
 
 
-def _lines(context: Context, found: Topic) -> list[Child]:
+def _lines(context: PageContext, found: TopicPage) -> list[Child]:
     if not found.lines:
         return [empty("No partitions here", "This page of the topic is beyond its last partition.")]
     shared = line.domain(found.lines, found.scale)
@@ -147,7 +147,7 @@ def _lines(context: Context, found: Topic) -> list[Child]:
     ]
 
 
-def _line(context: Context, found: Topic, one: Strata, low: float, high: float) -> Markup:
+def _line(context: PageContext, found: TopicPage, one: TierLayout, low: float, high: float) -> Markup:
     drawn: Child = line.drawing(one, found.scale, low, high, context.now_ms)
     if drawn is None:
         drawn = el("p", _why_not(found, one), class_="strata none")
@@ -173,7 +173,7 @@ def _line(context: Context, found: Topic, one: Strata, low: float, high: float) 
 _PLURALS: Final = {"offset": "offsets", "time": "times", "bytes": "bytes"}
 
 
-def _why_not(found: Topic, one: Strata) -> str:
+def _why_not(found: TopicPage, one: TierLayout) -> str:
     if one.problems:
         return one.problems[0]
     if one.records == 0:
@@ -182,19 +182,20 @@ def _why_not(found: Topic, one: Strata) -> str:
 
 
 _COLUMNS: Final = (
-    Column("Partition"), Column("Leader", True), Column("In sync"),
-    Column("Start", True, "first offset"), Column("On disk from", True), Column("End", True, "next offset"),
-    Column("Bucket", True), Column("Objects", True), Column("Disk", True), Column("Segments", True),
-    Column("Waits for upload", True), Column("Since"),
+    Heading("Partition"), Heading("Leader", True), Heading("In sync"),
+    Heading("Start", True, "first offset"), Heading("On disk from", True),
+    Heading("End", True, "next offset"),
+    Heading("Bucket", True), Heading("Objects", True), Heading("Disk", True), Heading("Segments", True),
+    Heading("Waits for upload", True), Heading("Since"),
 )  # fmt: skip
 
 
-def _table(context: Context, found: Topic) -> Markup:
+def _table(context: PageContext, found: TopicPage) -> Markup:
     rows = [_row(context, found, one) for one in found.lines]
     return table(_COLUMNS, rows, caption="Partitions")
 
 
-def _row(context: Context, found: Topic, one: Strata) -> list[Child]:
+def _row(context: PageContext, found: TopicPage, one: TierLayout) -> list[Child]:
     short = len(one.isr) < len(one.replicas)
     isr: Child = ", ".join(map(str, one.isr)) or words.NOTHING
     return [
@@ -215,7 +216,7 @@ def _row(context: Context, found: Topic, one: Strata) -> list[Child]:
     ]
 
 
-def _cards(context: Context, one: Strata) -> Markup:
+def _cards(context: PageContext, one: TierLayout) -> Markup:
     return tiles(
         Tile("Records", words.count(one.records), f"{one.start:,} to {one.end:,}"),
         Tile("In the bucket", words.size(one.bucket_bytes), f"{words.count(one.bucket_objects)} objects"),
@@ -227,7 +228,7 @@ def _cards(context: Context, one: Strata) -> Markup:
     )  # fmt: skip
 
 
-def _segments(one: Strata) -> list[Child]:
+def _segments(one: TierLayout) -> list[Child]:
     parts: list[Child] = []
     if one.edges:
         rows: list[list[Child]] = [
@@ -238,7 +239,11 @@ def _segments(one: Strata) -> list[Child]:
             section(
                 "Retention edges",
                 table(
-                    [Column("Setting"), Column("Value", True), Column("Lets go before offset", True)],
+                    [
+                        Heading("Setting"),
+                        Heading("Value", True),
+                        Heading("Lets go before offset", True),
+                    ],
                     rows,
                     caption="Retention edges",
                 ),
@@ -246,8 +251,8 @@ def _segments(one: Strata) -> list[Child]:
         )
     newest = list(reversed(one.blocks))[:MOST_SEGMENTS]
     columns = [
-        Column("Offsets"), Column("Tier"), Column("Bytes", True), Column("Segments", True),
-        Column("Newest record"), Column("Name"),
+        Heading("Offsets"), Heading("Tier"), Heading("Bytes", True), Heading("Segments", True),
+        Heading("Newest record"), Heading("Name"),
     ]  # fmt: skip
     rows = [
         [

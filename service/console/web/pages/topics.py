@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from service.console.web import words
 from service.console.web.frame import (
-    Column,
-    Context,
+    Heading,
+    PageContext,
     badge,
     code,
     empty,
@@ -22,16 +22,16 @@ from service.console.web.frame import (
 )
 from service.console.web.markup import Child, el, link
 from service.console.web.survey import TopicSum
-from service.console.web.topic_rows import TopicRow
+from service.console.web.topic_rows import TopicSummary
 
 PER_PAGE: Final = 50
 SETTINGS: Final = ("remote.storage.enable", "retention.ms", "retention.bytes", "cleanup.policy")
 
 
-class Topics(NamedTuple):
+class TopicsPage(NamedTuple):
     """Data of the page: `rows` of this page; `settings` by topic; `sums` of the survey by topic id."""
 
-    rows: Sequence[TopicRow]
+    rows: Sequence[TopicSummary]
     settings: Mapping[str, Mapping[str, str | None]]
     sums: Mapping[str, TopicSum]
     number: int
@@ -42,12 +42,12 @@ class Topics(NamedTuple):
 
 
 _COLUMNS: Final = (
-    Column("Topic"), Column("Partitions", True), Column("State"), Column("Tiers"), Column("Retention"),
-    Column("In the bucket", True), Column("Objects", True),
+    Heading("Topic"), Heading("Partitions", True), Heading("State"), Heading("Tiers"), Heading("Retention"),
+    Heading("In the bucket", True), Heading("Objects", True),
 )  # fmt: skip
 
 
-def render(context: Context, found: Topics) -> str:
+def render(context: PageContext, found: TopicsPage) -> str:
     if found.problem is not None:
         return page(context, "Topics", "/topics", failed("The cluster does not answer", found.problem))
     if found.total == 0:
@@ -78,7 +78,7 @@ def render(context: Context, found: Topics) -> str:
     )
 
 
-def _row(found: Topics, one: TopicRow) -> list[Child]:
+def _row(found: TopicsPage, one: TopicSummary) -> list[Child]:
     settings = found.settings.get(one.name, {})
     summed = found.sums.get(one.topic_id)
     state: Child = badge("online", "good")

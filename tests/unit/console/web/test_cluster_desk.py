@@ -23,7 +23,7 @@ from service.client.cluster_health_queries import ask_moving, ask_quorum
 from service.console.web import cluster_desk
 from service.console.web.cluster_desk import ClusterDesk
 from service.console.web.kafka_desk import KafkaDesk
-from service.console.web.ttl_cache import Remembered
+from service.console.web.ttl_cache import TtlCache
 
 T = TypeVar("T")
 NOBODY: dict[int, BrokerLoad] = {}
@@ -146,17 +146,17 @@ async def test_what_hangs_is_waited_for_once_and_the_last_answer_stays() -> None
         asked.append(answers())
         return asked[-1]
 
-    kept: Remembered[int] = Remembered(ask, clock, 1_000)
-    first = await kept.told(int, 0)
-    assert (first.value, first.is_asking, first.problem) == (None, True, None)
+    kept: TtlCache[int] = TtlCache(ask, clock, 1_000)
+    first = await kept.get(int, 0)
+    assert (first.value, first.is_querying, first.problem) == (None, True, None)
     asked[0].set_result(7)
-    assert (await kept.told(int, 5)).value == 7
+    assert (await kept.get(int, 5)).value == 7
     clock.advance(1_000)
-    waiting = [asyncio.ensure_future(kept.told(int, 0.01)) for _ in range(5)]
+    waiting = [asyncio.ensure_future(kept.get(int, 0.01)) for _ in range(5)]
     waiting[0].cancel()
     found = await asyncio.gather(*waiting[1:])
-    assert {(one.value, one.age_ms, one.is_asking) for one in found} == {(7, 1_000, True)}
+    assert {(one.value, one.age_ms, one.is_querying) for one in found} == {(7, 1_000, True)}
     assert len(asked) == 2
     asked[1].set_exception(ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
-        await kept.told(int, 5)
+        await kept.get(int, 5)

@@ -8,7 +8,7 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError
-from service.console.web.guard import MOST_WRONG, SESSION_MS, WINDOW_MS, Guard, Verdict
+from service.console.web.guard import MOST_WRONG, SESSION_MS, WINDOW_MS, Guard, TokenVerdict
 from service.console.web.settings import ConsoleSettings
 
 
@@ -19,7 +19,7 @@ def guard(token: str | None, clock: ManualClock) -> Guard:
 
 def test_without_a_token_everybody_of_this_machine_may_look_and_no_other_name() -> None:
     found = guard(None, ManualClock())
-    assert found.judge_token("1.2.3.4", None) is Verdict.WELCOME
+    assert found.judge_token("1.2.3.4", None) is TokenVerdict.WELCOME
     assert found.knows_session(None)
     for host in ("127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "127.0.0.2"):
         assert found.admits_host(host)
@@ -31,31 +31,31 @@ def test_who_guesses_is_not_compared_any_more_for_a_while() -> None:
     clock = ManualClock()
     found = guard("right-token", clock)
     for _ in range(MOST_WRONG):
-        assert found.judge_token("a", "wrong") is Verdict.UNKNOWN
-    assert found.judge_token("a", "right-token") is Verdict.TOO_OFTEN
-    assert found.judge_token("b", "right-token") is Verdict.WELCOME
+        assert found.judge_token("a", "wrong") is TokenVerdict.UNKNOWN
+    assert found.judge_token("a", "right-token") is TokenVerdict.TOO_OFTEN
+    assert found.judge_token("b", "right-token") is TokenVerdict.WELCOME
     clock.advance(WINDOW_MS)
-    assert found.judge_token("a", "right-token") is Verdict.WELCOME
+    assert found.judge_token("a", "right-token") is TokenVerdict.WELCOME
 
 
 def test_one_ipv6_network_is_one_guesser() -> None:
     """Else each of its 2^64 addresses had tries of its own."""
     found = guard("right-token", ManualClock())
     for n in range(MOST_WRONG):
-        assert found.judge_token(f"2001:db8:1:2::{n}", "wrong") is Verdict.UNKNOWN
-    assert found.judge_token("2001:db8:1:2:ffff::1", "right-token") is Verdict.TOO_OFTEN
-    assert found.judge_token("2001:db8:1:3::1", "right-token") is Verdict.WELCOME
+        assert found.judge_token(f"2001:db8:1:2::{n}", "wrong") is TokenVerdict.UNKNOWN
+    assert found.judge_token("2001:db8:1:2:ffff::1", "right-token") is TokenVerdict.TOO_OFTEN
+    assert found.judge_token("2001:db8:1:3::1", "right-token") is TokenVerdict.WELCOME
     for _ in range(MOST_WRONG):
-        assert found.judge_token("10.0.0.1", "wrong") is Verdict.UNKNOWN
-    assert found.judge_token("::ffff:10.0.0.1", "right-token") is Verdict.TOO_OFTEN
-    assert found.judge_token("10.0.0.2", "right-token") is Verdict.WELCOME
+        assert found.judge_token("10.0.0.1", "wrong") is TokenVerdict.UNKNOWN
+    assert found.judge_token("::ffff:10.0.0.1", "right-token") is TokenVerdict.TOO_OFTEN
+    assert found.judge_token("10.0.0.2", "right-token") is TokenVerdict.WELCOME
 
 
 def test_no_token_is_no_try() -> None:
     found = guard("right-token", ManualClock())
     for _ in range(10 * MOST_WRONG):
-        assert found.judge_token("a", None) is Verdict.UNKNOWN
-    assert found.judge_token("a", "right-token") is Verdict.WELCOME
+        assert found.judge_token("a", None) is TokenVerdict.UNKNOWN
+    assert found.judge_token("a", "right-token") is TokenVerdict.WELCOME
 
 
 def test_a_session_ends() -> None:

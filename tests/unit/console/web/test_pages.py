@@ -22,7 +22,7 @@ from service.client.cluster_health import (
 )
 from service.console.figures import Between, Figures
 from service.console.web.costs import Prices
-from service.console.web.frame import Context, login_page
+from service.console.web.frame import PageContext, login_page
 from service.console.web.history import Alert, NodeLook, alerts
 from service.console.web.pages import (
     bucket,
@@ -36,9 +36,9 @@ from service.console.web.pages import (
     topic,
     topics,
 )
-from service.console.web.survey import Findings, Orphan, TopicSum
-from service.console.web.tier_layout import BUCKET, DISK, Block, Edge, Strata
-from service.console.web.topic_rows import TopicRow
+from service.console.web.survey import Findings, OrphanObject, TopicSum
+from service.console.web.tier_layout import BUCKET, DISK, RetentionEdge, TierBlock, TierLayout
+from service.console.web.topic_rows import TopicSummary
 from service.groups.admin_models import CONSUMER, GroupInfo, GroupRow, MemberInfo, PartitionProgress
 from service.records.decode import Record
 
@@ -90,8 +90,8 @@ class Checked(HTMLParser):
         self.words += data
 
 
-def context(words: str) -> Context:
-    return Context(words, f"s3://{words}", ASSETS, NOW, words, True)
+def context(words: str) -> PageContext:
+    return PageContext(words, f"s3://{words}", ASSETS, NOW, words, True)
 
 
 def look(words: str) -> NodeLook:
@@ -110,18 +110,20 @@ firn_tiering_blocked_partitions{{reason="{said}"}} 2
     return NodeLook(1, f"http://{words}", words, Between(None, figures), None)
 
 
-def line(words: str) -> Strata:
+def line(words: str) -> TierLayout:
     blocks = (
-        Block(BUCKET, 0, 10, 100, 1, 1, 2, words),
-        Block(BUCKET, 10, 20, None, None, None, None, ""),
-        Block(DISK, 15, 30, 50, 1, None, 9, words, True),
+        TierBlock(BUCKET, 0, 10, 100, 1, 1, 2, words),
+        TierBlock(BUCKET, 10, 20, None, None, None, None, ""),
+        TierBlock(DISK, 15, 30, 50, 1, None, 9, words, True),
     )
-    edge = Edge("retention.ms", "5", 3.5)
-    return Strata(0, -1, (1, 2), (1,), 0, 15, 20, 30, blocks, 1, 2, 3, 4, 5, 6, 7, 8, (edge,), True, (words,))
+    edge = RetentionEdge("retention.ms", "5", 3.5)
+    return TierLayout(
+        0, -1, (1, 2), (1,), 0, 15, 20, 30, blocks, 1, 2, 3, 4, 5, 6, 7, 8, (edge,), True, (words,)
+    )
 
 
 def a_topic(words: str) -> str:
-    found = topic.Topic(
+    found = topic.TopicPage(
         words,
         words,
         {"retention.ms": words},
@@ -145,7 +147,9 @@ def some_records(words: str) -> str:
         Record(1, NOW, 0, data, data * 300, ((words, data), (b"\xff", None))),
         Record(2, -1, 0, None, b"", ()),
     )
-    found = records.Found(rows, (records.Turn("bucket", 0, 5, 1.5),), 0, 5, 9, 1, 3, 2, True, words)
+    found = records.FoundRecords(
+        rows, (records.FetchTiming("bucket", 0, 5, 1.5),), 0, 5, 9, 1, 3, 2, True, words
+    )
     form = records.Form(words, words, "offset", words, 50, words, "auto")
     return records.render(context(words), records.Records(form, [words], found, None))
 
@@ -154,12 +158,12 @@ def a_bucket(words: str) -> str:
     found = Findings(
         NOW, {words: TopicSum(words, words, 1, 2, 3, 4, 5), "x": TopicSum(words, None)}, listed=5
     )
-    found.orphans, found.orphan_count, found.problems = [Orphan(words, 1, 2)], 1, [words]
+    found.orphans, found.orphan_count, found.problems = [OrphanObject(words, 1, 2)], 1, [words]
     found.by_class[words] = 10**9
     found.foreign_objects = 1
     settings = bucket.Settings(1, 2, [words], words, words, [words])
     fsck = bucket.Fsck(words, 1, False, True, 1, 2, [(words, words)], 1, 0)
-    shown = bucket.Bucket(
+    shown = bucket.BucketPage(
         words, words, found, False, words, settings, False, Prices(currency=words), [look(words)], fsck, words
     )
     return bucket.render(context(words), shown)
@@ -176,9 +180,9 @@ def an_overview(words: str) -> str:
 
 
 def all_topics(words: str) -> str:
-    rows = [TopicRow(words, words, 3, 1, 1)]
+    rows = [TopicSummary(words, words, 3, 1, 1)]
     settings = {words: {"retention.ms": words, "cleanup.policy": words}}
-    return topics.render(context(words), topics.Topics(rows, settings, {}, 1, 90, 90, words, None))
+    return topics.render(context(words), topics.TopicsPage(rows, settings, {}, 1, 90, 90, words, None))
 
 
 def some_keys(words: str) -> str:
@@ -191,7 +195,7 @@ def some_keys(words: str) -> str:
 
 def all_groups(words: str) -> str:
     rows = [GroupRow(words, 1, words, words, words)]
-    return groups.render(context(words), groups.Groups(rows, 1, 90, 90, words, (words,), None))
+    return groups.render(context(words), groups.GroupsPage(rows, 1, 90, 90, words, (words,), None))
 
 
 def a_group(words: str) -> str:
@@ -236,7 +240,7 @@ def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_
         9, 100_000, 12, 34, 56, 7, 8, 3 * ill, shares, some_ill(words, min(ill, cluster.MOST_ILL))
     )
     under_way = tuple(ReassignmentInfo(words, n, (1, 2, 3), (3,), (1,)) for n in range(moving))
-    found = cluster.Cluster(
+    found = cluster.ClusterPage(
         words, listed, a_quorum(nodes), False, counted, age_ms, under_way, (words,) if words != "c" else ()
     )
     return cluster.render(context(words), found)
@@ -244,16 +248,16 @@ def a_cluster(words: str, *, nodes: int = 5, ill: int = 4, moving: int = 2, age_
 
 PAGES: dict[str, Callable[[str], str]] = {
     "cluster": a_cluster,
-    "nothing, cluster": lambda words: cluster.render(context(words), cluster.Cluster(problem=words)),
+    "nothing, cluster": lambda words: cluster.render(context(words), cluster.ClusterPage(problem=words)),
     "nothing of it, cluster": lambda words: cluster.render(
-        context(words), cluster.Cluster(words, is_alone=True)
+        context(words), cluster.ClusterPage(words, is_alone=True)
     ),
     "overview": an_overview,
     "topics": all_topics,
     "topic": a_topic,
     "records": some_records,
     "bucket": a_bucket,
-    "cold": lambda words: cold.render(context(words), cold.Cold([look(words)], words)),
+    "cold": lambda words: cold.render(context(words), cold.ColdPage([look(words)], words)),
     "configuration": some_keys,
     "groups": all_groups,
     "group": a_group,
@@ -262,11 +266,11 @@ PAGES: dict[str, Callable[[str], str]] = {
         context(words), overview.Overview(None, words, None, None, 0, (), (), {})
     ),
     "nothing, topics": lambda words: topics.render(
-        context(words), topics.Topics((), {}, {}, 1, 0, 0, words, words)
+        context(words), topics.TopicsPage((), {}, {}, 1, 0, 0, words, words)
     ),
-    "nothing, topic": lambda words: topic.render(context(words), topic.Topic(words, problem=words)),
+    "nothing, topic": lambda words: topic.render(context(words), topic.TopicPage(words, problem=words)),
     "nothing, groups": lambda words: groups.render(
-        context(words), groups.Groups((), 1, 0, 0, words, (words,), None)
+        context(words), groups.GroupsPage((), 1, 0, 0, words, (words,), None)
     ),
     "no such group": lambda words: group.render(
         context(words), group.GroupPage(words, None, problem=words, status=404)
@@ -276,11 +280,11 @@ PAGES: dict[str, Callable[[str], str]] = {
     ),
     "nothing, bucket": lambda words: bucket.render(
         context(words),
-        bucket.Bucket(
+        bucket.BucketPage(
             words, words, None, True, words, None, True, Prices(), (), bucket.Fsck(words, problem=words)
         ),
     ),
-    "nothing, cold": lambda words: cold.render(context(words), cold.Cold((), words)),
+    "nothing, cold": lambda words: cold.render(context(words), cold.ColdPage((), words)),
     "nothing, configuration": lambda words: configuration.render(
         context(words), configuration.Configuration((), None, words, (), words, True, words)
     ),
@@ -336,7 +340,7 @@ def test_a_group_says_how_far_it_is_and_how_its_lag_went() -> None:
 def test_ten_thousand_groups_are_a_page_of_fifty() -> None:
     found = [GroupRow(f"g{n}", 1, "Stable", CONSUMER, "consumer") for n in range(10_000)]
     text = groups.render(
-        context("x"), groups.Groups(found[: groups.PER_PAGE], 1, 10_000, 10_000, "", (), None)
+        context("x"), groups.GroupsPage(found[: groups.PER_PAGE], 1, 10_000, 10_000, "", (), None)
     )
     assert text.count("<tr>") == groups.PER_PAGE + 1
     assert "Page 1 of 200" in text

@@ -15,9 +15,9 @@ from service.base.errors import ConfigError, StorageError
 from service.client.admin import EARLIEST, LATEST
 from service.client.admin_models import FetchResult, PartitionInfo, PartitionPage, TopicInfo
 from service.console.web import record_desk
-from service.console.web.record_query import FROM_OFFSET, FROM_START, Ask
 from service.console.web.record_desk import HELD_BYTES, RecordDesk
-from service.console.web.rows import Filter
+from service.console.web.record_query import FROM_OFFSET, FROM_START, RecordQuery
+from service.console.web.rows import RecordFilter
 from tests.support.batches import GZIP, batch, record
 
 CONTROL = 0x20
@@ -56,7 +56,7 @@ class Log:
 
 def read(log: Log, **asked: Any) -> Any:
     desk = RecordDesk(log, ManualClock())  # type: ignore[arg-type]  # what it asks of a cluster
-    return desk.read(Ask("t", **{"partition": 0, "where": FROM_START, "most": 500, **asked}))
+    return desk.read(RecordQuery("t", **{"partition": 0, "where": FROM_START, "most": 500, **asked}))
 
 
 def test_records_come_in_order_from_the_offset_asked_for() -> None:
@@ -119,7 +119,7 @@ def test_what_is_looked_through_ends_with_its_time() -> None:
     clock = ManualClock()
     log = Slow(*[batch([bytes(AT_ONCE)], base_offset=n) for n in range(20)], end=20)
     desk = RecordDesk(log, clock)  # type: ignore[arg-type]  # what it asks of a cluster
-    found = desk.read(Ask("t", 0, FROM_START, most=500, filter=Filter(b"nothing")))
+    found = desk.read(RecordQuery("t", 0, FROM_START, most=500, filter=RecordFilter(b"nothing")))
     assert found.is_cut
     assert 0 < log.fetches <= 4
     assert [turn.took_ms for turn in found.turns] == [3_000] * log.fetches
@@ -137,7 +137,7 @@ def test_downloads_are_of_the_record_asked_for_or_of_none() -> None:
     desk = RecordDesk(log, ManualClock())  # type: ignore[arg-type]  # what it asks of a cluster
 
     def download(offset: int, part: str, most: int = 1) -> Any:
-        return desk.download(Ask("t", 0, FROM_OFFSET, offset, most), part)
+        return desk.download(RecordQuery("t", 0, FROM_OFFSET, offset, most), part)
 
     assert download(0, "value") == (b"a", "value-0-0.bin")
     assert download(1, "value") is None  # null is no file
@@ -152,6 +152,6 @@ def test_downloads_are_of_the_record_asked_for_or_of_none() -> None:
 def test_what_cannot_be_downloaded_says_why() -> None:
     desk = RecordDesk(Log(batch([b"a"], crc=1), end=1), ManualClock())  # type: ignore[arg-type]
     with pytest.raises(StorageError, match="is corrupt"):
-        desk.download(Ask("t", 0, FROM_START), "lines")
+        desk.download(RecordQuery("t", 0, FROM_START), "lines")
     with pytest.raises(ConfigError, match="no partition 3"):
-        desk.read(Ask("t", 3))
+        desk.read(RecordQuery("t", 3))

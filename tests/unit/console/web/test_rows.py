@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.console.web.query import RecordQuery, number_of
-from service.console.web.record_query import Ask
-from service.console.web.rows import FORMATS, MOST_SHOWN, Filter, as_json_line, most_shown, shown
+from service.console.web.query import RecordRequest, number_of
+from service.console.web.record_query import RecordQuery
+from service.console.web.rows import FORMATS, MOST_SHOWN, RecordFilter, as_json_line, most_shown, shown
 from service.console.web.words import count, moment, money, parse_moment, size, span
 from service.records.decode import Record
 
@@ -71,8 +71,8 @@ def test_a_page_of_many_records_shows_less_of_each() -> None:
 def test_a_filter_looks_into_keys_values_and_headers() -> None:
     record = Record(1, 2, 0, b"Key", None, (("Name", b"Value"),))
     for needle in (b"key", b"NAME", b"alu", b""):
-        assert Filter(needle).wants(record)
-    assert not Filter(b"other").wants(record)
+        assert RecordFilter(needle).wants(record)
+    assert not RecordFilter(b"other").wants(record)
 
 
 def test_a_line_of_json_keeps_what_is_not_text() -> None:
@@ -85,17 +85,19 @@ def test_a_line_of_json_keeps_what_is_not_text() -> None:
 
 
 def test_what_a_form_cannot_mean_is_named() -> None:
-    assert RecordQuery({}).ask is None
-    assert RecordQuery({"topic": "t", "where": "offset", "at": "-1"}).problem is not None
-    assert RecordQuery({"topic": "t", "where": "time", "at": "soon"}).problem is not None
+    assert RecordRequest({}).ask is None
+    assert RecordRequest({"topic": "t", "where": "offset", "at": "-1"}).problem is not None
+    assert RecordRequest({"topic": "t", "where": "time", "at": "soon"}).problem is not None
     for number in ("x", "-1", "1.5", "NaN", "\u0661", str(2**31), "9" * 40):
-        found = RecordQuery({"topic": "t", "partition": number})
+        found = RecordRequest({"topic": "t", "partition": number})
         assert (found.ask, found.download) == (None, None)
         assert "is no partition" in (found.problem or "")
     for offset in ("x", "-1", "NaN", "\u0661", str(2**63), "9" * 40, ""):
-        assert RecordQuery({"topic": "t", "offset": offset, "part": "value"}).download is None
-    assert RecordQuery({"topic": "t", "offset": "7", "part": "value"}).download == Ask("t", 0, "offset", 7, 1)
-    asked = RecordQuery({"topic": "t", "where": "time", "at": "2026-01-31T12:00", "most": "7"})
+        assert RecordRequest({"topic": "t", "offset": offset, "part": "value"}).download is None
+    assert RecordRequest({"topic": "t", "offset": "7", "part": "value"}).download == RecordQuery(
+        "t", 0, "offset", 7, 1
+    )
+    asked = RecordRequest({"topic": "t", "where": "time", "at": "2026-01-31T12:00", "most": "7"})
     assert asked.ask is not None
     assert (asked.ask.value, asked.ask.most, asked.ask.partition) == (1_769_860_800_000, 50, 0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.console.web.costs import DAY_MS, PART_BYTES, Prices, prices, write_requests
-from service.console.web.survey import Group, Listed, Survey, by_day
+from service.console.web.survey import ListedObject, PartitionObjects, Survey, by_day
 from service.remote.format.keys import ManifestKey, SegmentKey, head_key, manifest_key, segment_key
 from service.remote.stores.obstore_store import StoreOptions
 
@@ -21,7 +21,7 @@ def segment(topic: UUID, partition: int, base: int) -> str:
     return segment_key(SegmentKey(topic, partition, base, base + 9, 0, UUID(int=base + 1)))
 
 
-def listing() -> list[Listed]:
+def listing() -> list[ListedObject]:
     """Two partitions of a topic that is known, one of a topic that is not, and what belongs to nobody."""
     keys = [
         ("cluster.json", 100, NOW),
@@ -34,10 +34,10 @@ def listing() -> list[Listed]:
         (segment(OTHER, 0, 0), 10, NOW - DAY_MS),
         ("somebody/else", 5, NOW),
     ]
-    return [Listed(*one) for one in sorted(keys)]
+    return [ListedObject(*one) for one in sorted(keys)]
 
 
-def surveyed() -> tuple[Survey, list[Group]]:
+def surveyed() -> tuple[Survey, list[PartitionObjects]]:
     survey = Survey({TOPIC: "orders"}, NOW, HOUR_MS)
     groups = list(survey.add(listing()))
     if (last := survey.end()) is not None:

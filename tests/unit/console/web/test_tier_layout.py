@@ -18,20 +18,20 @@ from service.console.web.tier_layout import (
     TIME,
     UPPER,
     WHOLE,
-    Block,
     Scale,
-    Strata,
-    lay_out,
+    TierBlock,
+    TierLayout,
+    lay_out_pieces,
     retention_edges,
     scale_of,
 )
 
 
-def block(tier: str, first: int, end: int, size: int, newest_ms: int, *, active: bool = False) -> Block:
-    return Block(tier, first, end, size, 1, None, newest_ms, f"{tier}-{first}", active)
+def block(tier: str, first: int, end: int, size: int, newest_ms: int, *, active: bool = False) -> TierBlock:
+    return TierBlock(tier, first, end, size, 1, None, newest_ms, f"{tier}-{first}", active)
 
 
-def both_tiers() -> Strata:
+def both_tiers() -> TierLayout:
     """Offsets 0 to 400: the bucket to 300, the disk from 200."""
     blocks = (
         block(BUCKET, 0, 100, 1000, 10_000),
@@ -40,12 +40,12 @@ def both_tiers() -> Strata:
         block(DISK, 200, 300, 900, 30_000),
         block(DISK, 300, 400, 500, 40_000, active=True),
     )
-    return Strata(0, 1, (1,), (1,), 0, 200, 300, 400, blocks)
+    return TierLayout(0, 1, (1,), (1,), 0, 200, 300, 400, blocks)
 
 
 def test_a_line_is_ice_then_both_then_water() -> None:
     line = both_tiers()
-    pieces = lay_out(line, scale_of(line, OFFSETS), 0, 400, 0.001)
+    pieces = lay_out_pieces(line, scale_of(line, OFFSETS), 0, 400, 0.001)
     found = [(piece.lane, piece.blocks[0].tier, piece.x, piece.x_end) for piece in pieces]
     assert found == [
         (WHOLE, BUCKET, 0, 0.25),
@@ -66,8 +66,8 @@ def test_bytes_and_time_stretch_the_same_line() -> None:
 
 def test_thin_pieces_are_drawn_as_one() -> None:
     blocks = tuple(block(BUCKET, n, n + 1, 10, n) for n in range(10_000))
-    line = Strata(0, 1, (1,), (1,), 0, 10_000, 10_000, 10_000, blocks)
-    pieces = lay_out(line, scale_of(line, OFFSETS), 0, 10_000, 0.003)
+    line = TierLayout(0, 1, (1,), (1,), 0, 10_000, 10_000, 10_000, blocks)
+    pieces = lay_out_pieces(line, scale_of(line, OFFSETS), 0, 10_000, 0.003)
     assert len(pieces) < 400
     assert sum(len(piece.blocks) for piece in pieces) == 10_000
     assert all(before.x_end == after.x for before, after in pairwise(pieces))
@@ -80,7 +80,7 @@ def test_retention_lets_go_where_time_and_bytes_say() -> None:
 
 
 def test_what_is_not_known_is_not_drawn() -> None:
-    line = Strata(3, 1, (1,), (1,), 0, 0, 0, 10, (Block(DISK, 0, 10, None, None, None, None, ""),))
+    line = TierLayout(3, 1, (1,), (1,), 0, 0, 0, 10, (TierBlock(DISK, 0, 10, None, None, None, None, ""),))
     assert drawing(line, OFFSETS, 0, 10, 0) is not None
     assert drawing(line, BYTES, 0, 10, 0) is None
     assert drawing(line, TIME, 0, 10, 0) is None
@@ -99,11 +99,11 @@ def test_a_scale_rises_whatever_its_anchors(anchors: list[tuple[int, int]], offs
 
 
 def test_a_partition_without_records_is_no_line() -> None:
-    assert drawing(Strata(0, 1, (1,), (1,)), OFFSETS, 0, 1, 0) is None
-    assert drawing(Strata(0, 1, (1,), (1,)), TIME, 0, 1, 0) is None
+    assert drawing(TierLayout(0, 1, (1,), (1,)), OFFSETS, 0, 1, 0) is None
+    assert drawing(TierLayout(0, 1, (1,), (1,)), TIME, 0, 1, 0) is None
 
 
 @pytest.mark.parametrize("name", ['<b>"', "&amp;"])
 def test_names_in_a_line_are_text(name: str) -> None:
-    line = Strata(0, 1, (1,), (1,), 0, 10, 10, 10, (Block(BUCKET, 0, 10, 5, 1, 1, 2, name),))
+    line = TierLayout(0, 1, (1,), (1,), 0, 10, 10, 10, (TierBlock(BUCKET, 0, 10, 5, 1, 1, 2, name),))
     assert name not in str(drawing(line, OFFSETS, 0, 10, 0)).replace("&amp;amp;", "")
