@@ -42,12 +42,12 @@ class HistogramSnapshot(NamedTuple):
     def quantile(self, share: float) -> float:
         """Return the upper bound of the bucket that completes `share` (0 to 1) of all values: inf for the
         last bucket, 0 without values."""
-        wanted, seen = share * self.observed, 0
+        wanted, cumulated = share * self.observed, 0
         if not wanted:
             return 0.0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            seen += count
-            if seen >= wanted:
+            cumulated += count
+            if cumulated >= wanted:
                 return bound
         raise AssertionError("share is above 1")
 

@@ -48,9 +48,9 @@ class CallQueue:
         self._waiting.append((call, args))
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._take)
+            asyncio.get_running_loop().call_soon(self._run_calls)
 
-    def _take(self) -> None:
+    def _run_calls(self) -> None:
         loop, waiting = asyncio.get_running_loop(), self._waiting
         end = loop.time() + CALLS_S
         # Calls that these calls add wait for the next turn.
@@ -68,7 +68,7 @@ class CallQueue:
         finally:
             if waiting:
                 # A due timer runs after the reads of what peers sent meanwhile, `call_soon` before.
-                loop.call_later(0, self._take)
+                loop.call_later(0, self._run_calls)
             else:
                 self._is_due = False
 
@@ -93,7 +93,7 @@ class SliceQueue:
     def charge(self, work_us: int) -> bool:
         """Count a step that is about to be done; return True if it belongs to a later turn."""
         if not self._is_due:
-            self._ask()
+            self._schedule()
         self._left_us -= work_us
         return self._left_us < 0
 
@@ -107,11 +107,11 @@ class SliceQueue:
         else:
             self._is_taken = True
             if not self._is_due:
-                self._ask()
+                self._schedule()
             await asyncio.sleep(0)
         self._left_us = SLICE_US
 
-    def _ask(self) -> None:
+    def _schedule(self) -> None:
         self._is_due = True
         asyncio.get_running_loop().call_soon(self._begin_turn)
 
@@ -122,7 +122,7 @@ class SliceQueue:
             place = self._waiting.popleft()
             if not place.done():  # its task has not been cancelled
                 self._is_taken = True
-                self._ask()
+                self._schedule()
                 place.set_result(None)  # the task goes on in the next turn
                 return
 

@@ -88,8 +88,10 @@ class TurnTimes:
         self._held, self._held_s, self._sample = "", 0.0, None
         who = held
         if held_s < took_s / 2:
-            seen = sample.who() if sample is not None and sample.began == began else ""
-            who = " and ".join(one for one in (seen, held and f"{held} ({1000 * held_s:.0f} ms)") if one)
+            sampled_who = sample.who() if sample is not None and sample.began == began else ""
+            who = " and ".join(
+                one for one in (sampled_who, held and f"{held} ({1000 * held_s:.0f} ms)") if one
+            )
         turn = LongTurn(took_s, now_s, who or "many small steps", cpu_s)
         self._latest.append(turn)
         if len(self._kept) < KEPT or took_s > self._kept[-1].took_s:

@@ -103,8 +103,10 @@ class Between(NamedTuple):
         """Return the bound of the bucket that completes `share` of the observed values; 0 without any."""
         counts: dict[float, float] = {}
         wanted = set(labels.items())
-        for sign, look in ((1, self.now), (-1, self.before)):
-            for key, value in look.samples.get(f"{name}_bucket", {}).items() if look is not None else ():
+        for sign, figures in ((1, self.now), (-1, self.before)):
+            for key, value in (
+                figures.samples.get(f"{name}_bucket", {}).items() if figures is not None else ()
+            ):
                 if wanted <= set(key) and (bound := _bound(dict(key).get("le", ""))) is not None:
                     counts[bound] = counts.get(bound, 0.0) + sign * value
         most = max(counts.values(), default=0.0)

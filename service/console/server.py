@@ -153,8 +153,8 @@ class Console:
             self._checks, self._checked_at = self._node.health(), self._loop.time()
         checks = self._checks
         is_ready = bool(checks) and all(one.state is not HealthState.FAILED for one in checks)
-        said = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
-        return _json({"ready": is_ready, "checks": said}, 200 if is_ready else 503)
+        states = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
+        return _json({"ready": is_ready, "checks": states}, 200 if is_ready else 503)
 
     def _turns(self) -> Response:
         now_s, turns = self._loop.time(), self._node.turns

@@ -144,9 +144,9 @@ class SendBudget:
     def wait(self, sender: ResponseSender) -> None:
         """Let `sender` continue in a later turn."""
         self._waiting.append(sender)
-        self._ask()
+        self._schedule_turn()
 
-    def _ask(self) -> None:
+    def _schedule_turn(self) -> None:
         if not self._is_due:
             self._is_due = True
             # A due timer runs last in a turn of asyncio's loop, after the reads of what peers have sent
@@ -162,7 +162,7 @@ class SendBudget:
                 self._waiting.popleft().go_on()
         finally:
             if self._waiting:
-                self._ask()
+                self._schedule_turn()
 
 
 class ResponseSender:

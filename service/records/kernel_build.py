@@ -110,9 +110,9 @@ def _run(command: Sequence[str], folder: Path, deadline_s: float) -> None:
             raise
         if code != 0:
             output.seek(0)
-            said = [line for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            errors = [line for line in said if "error" in line.lower()]
-            raise BuildError(f"{command[0]}: {(errors or said or [f'exit code {code}'])[0].strip()}")
+            lines = [line for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
+            errors = [line for line in lines if "error" in line.lower()]
+            raise BuildError(f"{command[0]}: {(errors or lines or [f'exit code {code}'])[0].strip()}")
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def test_keys_lead_to_it_and_it_to_nodes_and_partitions(browser: Any, shown: tup
         page = looking.open("/")
         page.keyboard.press("g")
         page.keyboard.press("n")
-        looking.until_it_says("Not whole")
+        looking.until_it_says("Unhealthy")
         page.click(f"a:has-text('{STRICT}-1')")
         looking.until_it_says(STRICT)
         assert f"name={STRICT}&partition=1" in page.url

@@ -89,7 +89,7 @@ def test_what_waits_is_lag_and_its_past_becomes_a_line(browser: Any, grouped: tu
     url, bootstrap = grouped
     with window(browser, url) as looking:
         page = looking.open(f"/group?id={LEFT.replace('<', '%3C').replace('>', '%3E').replace('&', '%26')}")
-        assert "Nobody is in it now" in page.inner_text("main")
+        assert "The group has no members now" in page.inner_text("main")
         write(bootstrap, 6)
         looking.until("document.querySelectorAll('#live-positions svg.lag polyline').length === 3")
         wait_until("the lag", lambda: "at most 2" in page.inner_html("#live-positions"), 30)

@@ -67,7 +67,7 @@ def test_a_broker_that_comes_back_is_shown_again(browser: Any, tmp_path: Path) -
             node.stop()
             looking.until_it_says("does not answer")
             # A page without a part that renews itself, too.
-            assert "cannot be had" in beside.text("/configuration")
+            assert "cannot be read" in beside.text("/configuration")
             node.start()
             wait_until("it is back", lambda: "does not answer" not in page.inner_text("main"))
             beside.until_it_says("log.dirs")

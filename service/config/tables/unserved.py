@@ -37,15 +37,15 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "delegation.token.max.lifetime.ms": _NO_TOKENS,
         "delegation.token.secret.key": _NO_TOKENS,
         "delete.records.purgatory.purge.interval.requests": _PURGATORY,
-        "early.start.listeners": "a listener opens once what it serves is there",
+        "early.start.listeners": "a listener opens once its service is ready",
         "fetch.purgatory.purge.interval.requests": _PURGATORY,
         "kafka.metrics.polling.interval.secs": _COUNTERS,
         "kafka.metrics.reporters": _COUNTERS,
-        "log.dir.failure.timeout.ms": "who asks for a partition of a failed directory is told at once",
+        "log.dir.failure.timeout.ms": "requests for a partition of a failed directory fail at once",
         "log.flush.start.offset.checkpoint.interval.ms": (
-            "where logs begin is written with recovery points: log.flush.offset.checkpoint.interval.ms"
+            "start offsets are written with recovery points: log.flush.offset.checkpoint.interval.ms"
         ),
-        "log.initial.task.delay.ms": "what is due after a start is due at once",
+        "log.initial.task.delay.ms": "tasks begin at once after a start",
         "max.connection.creation.rate": _NO_QUOTAS,
         "max.connections.per.ip": _NO_QUOTAS,
         "max.connections.per.ip.overrides": _NO_QUOTAS,
@@ -54,17 +54,17 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "metrics.num.samples": _COUNTERS,
         "metrics.recording.level": _COUNTERS,
         "metrics.sample.window.ms": _COUNTERS,
-        "num.recovery.threads.per.data.dir": "logs are recovered on the threads that all disk work shares",
+        "num.recovery.threads.per.data.dir": "log recovery shares the threads of all disk work",
         "num.replica.alter.log.dirs.threads": "replicas are not moved between log directories",
         "principal.builder.class": _NO_PLUGINS,
-        "producer.id.expiration.check.interval.ms": "expired producer ids are looked for every ten minutes",
+        "producer.id.expiration.check.interval.ms": "expired producer ids are removed every ten minutes",
         "producer.purgatory.purge.interval.requests": _PURGATORY,
         "queued.max.requests": "requests are bounded by their bytes: queued.max.request.bytes",
         "quota.window.num": _NO_QUOTAS,
         "quota.window.size.seconds": _NO_QUOTAS,
         "remote.log.index.file.cache.total.size.bytes": "indexes count as firn.remote.cache.bytes",
         "remote.log.manager.expiration.thread.pool.size": (
-            "what expires shares remote.log.manager.copier.thread.pool.size"
+            "expiry shares remote.log.manager.copier.thread.pool.size"
         ),
         "remote.log.manager.follower.thread.pool.size": "followers share the threads of cold reads",
         "remote.log.manager.thread.pool.size": "use remote.log.manager.copier.thread.pool.size",

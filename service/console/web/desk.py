@@ -316,10 +316,10 @@ class Desk:
         now_ms = self._world.clock.now_ms()
         lines = []
         for one in here:
-            said = PartitionData(
+            data = PartitionData(
                 borders[one.partition], published.get(one.partition), on_disk.get(one.partition), is_tiered
             )
-            line = partition_tiers(one, said)
+            line = partition_tiers(one, data)
             lines.append(replace(line, edges=tier_layout.retention_edges(line, limits, now_ms)))
         return topic.TopicPage(
             name, str(topic_id), settings[name], lines, scale, number, None, page.more,
@@ -340,16 +340,16 @@ class Desk:
         desk = await self.bucket_desk() if tiered else None
         if desk is None:
             return {}, self._bucket_problem if tiered else None, 0
-        asked: dict[int, asyncio.Future[PublishedTier]] = {}
+        queries: dict[int, asyncio.Future[PublishedTier]] = {}
         for p in tiered:
             if (future := self._chain(desk, topic_id, p, borders[p].bucket_end)) is not None:
-                asked[p] = future
-        if asked:
-            await asyncio.wait(asked.values(), timeout=STORE_WAIT_S)
+                queries[p] = future
+        if queries:
+            await asyncio.wait(queries.values(), timeout=STORE_WAIT_S)
         found: dict[int, PublishedTier] = {}
         problem: str | None = None
-        pending = len(tiered) - len(asked)
-        for p, future in asked.items():
+        pending = len(tiered) - len(queries)
+        for p, future in queries.items():
             if not future.done():
                 pending += 1
             elif (error := future.exception()) is None:

@@ -23,7 +23,7 @@ _COST_FACTOR: Final = 20
 """The list is queried at most this share of the time: one part in this many."""
 MOST_POSITIONS: Final = 2_000
 """Most partitions of a group whose positions are queried."""
-LOOK_S: Final = 5.0
+SAMPLE_S: Final = 5.0
 WATCHED_MS: Final = 15 * 60_000
 """Time after the last request of its page for which a group is sampled."""
 TROUBLE: Final = (FirnError, OSError)
@@ -52,7 +52,7 @@ class GroupDesk:
         self._call = call
         self._error_text = error_text
         self._known: _Listed | None = None
-        self._asking: asyncio.Future[_Listed] | None = None
+        self._pending: asyncio.Future[_Listed] | None = None
         self._lags = Lags()
         self._watched: dict[str, int] = {}
 
@@ -61,24 +61,24 @@ class GroupDesk:
         known, now = self._known, self._clock.monotonic_ms()
         if known is not None and now - known.at_ms < max(LIST_AGE_MS, _COST_FACTOR * known.took_ms):
             return known.listing
-        if self._asking is None:
-            self._asking = self._call(self._ask)
-            self._asking.add_done_callback(self._found)
-        asking = self._asking
+        if self._pending is None:
+            self._pending = self._call(self._query)
+            self._pending.add_done_callback(self._found)
+        pending = self._pending
         # `wait`, because the cancellation of one page must not cancel the query for the others.
-        await asyncio.wait([asking])
-        return asking.result().listing
+        await asyncio.wait([pending])
+        return pending.result().listing
 
-    def _ask(self) -> _Listed:
+    def _query(self) -> _Listed:
         began = self._clock.monotonic_ms()
         listing = self._kafka.ask(list_groups)
         now = self._clock.monotonic_ms()
         return _Listed(listing, now, now - began)
 
-    def _found(self, asking: asyncio.Future[_Listed]) -> None:
-        self._asking = None
-        is_found = not asking.cancelled() and asking.exception() is None
-        self._known = asking.result() if is_found else None
+    def _found(self, pending: asyncio.Future[_Listed]) -> None:
+        self._pending = None
+        is_found = not pending.cancelled() and pending.exception() is None
+        self._known = pending.result() if is_found else None
 
     async def find_groups(self, wanted: str, number: int) -> groups.GroupsPage:
         try:
@@ -99,7 +99,7 @@ class GroupDesk:
     async def find_group(self, group_id: str, number: int) -> group.GroupPage:
         """Return the data of a group, and of page `number` of its partitions."""
         try:
-            found = await self._look(group_id)
+            found = await self._sample(group_id)
         except TROUBLE as e:
             is_gone = isinstance(e, RequestError) and e.code == ErrorCode.group_id_not_found
             return group.GroupPage(
@@ -110,7 +110,7 @@ class GroupDesk:
         number = min(max(number, 1), pages)
         return group.GroupPage(group_id, found, self._lags.of(group_id), number)
 
-    async def _look(self, group_id: str) -> GroupInfo:
+    async def _sample(self, group_id: str) -> GroupInfo:
         row = find_group(await self._listing(), group_id)
         found = await self._call(
             lambda: self._kafka.ask(lambda cluster: describe_group(cluster, row, MOST_POSITIONS))
@@ -129,10 +129,10 @@ class GroupDesk:
     async def run(self) -> None:
         """Keep sampling groups whose pages were requested recently, for the history of their lag."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SAMPLE_S)
             since = self._clock.monotonic_ms() - WATCHED_MS
-            self._watched = {one: asked for one, asked in self._watched.items() if asked >= since}
+            self._watched = {one: requested for one, requested in self._watched.items() if requested >= since}
             for group_id in tuple(self._watched):
                 # The next request of the page shows the error; the line of the lag has a gap.
                 with contextlib.suppress(*TROUBLE):
-                    await self._look(group_id)
+                    await self._sample(group_id)

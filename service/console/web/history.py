@@ -17,7 +17,7 @@ SERIES: Final = (
 1."""
 
 
-class NodeLook(NamedTuple):
+class NodeSample(NamedTuple):
     """One node: its two newest samples, or the reason why there are none."""
 
     node_id: int | None
@@ -36,23 +36,23 @@ class History:
     def __init__(self) -> None:
         self._points: deque[Point] = deque(maxlen=MOST_POINTS)
 
-    def add(self, now_ms: int, nodes: Iterable[NodeLook]) -> Point | None:
+    def add(self, now_ms: int, nodes: Iterable[NodeSample]) -> Point | None:
         """Add and return a point for these samples; None if no node has two."""
-        looks = [one.between for one in nodes if one.between is not None and one.between.before is not None]
-        if not looks:
+        samples = [one.between for one in nodes if one.between is not None and one.between.before is not None]
+        if not samples:
             return None
         point = (
             round(now_ms / 1000, 1),
-            _sum(looks, "firn_produced_bytes_total"),
-            _sum(looks, "firn_fetched_bytes_total", tier="local"),
-            _sum(looks, "firn_fetched_bytes_total", tier="bucket"),
-            _sum(looks, "firn_tiering_copied_bytes_total"),
-            sum(one.now.total("firn_tiering_lag_bytes") for one in looks),
-            round(max(one.rate("firn_loop_turn_seconds_sum") for one in looks), 4),
-            _most_ms(looks, "firn_loop_turn_seconds"),
-            sum(one.now.total("process_resident_memory_bytes") for one in looks),
-            _most_ms(looks, "firn_store_call_seconds"),
-            _sum(looks, "firn_request_handling_seconds_count"),
+            _sum(samples, "firn_produced_bytes_total"),
+            _sum(samples, "firn_fetched_bytes_total", tier="local"),
+            _sum(samples, "firn_fetched_bytes_total", tier="bucket"),
+            _sum(samples, "firn_tiering_copied_bytes_total"),
+            sum(one.now.total("firn_tiering_lag_bytes") for one in samples),
+            round(max(one.rate("firn_loop_turn_seconds_sum") for one in samples), 4),
+            _most_ms(samples, "firn_loop_turn_seconds"),
+            sum(one.now.total("process_resident_memory_bytes") for one in samples),
+            _most_ms(samples, "firn_store_call_seconds"),
+            _sum(samples, "firn_request_handling_seconds_count"),
         )
         self._points.append(point)
         return point
@@ -70,12 +70,12 @@ class History:
         return {name: self.series(name) for name in SERIES}
 
 
-def _sum(looks: Sequence[Between], name: str, **labels: str) -> float:
-    return round(sum(one.rate(name, **labels) for one in looks), 1)
+def _sum(samples: Sequence[Between], name: str, **labels: str) -> float:
+    return round(sum(one.rate(name, **labels) for one in samples), 1)
 
 
-def _most_ms(looks: Sequence[Between], name: str) -> float:
-    worst = max(one.quantile(name, 0.99) for one in looks)
+def _most_ms(samples: Sequence[Between], name: str) -> float:
+    worst = max(one.quantile(name, 0.99) for one in samples)
     return round(1000 * min(worst, 60.0), 3)
 
 
@@ -91,7 +91,7 @@ LAG_S: Final = 600
 TURN_S: Final = 0.25
 
 
-def alerts(nodes: Sequence[NodeLook]) -> list[Alert]:
+def alerts(nodes: Sequence[NodeSample]) -> list[Alert]:
     """Return the problems, the worst first; Prometheus has the same rules with longer delays."""
     found: list[Alert] = []
     for node in nodes:

@@ -134,9 +134,9 @@ def _mark(
 ) -> Markup:
     x = _number(WIDTH * min(max((scale(offset) - low) / max(high - low, 1e-9), 0.0), 1.0))
     kind = "edge-local" if what.startswith("local") else "edge-total"
-    told = f"{what} = {value}\ndeleted next: offsets below {offset:,.0f}"
+    title = f"{what} = {value}\ndeleted next: offsets below {offset:,.0f}"
     return el(
-        "rect", el("title", told), class_=f"edge {kind}", x=x, y=0, width=2, height=HEIGHT,
+        "rect", el("title", title), class_=f"edge {kind}", x=x, y=0, width=2, height=HEIGHT,
     )  # fmt: skip
 
 

@@ -372,8 +372,8 @@ class ConsoleServer:
                     while True:
                         await self.desk.watch.next_tick()
                         point = self.desk.watch.newest
-                        said = None if point is None else dict(zip(SERIES, point, strict=True))
-                        await response.write(b"event: look\ndata: " + json.dumps(said).encode() + b"\n\n")
+                        event = None if point is None else dict(zip(SERIES, point, strict=True))
+                        await response.write(b"event: look\ndata: " + json.dumps(event).encode() + b"\n\n")
             except (ConnectionError, TimeoutError):
                 return response  # the client has left, or will reconnect
 

@@ -14,7 +14,7 @@ from service.base.clock import Clock
 from service.base.errors import FirnError
 from service.base.rate_limited_log import RateLimitedLog
 from service.console.figures import Between, Figures, without_partitions
-from service.console.web.history import History, NodeLook, Point
+from service.console.web.history import History, NodeSample, Point
 
 _log = logging.getLogger(__name__)
 
@@ -47,11 +47,11 @@ class NodeMonitor:
         self._clock = clock
         self._listeners: Sequence[NodeListener] = ()
         self._finding: asyncio.Future[Sequence[NodeListener]] | None = None
-        self._looks: dict[str, Figures] = {}
+        self._samples: dict[str, Figures] = {}
         self._versions: dict[str, str] = {}
         self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
         self._ticked = asyncio.Event()
-        self.nodes: Sequence[NodeLook] = ()
+        self.nodes: Sequence[NodeSample] = ()
         self.history = History()
         self.ticks = 0
         self.newest: Point | None = None
@@ -62,13 +62,13 @@ class NodeMonitor:
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 while True:
-                    await self.look(session)
+                    await self.sample(session)
                     await asyncio.sleep(EVERY_S)
         finally:
             if self._finding is not None:
                 self._finding.cancel()
 
-    async def look(self, session: aiohttp.ClientSession) -> None:
+    async def sample(self, session: aiohttp.ClientSession) -> None:
         """Sample all nodes once."""
         if self._finding is None and (self.ticks % _FIND_EVERY == 0 or not self._listeners):
             self._finding = asyncio.ensure_future(self._find())
@@ -91,22 +91,22 @@ class NodeMonitor:
         """Wait for the next sample."""
         await self._ticked.wait()
 
-    async def _node(self, session: aiohttp.ClientSession, listener: NodeListener) -> NodeLook:
+    async def _node(self, session: aiohttp.ClientSession, listener: NodeListener) -> NodeSample:
         url = listener.url
         if url is None:
-            return NodeLook(listener.node_id, None, None, None, listener.problem)
+            return NodeSample(listener.node_id, None, None, None, listener.problem)
         try:
             now = await self._figures(session, url)
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
-            self._looks.pop(url, None)
-            return NodeLook(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
+            self._samples.pop(url, None)
+            return NodeSample(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
         except _NONSENSE as e:
-            self._looks.pop(url, None)
+            self._samples.pop(url, None)
             words = f"{url}: not a node's response ({type(e).__name__}: {e})"
-            return NodeLook(listener.node_id, url, None, None, words)
-        between = Between(self._looks.get(url), now)
-        self._looks[url] = now
-        return NodeLook(listener.node_id, url, self._versions.get(url), between, None)
+            return NodeSample(listener.node_id, url, None, None, words)
+        between = Between(self._samples.get(url), now)
+        self._samples[url] = now
+        return NodeSample(listener.node_id, url, self._versions.get(url), between, None)
 
     async def _figures(self, session: aiohttp.ClientSession, url: str) -> Figures:
         text = await _get(session, f"{url}/metrics")

@@ -376,7 +376,7 @@ def test_apache_kafkas_default_of_every_key_is_taken() -> None:
         BrokerConfig.from_properties({"process.roles": "broker,controller", name: default})
     assert without_effect({"num.io.threads": "8", "node.id": "1", "log.initial.task.delay.ms": "17"}) == [
         "num.io.threads=8 has no effect: a node is one event loop; run more nodes to use more cores",
-        "log.initial.task.delay.ms=17 has no effect: what is due after a start is due at once",
+        "log.initial.task.delay.ms=17 has no effect: tasks begin at once after a start",
     ]
     with pytest.raises(ConfigError, match=r"num\.io\.threads: refused"):
         BrokerConfig.from_properties({"num.io.threads": "9"})

@@ -23,7 +23,7 @@ from service.console.web.frame import (
     table,
     tiles,
 )
-from service.console.web.history import NodeLook
+from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el, link
 from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
 
@@ -69,7 +69,7 @@ class BucketPage(NamedTuple):
     settings: Settings | None
     lacks_aioboto3: bool
     prices: Prices
-    nodes: Sequence[NodeLook]
+    nodes: Sequence[NodeSample]
     fsck: Fsck | None
     topic: str | None = None
 
@@ -91,16 +91,14 @@ def render(context: PageContext, found: BucketPage) -> str:
     parts: list[Child] = []
     if found.problem is not None:
         if found.found is None:
-            parts.append(
-                failed("The bucket cannot be read", found.problem, "The console asks again by itself.")
-            )
+            parts.append(failed("The bucket cannot be read", found.problem, "The console retries by itself."))
         else:
-            parts.append(notice("bad", f"The bucket cannot be read: {found.problem}. What follows is older."))
+            parts.append(notice("bad", f"The bucket cannot be read: {found.problem}. The data below is old."))
     if found.found is not None:
         parts += _survey(context, found, found.found)
     elif found.problem is None:
         parts.append(
-            empty("The bucket is being surveyed", "Its listing is gone through once; figures follow.")
+            empty("The bucket is being surveyed", "The console reads its listing once; figures follow.")
         )
     parts.append(_requests(found))
     parts.append(_settings(context, found))
@@ -111,11 +109,7 @@ def render(context: PageContext, found: BucketPage) -> str:
 def _survey(context: PageContext, shown: BucketPage, found: Findings) -> list[Child]:
     prices = shown.prices
     if found.listed == 0:
-        return [
-            empty(
-                "Nothing in the bucket yet", "Segments come here once they are sealed and a topic is tiered."
-            )
-        ]
+        return [empty("Nothing in the bucket yet", "Sealed segments of tiered topics are uploaded.")]
     month, used = prices.month(found.by_class), found.by_class.most_common(3)
     parts: list[Child] = [
         tiles(
@@ -128,9 +122,9 @@ def _survey(context: PageContext, shown: BucketPage, found: Findings) -> list[Ch
         )
     ]  # fmt: skip
     if not found.is_whole:
-        parts.append(notice("warn", f"Only the first {words.count(found.listed)} objects were looked at."))
+        parts.append(notice("warn", f"Only the first {words.count(found.listed)} objects were listed."))
     if unpriced := sorted(prices.unpriced(found.by_class)):
-        words_ = f"{', '.join(unpriced)}: reckoned at the price of {STANDARD}, as --price names no other."
+        words_ = f"{', '.join(unpriced)}: at the price of {STANDARD}, because --price names no other."
         parts.append(notice("warn", words_))
     parts += [notice("warn", problem) for problem in found.problems]
     topics = sorted(found.topics.values(), key=lambda one: -one.size)
@@ -219,7 +213,7 @@ def _days(context: PageContext, shown: BucketPage, topics: Sequence[TopicSum]) -
         Heading("Writes cost", True),
         Heading("Held", True), Heading("Storage costs", True),
     ]  # fmt: skip
-    note: Child = "Of what is in the bucket now; what has been deleted since is not counted."
+    note: Child = "Counts present objects only; objects deleted since are not counted."
     if name is not None:
         note = [note, " ", el("a", "All topics", href="/bucket")]
     return section(
@@ -256,7 +250,7 @@ def _orphans(context: PageContext, found: Findings) -> Markup | None:
             for one in found.orphans
         ]
         columns = [Heading("Key"), Heading("Bytes", True), Heading("Written"), Heading("Age")]
-        parts.append(table(columns, rows, caption="Objects that nothing names"))
+        parts.append(table(columns, rows, caption="Objects that no manifest names"))
     if found.foreign_objects:
         parts.append(
             notice(
@@ -309,7 +303,7 @@ def _requests(shown: BucketPage) -> Markup | None:
         table(
             columns, rows, caption="Requests", foot=["All", "", "", "", words.money(total, prices.currency)]
         ),
-        note="As the nodes count them: a call that goes up in parts is one here.",
+        note="Counted by the nodes: a multipart upload is one call here.",
     )
 
 
@@ -319,7 +313,7 @@ def _settings(context: PageContext, shown: BucketPage) -> Markup | None:
             "The bucket's settings",
             notice(
                 "",
-                "Storage classes, unfinished uploads and lifecycle rules are asked for with aioboto3: ",
+                "Storage classes, unfinished uploads and lifecycle rules need aioboto3: ",
                 code("pip install 'firn-log[console]'"),
             ),
         )
@@ -342,7 +336,7 @@ def _settings(context: PageContext, shown: BucketPage) -> Markup | None:
         notice("bad", "A lifecycle rule deletes objects: Firn's own must not expire.")
         if found.expires
         else None,
-        notice("", "Old versions of objects are billed, too; they are in no figure of this page.")
+        notice("", "Old versions of objects are billed, too; this page does not count them.")
         if found.versioning == "Enabled"
         else None,
     )
@@ -354,7 +348,7 @@ def _fsck(context: PageContext, fsck: Fsck | None) -> Markup:
             "Last fsck",
             el(
                 "p",
-                "Tell the console where reports are: ",
+                "Pass the path of a report to the console: ",
                 code("firn fsck URL --json > FILE"),
                 " and ",
                 code("firn console --fsck FILE"),
@@ -371,7 +365,7 @@ def _fsck(context: PageContext, fsck: Fsck | None) -> Markup:
             ("Outcome", badge("clean", "good") if fsck.clean else badge(f"{fsck.error_count} errors", "bad")),
             ("When", f"{words.moment(fsck.at_ms)} ({words.ago(fsck.at_ms, context.now_ms)})"),
             ("How", "every batch" if fsck.deep else "footers only"),
-            ("Looked at", f"{words.count(fsck.segments)} segments, {words.count(fsck.records)} records"),
+            ("Checked", f"{words.count(fsck.segments)} segments, {words.count(fsck.records)} records"),
             ("Orphans", words.count(fsck.orphans)),
         ),
         table([Heading("Where"), Heading("What")], rows, caption="Errors") if rows else None,

@@ -56,14 +56,14 @@ class ClusterPage(NamedTuple):
 _NODES: Final = (
     Heading("Node"), Heading("Roles"), Heading("Rack"), Heading("State"), Heading("Addresses"),
     Heading("Leads", True, "Partitions that it leads"),
-    Heading("Preferred", True, "Partitions whose first replica it is: it would lead them"),
+    Heading("Preferred", True, "Partitions whose preferred leader it is"),
     Heading("Follows", True, "Partitions that it holds and does not lead"),
     Heading("Out of sync", True, "Replicas of it that are not in sync"),
-    Heading("Offline", True, "Replicas of it that cannot be served"),
+    Heading("Offline", True, "Replicas of it that are offline"),
 )  # fmt: skip
 _REPLICAS: Final = (
     Heading("Node"), Heading("Is"), Heading("End", True), Heading("Lag", True, "Records behind the leader"),
-    Heading("Caught up", True, "When it had all there was, by the leader's clock"),
+    Heading("Caught up", True, "Time at which it was last caught up, by the leader's clock"),
 )  # fmt: skip
 _ILL: Final = (
     Heading("Partition"), Heading("Is"), Heading("Leader", True), Heading("Replicas"), Heading("In sync"),
@@ -205,10 +205,10 @@ def _ill(found: ClusterPage) -> Markup | None:
     if counted is None:
         return None
     if not counted.ill_in_all:
-        return section("Not whole", notice("", "All replicas of all partitions are in sync."))
+        return section("Unhealthy", notice("", "All replicas of all partitions are in sync."))
     return section(
         "Not whole",
-        table(_ILL, [_ill_row(one) for one in counted.ill], caption="Partitions that are not whole"),
+        table(_ILL, [_ill_row(one) for one in counted.ill], caption="Unhealthy partitions"),
         _rest(counted.ill_in_all - len(counted.ill), "partitions that are not whole"),
         note="The worst first.",
     )

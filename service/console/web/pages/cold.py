@@ -20,7 +20,7 @@ from service.console.web.frame import (
     table,
     tiles,
 )
-from service.console.web.history import NodeLook
+from service.console.web.history import NodeSample
 from service.console.web.markup import Child, Markup, el
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
@@ -29,7 +29,7 @@ QUANTILES: Final = (0.5, 0.9, 0.99)
 class ColdPage(NamedTuple):
     """Data of the page; `problem`: why the cluster does not answer."""
 
-    nodes: Sequence[NodeLook]
+    nodes: Sequence[NodeSample]
     problem: str | None
 
 
@@ -39,14 +39,14 @@ def render(context: PageContext, found: ColdPage) -> str:
     if with_tier:
         content: Child = live("cold", [_node(one) for one in with_tier])
     elif looks:
-        content = empty("No cold tier", "The nodes have no firn.remote.url: everything lies on their disks.")
+        content = empty("No cold tier", "The nodes have no firn.remote.url: all data is on their disks.")
     else:
         why = found.problem or next((one.problem for one in found.nodes if one.problem), None)
         content = live(
             "cold",
             failed(
                 "No node tells its figures",
-                why or "not asked yet",
+                why or "not lookups yet",
                 ["A node tells them where ", el("code", "firn.http.listener"), " is set."],
             ),
         )
@@ -55,11 +55,11 @@ def render(context: PageContext, found: ColdPage) -> str:
         "Cold reads",
         "/cold",
         content,
-        lead="What readers of old records cost, and how long they wait.",
+        lead="Cost and wait times of reads of old records.",
     )
 
 
-def _node(one: NodeLook) -> list[Child]:
+def _node(one: NodeSample) -> list[Child]:
     between = one.between
     assert between is not None
     title = f"Node {one.node_id}" if one.node_id is not None else one.url or "A node"
@@ -69,7 +69,7 @@ def _node(one: NodeLook) -> list[Child]:
 def _tiles(between: Between) -> Markup:
     now = between.now
     hits, misses = now.one("firn_cache_hits_total"), now.one("firn_cache_misses_total")
-    asked = hits + misses
+    lookups = hits + misses
     wait = Between(None, now).quantile("firn_fetch_wait_seconds", 0.99, reason="bucket")
     reachable = [
         now.one("firn_store_reachable", client=one) for one in now.values("firn_store_reachable", "client")
@@ -79,16 +79,16 @@ def _tiles(between: Between) -> Markup:
         Tile("Store", "reachable" if is_up else "away", f"{len(reachable)} clients", "" if is_up else "bad"),
         Tile("Read from the bucket", words.rate(between.rate("firn_fetched_bytes_total", tier="bucket")),
              f"{words.size(now.one('firn_fetched_bytes_total', tier='bucket'))} since the start"),
-        Tile("Found in memory", words.share(hits / asked) if asked else words.NOTHING,
-             f"{words.count(hits)} of {words.count(asked)}"),
+        Tile("Found in memory", words.share(hits / lookups) if lookups else words.NOTHING,
+             f"{words.count(hits)} of {words.count(lookups)}"),
         Tile("Streams", words.count(now.one("firn_cache_streams")),
-             f"{words.count(now.one('firn_fetches_waiting'))} fetches wait now"),
+             f"{words.count(now.one('firn_fetches_waiting'))} fetches are waiting"),
         Tile("Downloads now", words.count(now.one("firn_cache_downloads")),
              f"{words.count(now.one('firn_cache_read_ahead_total'))} read ahead so far"),
         Tile("Cached", words.size(now.one("firn_memory_bytes", owner="cold_cache")), "in memory"),
         Tile("Fetches wait", words.span(wait) if wait else words.NOTHING, "99 of 100 within, for the bucket"),
         Tile("Given up", words.count(now.one("firn_cache_failures_total")),
-             f"{words.count(now.one('firn_cache_retries_total'))} tried again"),
+             f"{words.count(now.one('firn_cache_retries_total'))} retried"),
     )  # fmt: skip
 
 
@@ -96,12 +96,12 @@ _COUNTS: Final = (
     ("firn_cache_hits_total", "Found in memory"),
     ("firn_cache_misses_total", "Not in memory"),
     ("firn_cache_disk_hits_total", "Found in the cache on disk"),
-    ("firn_cache_read_ahead_total", "Downloads begun before anybody asked"),
-    ("firn_cache_second_tries_total", "Second requests for what was late"),
-    ("firn_cache_second_tries_won_total", "Second requests that came first"),
-    ("firn_cache_retries_total", "Downloads tried again"),
-    ("firn_cache_refused_total", "Not begun because the store is left alone or refuses the object"),
-    ("firn_cache_asleep", "Objects in an archive class that were asked for"),
+    ("firn_cache_read_ahead_total", "Downloads begun by read-ahead"),
+    ("firn_cache_second_tries_total", "Hedged requests for late downloads"),
+    ("firn_cache_second_tries_won_total", "Hedged requests that were answered first"),
+    ("firn_cache_retries_total", "Downloads retried"),
+    ("firn_cache_refused_total", "Not begun because the store is paused or refuses the object"),
+    ("firn_cache_asleep", "Requested objects in an archive class"),
     ("firn_cache_failures_total", "Downloads given up"),
 )
 

@@ -49,7 +49,7 @@ class Configuration(NamedTuple):
 def render(context: PageContext, found: Configuration) -> str:
     title = f"Settings of {found.topic}" if found.topic is not None else "Configuration"
     if found.problem is not None:
-        return page(context, title, "/configuration", failed("The settings cannot be had", found.problem))
+        return page(context, title, "/configuration", failed("The settings cannot be read", found.problem))
     rows = [_row(one) for one in matching(found)]
     columns = [Heading("Key"), Heading("Value"), Heading("Source"), Heading("Meaning")]
     return page(
@@ -59,8 +59,8 @@ def render(context: PageContext, found: Configuration) -> str:
         _tools(found),
         table(columns, rows, caption="Settings")
         if rows
-        else empty("No key matches", f"{found.wanted!r} is in no key."),
-        lead=f"{len(rows)} of {len(found.entries)} keys. The console reads them and changes none.",
+        else empty("No key matches", f"{found.wanted!r} matches no key."),
+        lead=f"{len(rows)} of {len(found.entries)} keys. Read only.",
     )
 
 
@@ -85,7 +85,7 @@ def _tools(found: Configuration) -> Markup:
     parts.append(
         choices(
             "Which", "/configuration", "set", "1" if found.only_set else "",
-            (("", "All"), ("1", "Set by somebody")), **where,
+            (("", "All"), ("1", "Configured")), **where,
         )
     )  # fmt: skip
     parts.append(

@@ -97,17 +97,15 @@ def _positions(found: GroupPage, here: Sequence[PartitionProgress]) -> Markup:
     info = found.info
     assert info is not None
     if not here:
-        return empty("No partitions", "The group has committed nothing, and its members have nothing.")
+        return empty("No partitions", "The group has committed nothing, and its members have no partitions.")
     shared = Counter(one.client_id for one in info.members)
     clients = {one.member_id: one.client_id for one in info.members if shared[one.client_id] == 1}
-    more = (
-        notice("", f"{words.count(info.cut)} more partitions have not been looked up.") if info.cut else None
-    )
+    more = notice("", f"{words.count(info.cut)} more partitions were not queried.") if info.cut else None
     return section(
         "Partitions",
         more,
         table(_POSITIONS, [_position(found, one, clients) for one in here], caption="Partitions"),
-        note="Lag: offsets between what is committed and the end. Its past is what this console has seen.",
+        note="Lag: offsets from the committed one to the end. Its history is this console's.",
     )
 
 
@@ -136,16 +134,16 @@ def _line(points: Sequence[tuple[int, int]]) -> Child:
     drawn = " ".join(
         f"{120 * (ms - first_ms) / width:.1f},{22 - 20 * max(lag, 0) / most:.1f}" for ms, lag in points
     )
-    told = f"{points[0][1]:,} to {points[-1][1]:,}, at most {most:,}, in {words.span(width / 1000)}"
+    summary = f"{points[0][1]:,} to {points[-1][1]:,}, at most {most:,}, in {words.span(width / 1000)}"
     return el(
-        "svg", el("title", told), el("polyline", points=drawn, class_="series-0"), viewBox="0 0 120 24",
-        preserveAspectRatio="none", class_="spark lag", role="img", aria_label=told,
+        "svg", el("title", summary), el("polyline", points=drawn, class_="series-0"), viewBox="0 0 120 24",
+        preserveAspectRatio="none", class_="spark lag", role="img", aria_label=summary,
     )  # fmt: skip
 
 
 def _members(info: GroupInfo) -> Child:
     if not info.members:
-        return section("Members", notice("", "Nobody is in it now; its offsets are kept."))
+        return section("Members", notice("", "The group has no members now; its offsets are kept."))
     shown = info.members[:MOST_MEMBERS]
     rest = len(info.members) - len(shown)
     return section(

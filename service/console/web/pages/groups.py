@@ -56,7 +56,7 @@ def render(context: PageContext, found: GroupsPage) -> str:
             problems,
             empty(
                 "No groups yet",
-                "A group is there as soon as a consumer with a group.id subscribes or commits an offset.",
+                "A group exists as soon as a consumer with a group.id subscribes or commits an offset.",
             ),
         )
     pages = max(-(-found.matching // PER_PAGE), 1)
@@ -70,7 +70,7 @@ def render(context: PageContext, found: GroupsPage) -> str:
             problems,
             table(_COLUMNS, [_row(one) for one in found.rows], caption="Groups")
             if found.rows
-            else notice("", f"No group's id holds {found.wanted!r}."),
+            else notice("", f"No group's id contains {found.wanted!r}."),
         ),
         pager("/groups", found.number, found.number < pages, pages, q=found.wanted),
         lead=f"{words.count(found.total)} groups"

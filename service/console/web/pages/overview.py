@@ -21,7 +21,7 @@ from service.console.web.frame import (
     table,
     tiles,
 )
-from service.console.web.history import Alert, NodeLook
+from service.console.web.history import Alert, NodeSample
 from service.console.web.markup import Child, Markup, el, link
 
 
@@ -33,7 +33,7 @@ class Overview(NamedTuple):
     topics: int | None
     partitions: int | None
     leaderless: int
-    nodes: Sequence[NodeLook]
+    nodes: Sequence[NodeSample]
     alerts: Sequence[Alert]
     series: Mapping[str, Sequence[float]]
 
@@ -80,7 +80,10 @@ def _state(context: PageContext, found: Overview) -> list[Child]:
         parts.append(
             empty(
                 "No topics yet",
-                ["Make one: ", el("code", f"firn topic create NAME --bootstrap-server {context.bootstrap}")],
+                [
+                    "Create one: ",
+                    el("code", f"firn topic create NAME --bootstrap-server {context.bootstrap}"),
+                ],
             )
         )
     return parts
@@ -185,7 +188,7 @@ def _nodes(found: Overview) -> Markup | None:
         known = {one.node_id: one for one in found.cluster.nodes}
     looks = list(found.nodes)
     looks += [
-        NodeLook(node_id, None, None, None, "not asked yet")
+        NodeSample(node_id, None, None, None, "not asked yet")
         for node_id in known
         if node_id not in {one.node_id for one in looks}
     ]
@@ -196,11 +199,11 @@ def _nodes(found: Overview) -> Markup | None:
         "Nodes",
         table(_NODE_COLUMNS, rows, caption="Nodes"),
         _turns(found.nodes),
-        note="What nodes tell over their HTTP listener (firn.http.listener).",
+        note="From the nodes' HTTP listeners (firn.http.listener).",
     )
 
 
-def _node(one: NodeLook, info: NodeInfo | None) -> list[Child]:
+def _node(one: NodeSample, info: NodeInfo | None) -> list[Child]:
     address = f"{info.host}:{info.port}" if info is not None else one.url or words.NOTHING
     name = (
         words.NOTHING
@@ -230,7 +233,7 @@ def _node(one: NodeLook, info: NodeInfo | None) -> list[Child]:
     ]
 
 
-def _turns(nodes: Sequence[NodeLook]) -> Markup | None:
+def _turns(nodes: Sequence[NodeSample]) -> Markup | None:
     rows: list[list[Child]] = []
     for one in nodes:
         for turn in one.between.now.turns[:5] if one.between is not None else ():

@@ -73,24 +73,22 @@ class Records(NamedTuple):
     status: int = 200
 
 
-def render(context: PageContext, asked: Records) -> str:
-    parts: list[Child] = [_form(asked)]
-    if asked.problem is not None:
-        parts.append(failed("These records cannot be shown", asked.problem))
-    elif asked.found is not None:
-        parts += _found(asked.form, asked.found)
-    elif not asked.topics:
-        parts.append(empty("No topics yet", "Records show here as soon as there is a topic."))
+def render(context: PageContext, data: Records) -> str:
+    parts: list[Child] = [_form(data)]
+    if data.problem is not None:
+        parts.append(failed("These records cannot be shown", data.problem))
+    elif data.found is not None:
+        parts += _found(data.form, data.found)
+    elif not data.topics:
+        parts.append(empty("No topics yet", "Records are shown here once there is a topic."))
     else:
-        parts.append(
-            empty("Choose a topic", "Any offset or time, hot or cold: the same question for both tiers.")
-        )
+        parts.append(empty("Choose a topic", "Any offset or time, hot or cold: one query for both tiers."))
     return page(context, "Records", "/records", parts)
 
 
-def _form(asked: Records) -> Markup:
-    form = asked.form
-    options = el("datalist", [el("option", value=name) for name in asked.topics[:1000]], id="topics")
+def _form(data: Records) -> Markup:
+    form = data.form
+    options = el("datalist", [el("option", value=name) for name in data.topics[:1000]], id="topics")
     return el(
         "form",
         field(
@@ -142,7 +140,7 @@ def _found(form: Form, found: FoundRecords) -> list[Child]:
         parts.append(
             notice(
                 "",
-                f"Looked through {found.scanned:,} records, up to offset {found.next_offset:,}. ",
+                f"Read {found.scanned:,} records, up to offset {found.next_offset:,}. ",
                 el("a", "Go on", href=_query(form, where="offset", at=found.next_offset)),
             )
         )
@@ -150,9 +148,9 @@ def _found(form: Form, found: FoundRecords) -> list[Child]:
         if found.end == found.start:
             parts.append(empty("No records", "This partition is empty."))
         else:
-            words_ = f"Offsets {found.start:,} to {found.end - 1:,} are there."
+            words_ = f"Offsets {found.start:,} to {found.end - 1:,} exist."
             if form.holds:
-                words_ = f"Of {found.scanned:,} records looked through none holds {form.holds!r}. {words_}"
+                words_ = f"None of {found.scanned:,} records read contains {form.holds!r}. {words_}"
             parts.append(empty("No records here", words_))
     else:
         most = most_shown(len(found.records))

@@ -120,16 +120,16 @@ def _notices(found: TopicPage) -> list[Child]:
         parts.append(
             notice(
                 "bad",
-                f"The bucket cannot be read: {found.store_problem}. What lies there is drawn by offsets.",
+                f"The bucket cannot be read: {found.store_problem}. Its data is drawn by offsets.",
             )
         )
     if found.pending:
-        parts.append(notice("", f"The bucket is still being asked about {found.pending} partitions."))
+        parts.append(notice("", f"The archives of {found.pending} partitions are still being read."))
     if not found.disk_is_here and found.lines:
         parts.append(
             notice(
                 "",
-                "The log directories are on another machine: segments on disk are drawn as one, no bytes.",
+                "The log directories are on another machine: disk segments are drawn as one, without bytes.",
             )
         )
     return parts
@@ -178,7 +178,7 @@ def _why_not(found: TopicPage, one: TierLayout) -> str:
         return one.problems[0]
     if one.records == 0:
         return "empty"
-    return f"the {_PLURALS[found.scale]} of this partition are not known from here"
+    return f"the {_PLURALS[found.scale]} of this partition are not known here"
 
 
 _COLUMNS: Final = (

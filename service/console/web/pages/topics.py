@@ -57,7 +57,7 @@ def render(context: PageContext, found: TopicsPage) -> str:
             "/topics",
             empty(
                 "No topics yet",
-                ["Make one: ", code(f"firn topic create NAME --bootstrap-server {context.bootstrap}")],
+                ["Create one: ", code(f"firn topic create NAME --bootstrap-server {context.bootstrap}")],
             ),
         )
     pages = max(-(-found.matching // PER_PAGE), 1)
@@ -70,7 +70,7 @@ def render(context: PageContext, found: TopicsPage) -> str:
             "topics",
             table(_COLUMNS, [_row(found, one) for one in found.rows], caption="Topics")
             if found.rows
-            else notice("", f"No topic's name holds {found.wanted!r}."),
+            else notice("", f"No topic's name contains {found.wanted!r}."),
         ),
         pager("/topics", found.number, found.number < pages, pages, q=found.wanted),
         lead=f"{words.count(found.total)} topics"

@@ -94,7 +94,7 @@ async def test_a_cluster_that_is_away_is_said_and_asked_again() -> None:
 
 @on_a_loop
 async def test_a_group_that_was_looked_at_gets_a_past_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_desk, "LOOK_S", 0)
+    monkeypatch.setattr(group_desk, "SAMPLE_S", 0)
     kafka = Kafka()
     found = desk(kafka, LEAST_STEP_MS)
     await found.find_group("g00", 1)
@@ -116,7 +116,7 @@ async def test_a_group_that_was_looked_at_gets_a_past_by_itself(monkeypatch: pyt
 
 @on_a_loop
 async def test_groups_that_nobody_looks_at_any_more_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_desk, "LOOK_S", 0)
+    monkeypatch.setattr(group_desk, "SAMPLE_S", 0)
     kafka = Kafka()
     found = desk(kafka)
     for name in NAMES:

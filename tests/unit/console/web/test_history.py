@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.console.figures import Between, Figures
-from service.console.web.history import MOST_POINTS, SERIES, History, NodeLook, alerts
+from service.console.web.history import MOST_POINTS, SERIES, History, NodeSample, alerts
 
 HEALTHY = {"ready": True, "checks": {"log": {"state": "ok", "why": ""}}}
 
@@ -22,8 +22,8 @@ def figures(at_s: float, produced: int, *more: str, health: dict[str, object] | 
     return Figures(at_s, text, health or HEALTHY, [])
 
 
-def look(before: Figures | None, now: Figures, node_id: int = 1) -> NodeLook:
-    return NodeLook(node_id, "http://n", "1", Between(before, now), None)
+def look(before: Figures | None, now: Figures, node_id: int = 1) -> NodeSample:
+    return NodeSample(node_id, "http://n", "1", Between(before, now), None)
 
 
 def test_points_are_rates_of_all_nodes_together() -> None:
@@ -67,7 +67,7 @@ def test_a_node_that_is_well_needs_nobody() -> None:
 def test_the_worst_comes_first() -> None:
     failed = {"ready": False, "checks": {"disk": {"state": "failed", "why": "full"}}}
     nodes = [
-        NodeLook(2, None, None, None, "refused"),
+        NodeSample(2, None, None, None, "refused"),
         look(None, figures(0, 0, health=failed)),
     ]
     assert [one.level for one in alerts(nodes)] == ["bad", "warn"]

@@ -23,7 +23,7 @@ from service.client.cluster_health import (
 from service.console.figures import Between, Figures
 from service.console.web.costs import Prices
 from service.console.web.frame import PageContext, login_page
-from service.console.web.history import Alert, NodeLook, alerts
+from service.console.web.history import Alert, NodeSample, alerts
 from service.console.web.pages import (
     bucket,
     cluster,
@@ -94,7 +94,7 @@ def context(words: str) -> PageContext:
     return PageContext(words, f"s3://{words}", ASSETS, NOW, words, True)
 
 
-def look(words: str) -> NodeLook:
+def look(words: str) -> NodeSample:
     said = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\x00", "")
     text = f"""\
 firn_cache_hits_total 3
@@ -107,7 +107,7 @@ firn_tiering_blocked_partitions{{reason="{said}"}} 2
 """
     health = {"ready": False, "checks": {words: {"state": "failed", "why": words}}}
     figures = Figures(1.0, text, health, [{"took_ms": 9.5, "ended_s_ago": 3, "who": words}])
-    return NodeLook(1, f"http://{words}", words, Between(None, figures), None)
+    return NodeSample(1, f"http://{words}", words, Between(None, figures), None)
 
 
 def line(words: str) -> TierLayout:
@@ -330,7 +330,7 @@ def test_a_group_says_how_far_it_is_and_how_its_lag_went() -> None:
     text = a_group("orders")
     words = Checked(text).words
     assert "1 to 4, at most 9, in 2.0 s" in words
-    assert "7 more partitions have not been looked up." in words
+    assert "7 more partitions were not queried." in words
     assert "not there" in words
     assert "does not parse" in words
     assert "orders 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more" in words
