@@ -156,7 +156,7 @@ def plan_nodes(
 
 
 def format_nodes(plan: Plan, world: World, features: Mapping[str, int] | None = None) -> None:
-    """Format the nodes' directories: controllers with the first voters, brokers without.
+    """Format the nodes' directories, with the first voters of the plan.
 
     `features` start at these levels, the others at their newest.
     """

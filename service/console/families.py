@@ -163,7 +163,7 @@ LOGS: Final = (
     _counter("log_cleaning_errors", "Failed compactions of logs."),
     _counter("log_cleaned_bytes_read", "Bytes read to copy compacted logs."),
     _counter("log_cleaned_bytes_written", "Bytes written to copy compacted logs."),
-    _gauge("log_uncleanable", "Logs that are not compacted any more because a compaction failed."),
+    _gauge("log_uncleanable", "Logs that are not compacted for now because a compaction failed."),
     _gauge(
         "log_dir_free_bytes", "Free bytes in the file system of a log directory.", "directory",
     ),
@@ -233,7 +233,7 @@ TIERING: Final = (
     ),
     _counter("tiering_fenced_commits", "Commits that the metadata refused to a leader of an earlier epoch."),
     _counter("tiering_stalled_calls", "Calls of the store that did not return and were abandoned."),
-    _counter("tiering_repaired_heads", "HEADs written again by repair."),
+    _counter("tiering_repaired_heads", "HEADs that the node has written again."),
     _counter("tiering_swept_orphans", "Orphaned objects that were deleted."),
     _counter("tiering_aborted_uploads", "Unfinished uploads that were aborted."),
     _gauge("tiering_unknown_topics", "Topics in the bucket that the metadata does not know."),

@@ -538,7 +538,7 @@ def copy_batches(
                 used = _copy(target, used, data, at, size)
             else:
                 written = _write_rest(data, at, size, mark, judged, later_ms, target, used)
-                if written == _TIMESTAMP_OVERFLOW:  # without a horizon nothing is removed for it
+                if written == _TIMESTAMP_OVERFLOW:  # written without a horizon: its tombstones stay
                     if judged[0] == records:
                         written = _copy(target, used, data, at, size)
                     else:

@@ -226,7 +226,7 @@ class Recopy:
         if kept and (kept < count or later_ms):
             out = bytearray(len(records) + _ROOM_PER_RECORD * count)
             written = write_records(records, count, self._marks, later_ms, out)
-            if written == Status.TIMESTAMP_OVERFLOW:  # without a horizon nothing is removed for it
+            if written == Status.TIMESTAMP_OVERFLOW:  # written without a horizon: its tombstones stay
                 later_ms = 0
                 written = write_records(records, count, self._marks, 0, out) if kept < count else 0
             if written < 0:

@@ -363,11 +363,11 @@ def test_a_node_that_talks_nonsense_is_named(tmp_path: Path) -> None:
     endless = '{"longest": [{"took_ms": 1' + "0" * 400 + ', "ended_s_ago": 1, "who": 1}]}'
     cases = [
         (bad_metrics, ready, turns, version, "ready"),
-        ("", "[" * 100_000, turns, version, "not a node's response"),
-        ("", ready, endless, version, "not a node's response"),
-        ("", '{"ready": 1, "checks": [1]}', turns, version, "not a node's response"),
-        ("", ready, "{}", version, "not a node's response"),
-        ("", ready, turns, "7", "not a node's response"),
+        ("", "[" * 100_000, turns, version, "not the response of a node"),
+        ("", ready, endless, version, "not the response of a node"),
+        ("", '{"ready": 1, "checks": [1]}', turns, version, "not the response of a node"),
+        ("", ready, "{}", version, "not the response of a node"),
+        ("", ready, turns, "7", "not the response of a node"),
     ]
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -102,7 +102,7 @@ class NodeMonitor:
             return NodeSample(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
         except _NONSENSE as e:
             self._samples.pop(url, None)
-            words = f"{url}: not a node's response ({type(e).__name__}: {e})"
+            words = f"{url}: not the response of a node ({type(e).__name__}: {e})"
             return NodeSample(listener.node_id, url, None, None, words)
         between = Between(self._samples.get(url), now)
         self._samples[url] = now
