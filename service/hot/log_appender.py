@@ -30,7 +30,7 @@ from service.hot.transaction_markers import marker_of
 from service.records.batch import CONTROL_FLAG, BatchHeader, iter_headers, read_header, stamp, verify_crc
 from service.records.scan import BatchScan
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
-from service.records.validation import Origin, ValidatedBatch
+from service.records.validation import AppendOrigin, ValidatedBatch
 
 
 class LogAppender:
@@ -80,7 +80,7 @@ class LogAppender:
         producers = state.producers
         producer = header.producer_id >= 0
         if producer:
-            original = producers.check(header, offset, batch.origin is Origin.CLIENT)
+            original = producers.check(header, offset, batch.origin is AppendOrigin.CLIENT)
             if original is not None:
                 first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
                 return AppendInfo(first, last, timestamp, state.start, True, False)

@@ -43,7 +43,7 @@ def find_if_resident(segment: Segment, offset: int) -> tuple[BatchPlace | None, 
     file = segment.log.get()
 
     def read(count: int, position: int) -> Buffer:
-        data = file.pread_now(count, position)
+        data = file.pread_nowait(count, position)
         if data is None:
             raise _NotResident(position)
         return data
@@ -61,7 +61,7 @@ def _missing(handle: FileHandle, begin: int, end: int) -> FileSlice | None:
         return None
     try:
         file = handle.get()
-        return None if file.is_near(end - begin, begin) else FileSlice(file, begin, end - begin)
+        return None if file.is_resident(end - begin, begin) else FileSlice(file, begin, end - begin)
     except DiskError:
         return None
 
@@ -69,4 +69,4 @@ def _missing(handle: FileHandle, begin: int, end: int) -> FileSlice | None:
 def prefetch(slices: Sequence[FileSlice]) -> None:
     """Read `slices` into the page cache. `DiskError`; blocks, and may run on any thread."""
     for one in slices:
-        one.file.bring(one.size, one.position)
+        one.file.prefetch(one.size, one.position)

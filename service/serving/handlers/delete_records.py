@@ -24,8 +24,8 @@ from service.base.slices import Slice, each_in_slices
 from service.base.types import NO_OFFSET
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
-from service.partition.delayed_fetch import DelayedFetch
 from service.network.request import RequestContext
+from service.partition.delayed_fetch import DelayedFetch
 from service.partition.partition import HIGH_WATERMARK, Partition
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker

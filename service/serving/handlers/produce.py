@@ -277,7 +277,7 @@ class _Produce:
             broker.disks.check(partition)
         if records is None:
             raise RequestError(ErrorCode.invalid_record, "no record batch")
-        if context.api_version < FIRST_VERSION_WITH_ZSTD and says_zstd(records):
+        if context.api_version < FIRST_VERSION_WITH_ZSTD and is_zstd(records):
             raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
         if not partition.is_leader and acks in VALID_ACKS:
             partition.check_leads()

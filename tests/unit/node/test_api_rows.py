@@ -10,7 +10,7 @@ import pytest
 
 from service.controller_server.api_table import CONTROLLER_APIS
 from service.metadata.features import cluster_features
-from service.network.exchange import RequestContext
+from service.network.request import RequestContext
 from service.node.quorum_control_plane import MEMBER_APIS
 from service.node.standalone_apis import alone_apis
 from service.partition.metrics import ServingMetrics

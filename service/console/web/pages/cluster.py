@@ -70,7 +70,7 @@ _ILL: Final = (
     Heading("Min ISR", True), Heading("ELR", False, "Eligible leaders that are out of the ISR (KIP-966)"),
     Heading("Last known ELR"),
 )  # fmt: skip
-_MOVING: Final = (Column("Partition"), Column("Replicas"), Column("Adding"), Column("Removing"))
+_MOVING: Final = (Heading("Partition"), Heading("Replicas"), Heading("Adding"), Heading("Removing"))
 _WORDS: Final[Mapping[PartitionProblem, tuple[str, str]]] = {
     PartitionProblem.OFFLINE: ("offline", "bad"),
     PartitionProblem.UNDER_MIN_ISR: ("under min ISR", "bad"),
