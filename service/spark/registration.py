@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.spark.guarded import worker_check
 from service.spark.parallelism import is_local, promised_cores
 from service.spark.pyfiles import has_kernels_for_here, own_zip, package_zip, root
+from service.spark.worker_bootstrap import worker_check
 
 log = logging.getLogger(__name__)
 

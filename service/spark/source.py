@@ -13,13 +13,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from service.spark.batch import FirnReader
-from service.spark.guarded import reviver
 from service.spark.kafka_options import words
 from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
 from service.spark.stream.options import includes_headers, parse_stream
 from service.spark.stream.reader import FirnStreamReader
 from service.spark.tail.options import parse_batch
+from service.spark.worker_bootstrap import reviver
 from service.spark.write.options import parse_write
 from service.spark.write.writer import FirnStreamWriter, FirnWriter
 

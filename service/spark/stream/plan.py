@@ -20,8 +20,8 @@ from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
 from service.spark.plan.splits import Split
 from service.spark.stream import losses
+from service.spark.stream.bucket_polling import Look, Looks, Snapshots
 from service.spark.stream.bytes import bytes_between, take_bytes
-from service.spark.stream.looks import Look, Looks, Snapshots
 from service.spark.stream.offsets import Backlog, Offsets, Position, Spot, Taken, by_count, rotated, share_out
 from service.spark.stream.options import StreamOptions
 from service.spark.stream.progress import encode_report

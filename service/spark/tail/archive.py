@@ -17,7 +17,7 @@ from service.spark.plan.memory import Memory
 from service.spark.plan.snapshots import ChosenPartition, Live, PartitionSnapshot
 from service.spark.tail.log_ends import log_ends_of
 from service.spark.tail.options import TailOptions
-from service.spark.tail.places import TopicPartition
+from service.spark.tail.topic_lookup import TopicPartition
 
 
 class LiveArchive(Archive):

@@ -17,7 +17,7 @@ from service.client.security import Credentials, Security, tls_context
 from service.spark.errors import BrokerError
 from service.spark.tail.client_options import Address, ClientOptions
 from service.spark.tail.options import TailOptions
-from service.spark.tail.places import metadata_request
+from service.spark.tail.topic_lookup import metadata_request
 from service.wire.api import APIS, ApiKey
 from service.wire.errors import WireError
 

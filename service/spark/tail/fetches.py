@@ -24,7 +24,8 @@ from service.spark.tail.brokers import Brokers
 from service.spark.tail.fetched import Fetched, Wanted, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import Patience
-from service.spark.tail.places import (
+from service.spark.tail.plan import TailSplit
+from service.spark.tail.topic_lookup import (
     EARLIEST,
     LATEST,
     Place,
@@ -36,7 +37,6 @@ from service.spark.tail.places import (
     offsets_found,
     offsets_request,
 )
-from service.spark.tail.plan import TailSplit
 from service.wire.api import ApiKey
 from service.wire.errors import WireError
 

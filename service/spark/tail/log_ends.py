@@ -23,7 +23,7 @@ from service.spark.tail.brokers import Brokers
 from service.spark.tail.client_options import Address
 from service.spark.tail.options import TailOptions
 from service.spark.tail.patience import Patience
-from service.spark.tail.places import (
+from service.spark.tail.topic_lookup import (
     EARLIEST,
     LATEST,
     Place,

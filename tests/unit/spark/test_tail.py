@@ -18,8 +18,8 @@ from service.spark.plan.splits import MAX_SPLITS
 from service.spark.tail.fetched import Wanted, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions, parse_batch
 from service.spark.tail.patience import Patience
-from service.spark.tail.places import Standing, check_cluster, find_topic, is_transient
 from service.spark.tail.plan import TailSplit, plan_tail
+from service.spark.tail.topic_lookup import Standing, check_cluster, find_topic, is_transient
 from service.wire.api import ApiKey, encode_request, parse_request_header, response_module
 from service.wire.errors import MalformedMessage
 from service.wire.fetch import parse_fetch

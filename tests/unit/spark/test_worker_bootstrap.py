@@ -10,9 +10,9 @@ import pytest
 
 cloudpickle = pytest.importorskip("pyspark.cloudpickle")
 
-from service.spark.guarded import LIBRARIES  # noqa: E402
 from service.spark.registration import source_class  # noqa: E402
 from service.spark.source import FirnDataSource  # noqa: E402
+from service.spark.worker_bootstrap import LIBRARIES  # noqa: E402
 
 PYSPARK = Path(cloudpickle.__file__).parents[2]
 UNPICKLE = "import pickle, sys; sys.path[:0] = sys.argv[2:]; pickle.loads(open(sys.argv[1], 'rb').read())"
