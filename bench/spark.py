@@ -28,7 +28,7 @@ from service.records.columns import ColumnDecoder
 from service.remote.stores.obstore_store import open_store
 from service.spark.parts import open_archive, read_part
 from service.spark.plan.ranges import resolve_ranges
-from service.spark.schema import Column
+from service.spark.schema import ReadColumn
 from service.spark.tail.options import parse_batch
 from service.spark.tail.plan import plan_tail
 from service.tiering.ports import TieringSettings
@@ -303,7 +303,7 @@ def _read_alone(given: dict[str, str], rows: int) -> float:
     options, tail = parse_batch(given)
     with open_archive(options, tail) as archive:
         [split] = plan_tail(resolve_ranges(archive, options), options, archive.loader)
-    columns = [Column(name) for name in ("key", "value", "topic", "partition", "offset", "timestamp")]
+    columns = [ReadColumn(name) for name in ("key", "value", "topic", "partition", "offset", "timestamp")]
     started = time.monotonic()
     found = sum(batch.num_rows for batch in read_part(split, options, tail, columns))
     took = time.monotonic() - started

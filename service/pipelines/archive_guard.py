@@ -33,7 +33,7 @@ from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.snapshots import ChosenPartition
 from service.spark.store import open_store_of
 from service.spark.stream.options import parse_stream
@@ -66,7 +66,10 @@ class Admitted:
         """Whether the archive has topics that were asked for and are not read; a store that does not answer
         has none, as the stream will say itself.
         """
-        with suppress(FirnError, OSError), Archive(open_store_of(parse_stream(self.options).read)) as archive:
+        with (
+            suppress(FirnError, OSError),
+            ArchiveReader(open_store_of(parse_stream(self.options).read)) as archive,
+        ):
             return any(str(one.topic_id) not in self.asked.topics for one in archive.choose(self.choice))
         return False
 
@@ -97,7 +100,7 @@ def admit(
         options = {**options, "failOnMissingTopic": "false"}
     read = parse_stream(options).read
     store = open_store_of(read)
-    with Archive(store) as archive:
+    with ArchiveReader(store) as archive:
         listed = {str(row.topic_id): row.name for row in archive.topics()}
         known = _known(checkpoint)
         before = known.topics if known is not None else _topics_of_offsets(checkpoint, listed)

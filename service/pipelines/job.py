@@ -21,7 +21,7 @@ from service.pipelines.failure import Failure, failure_of
 from service.pipelines.noise import Log
 from service.pipelines.pace import Pace, Seen, topics_text
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.snapshots import ChosenPartition
 from service.spark.session import session
 from service.spark.store import open_store_of
@@ -124,7 +124,7 @@ def source_options(args: argparse.Namespace, more: Mapping[str, str] | None = No
 
 def chosen_partitions(options: ReadOptions) -> list[ChosenPartition]:
     """The partitions that a read would be of. `ConfigError` when there is none."""
-    with Archive(open_store_of(options)) as archive:
+    with ArchiveReader(open_store_of(options)) as archive:
         chosen = archive.choose(options.choice)
     if not chosen:
         raise ConfigError("no topic of the archive is asked for")

@@ -34,7 +34,7 @@ from service.pipelines.replay_task import Replayer, Work, open_state
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.spark.options import STORE_OPTIONS, ReadOptions, named, parse_options
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import plan_ranges, resolve_ranges, within
 from service.spark.plan.splits import Split
 from service.spark.store import open_store_of
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     target = target_of(settings, args.into)
     state_url = _state_url(args.state)
     state = open_state(state_url, options)
-    with Archive(open_store_of(options), read_committed=options.read_committed) as archive:
+    with ArchiveReader(open_store_of(options), read_committed=options.read_committed) as archive:
         job = _job(state, archive, options, args, target)
         attempts = Attempts(state)
         before = {part: attempts.newest(part)[1] for part in job.parts}
@@ -91,7 +91,7 @@ def _state_url(given: str) -> str:
 
 
 def _job(
-    state: ObjectStore, archive: Archive, options: ReadOptions, args: argparse.Namespace, target: Target
+    state: ObjectStore, archive: ArchiveReader, options: ReadOptions, args: argparse.Namespace, target: Target
 ) -> Job:
     """What the state says is to be done, or a new job. `ConfigError` where the state is of another one."""
     asked: dict[str, Any] = {
@@ -127,7 +127,7 @@ def _job(
     return job
 
 
-def _works(archive: Archive, options: ReadOptions, states: dict[Part, PartState]) -> list[Work]:
+def _works(archive: ArchiveReader, options: ReadOptions, states: dict[Part, PartState]) -> list[Work]:
     """What is left of each partition, as one split in the order of its offsets."""
     unsplit = replace(
         options, max_partition_bytes=1 << 62, min_partitions=None, max_records_per_partition=None

@@ -20,14 +20,14 @@ from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split
-from service.spark.schema import Column
+from service.spark.schema import ReadColumn
 from service.spark.store import open_beside, open_store_of
 from service.spark.write.rows import Record, records_of
-from service.spark.write.sender import Sender, SendError
+from service.spark.write.sender import RecordSender, SendError
 
 log = logging.getLogger(__name__)
 
-_COLUMNS: Final = tuple(Column(name) for name in ("key", "value", "offset", "timestamp", "headers"))
+_COLUMNS: Final = tuple(ReadColumn(name) for name in ("key", "value", "offset", "timestamp", "headers"))
 
 
 class Work(NamedTuple):
@@ -76,7 +76,7 @@ class _Sending:
         self._looked_s = time.monotonic()
 
     def run(self) -> tuple[int, int]:
-        sender = Sender(self._job.settings, acknowledged=self._acknowledged, idle=self._keep_up)
+        sender = RecordSender(self._job.settings, acknowledged=self._acknowledged, idle=self._keep_up)
         with closing(sender):
             try:
                 for offset, record in self._rows():
@@ -102,7 +102,7 @@ class _Sending:
             offsets = batch.column("offset").to_pylist()
             yield from zip(offsets, records_of(batch, self._job.into, target), strict=True)
 
-    def _wait_for_turn(self, sender: Sender, record: Record) -> None:
+    def _wait_for_turn(self, sender: RecordSender, record: Record) -> None:
         _, _, key, value, _, _ = record
         wait_s = self._pace.wait_s(time.monotonic(), len(key or b"") + len(value or b""))
         while wait_s > 0:
@@ -126,7 +126,7 @@ class _Sending:
     def _save(self, *, is_ended: bool = False) -> None:
         self._claim.save(self._seen.next_offset, self._records, self._bytes, is_ended=is_ended)
 
-    def _give_up(self, sender: Sender) -> None:
+    def _give_up(self, sender: RecordSender) -> None:
         """Whatever happens here does not hide why: the state is then some seconds behind."""
         try:
             self._save(is_ended=sender.stop())

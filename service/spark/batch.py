@@ -1,8 +1,8 @@
-"""One batch read, as Spark sees it: ``spark.read.format("firn")``. Needs pyspark.
+"""A batch read: ``spark.read.format("firn")``. Needs pyspark.
 
-Spark keeps the reader, and what its `pushFilters` has made of it, in one object that all scans of a DataFrame
-share. A reader that narrows itself by a filter would so answer the next query of the same frame with what the
-first one asked for (docs/adr/0005). So this one takes no filters; ``where=`` says what a load is of.
+Spark keeps the reader, with the result of its `pushFilters`, in one object that all scans of a DataFrame
+share. A reader that narrows itself by a filter would answer the next query of the same frame with the rows
+of the first one (docs/adr/0005). So this one takes no filters; ``where=`` narrows a load.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from service.spark.options import ReadOptions
 from service.spark.parallelism import parallelism_of
 from service.spark.parts import open_archive, read_part
-from service.spark.schema import Column
+from service.spark.schema import ReadColumn
 from service.spark.tail.options import TailOptions
 
 
 class FirnReader(DataSourceReader):
-    """One batch read."""
+    """The reader of one batch read."""
 
     def __init__(
-        self, options: ReadOptions, columns: Sequence[Column], tail: TailOptions | None = None
+        self, options: ReadOptions, columns: Sequence[ReadColumn], tail: TailOptions | None = None
     ) -> None:
         self._options = options
         self._tail = tail

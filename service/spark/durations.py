@@ -1,4 +1,4 @@
-"""Lengths of time in options, as Spark writes them. [P]"""
+"""Durations in options, in Spark's syntax. [P]"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS_US: Final = {
 
 
 def duration_ms(name: str, text: str, *, most_ms: int) -> int:
-    """A time as Spark writes it (`JavaUtils.timeStringAsMs`): a whole number and a unit, ms without one.
+    """Parse a duration (`JavaUtils.timeStringAsMs`): a whole number and a unit, ms without one.
 
     `ConfigError` names the option.
 

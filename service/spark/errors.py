@@ -1,4 +1,4 @@
-"""What a read of the archive can fail with besides the store's own errors. [P]"""
+"""Errors that a read of the archive raises besides the store's own. [P]"""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from service.base.errors import StorageError
 
 
 class DataLossError(StorageError):
-    """Records that were asked for are not in the archive, or no longer.
+    """Requested records are not in the archive, or no longer.
 
-    With ``failOnDataLoss=false`` it is logged and the read goes on with what there is.
+    With ``failOnDataLoss=false`` it is logged and the read continues with what there is.
     """
 
 
 class BrokerError(StorageError):
-    """Brokers could not be asked, or did not answer as they should."""
+    """Brokers could not be reached, or did not answer as they should."""

@@ -1,8 +1,8 @@
-"""Options of jobs that read with Spark's Kafka source until now, and what they are here. [P]
+"""Options of jobs that move here from Spark's Kafka source. [P]
 
-Most are options of this source, too. Those that have nothing to say here are taken with a word, so that a job
-moves by changing its format and its address; those that would be missed are refused with what to do instead
-(what begins with ``kafka.`` by `tail/client_options`).
+Most are options of this source, too. Those that have no effect here are accepted with a warning, so that a
+job moves by changing its format and its address; those that would be missed are refused with the alternative
+(those that begin with ``kafka.`` by `tail/client_options`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MEANINGLESS: Final = {
     "fetchoffset.numretries": _NO_FETCH,
     "fetchoffset.retryintervalms": _NO_FETCH,
 }
-"""Lower-case names -> why they mean nothing."""
+"""Lower-case names -> why they have no effect."""
 _OF_STREAMS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"})
 
 
 def is_meaningless(name: str) -> bool:
-    """Whether an option of this name is taken and says nothing."""
+    """Return whether an option of this name is accepted and has no effect."""
     return name.lower() in MEANINGLESS
 
 
-def words(raw: Mapping[str, str]) -> list[str]:
-    """What to tell of the options that are taken and say nothing."""
+def ignored_option_warnings(raw: Mapping[str, str]) -> list[str]:
+    """Return a warning for each option that is accepted and has no effect."""
     return [
         f"option {name} means nothing here: {MEANINGLESS[name]}"
         for name in sorted(map(str.lower, raw))
@@ -40,7 +40,7 @@ def words(raw: Mapping[str, str]) -> list[str]:
 
 
 def check_moved(raw: Mapping[str, str], *, streaming: bool) -> None:
-    """`ConfigError` that says what to do for what Spark's Kafka source knows and this one cannot do."""
+    """Raise `ConfigError`, with the remedy, for options of Spark's Kafka source that this one cannot take."""
     given = {name.lower() for name in raw}
     for name in sorted(given & _OF_STREAMS) if not streaming else ():
         raise ConfigError(f"option {name} is for streams: a batch reads all that its offsets or times name")

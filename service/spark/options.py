@@ -1,9 +1,9 @@
-"""What ``spark.read.format("firn").option(…)`` understands, checked and typed. [P]
+"""Options of ``spark.read.format("firn")``, checked and typed. [P]
 
 Names and meanings are those of Spark's Kafka source ("Structured Streaming + Kafka Integration Guide") where
-it has them. An option that nobody knows is refused, because a misspelt one would silently read something
-else. Options are shown in plans and logs, so none holds a secret: ``aws.…`` options say whose credentials
-are to be used, and the process that reads gets them (docs/bucket-format.md, "Stores").
+it has them. An unknown option is refused, because a misspelt one would silently read something else. Options
+are shown in plans and logs, so none holds a secret: ``aws.…`` options name the credentials to use, and the
+process that reads gets them (docs/bucket-format.md, "Stores").
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ PerPartition = Mapping[str, Mapping[int, int]]
 """Topic, as the user wrote it -> partition -> an offset or a timestamp."""
 
 
-class Edge(IntEnum):
-    """Kafka's two offsets that stand for an end of the log."""
+class LogicalOffset(IntEnum):
+    """Kafka's two special offsets, which stand for the ends of a log."""
 
     LATEST = -1
     EARLIEST = -2
 
 
 class AtOffsets(NamedTuple):
-    """An offset for every partition; `Edge` values stand for the ends."""
+    """An offset for every partition; `LogicalOffset` values stand for the ends."""
 
     offsets: PerPartition
 
@@ -52,7 +52,7 @@ class AtTimestamps(NamedTuple):
     timestamps_ms: PerPartition
 
 
-Bound = Edge | AtOffsets | AtTimestamp | AtTimestamps
+Bound = LogicalOffset | AtOffsets | AtTimestamp | AtTimestamps
 
 
 class Subscribe(NamedTuple):
@@ -68,7 +68,7 @@ class SubscribePattern(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """These partitions of these topics."""
+    """Some partitions of some topics, by number."""
 
     partitions: Mapping[str, tuple[int, ...]]
 
@@ -90,18 +90,18 @@ class ReadOptions:
     region: str | None
     access: S3Access
     store_timeout_s: float
-    """How long a store that does not answer, or throttles, is asked again."""
+    """How long requests to a store that does not answer, or throttles, are repeated."""
     choice: Choice
     where: Where | None
     starting: Bound
     ending: Bound
     timestamp_miss_is_latest: bool
-    """``startingOffsetsByTimestampStrategy=latest``: no record is that new, so start at the end."""
+    """``startingOffsetsByTimestampStrategy=latest``: where no record is that new, start at the end."""
     fail_on_data_loss: bool
     include_headers: bool
     read_committed: bool
     parallelism: int | None
-    """How many tasks run side by side; None where Spark is to say it."""
+    """How many tasks run side by side; None: as many as Spark reports."""
     min_partitions: int | None
     max_records_per_partition: int | None
     max_partition_bytes: int
@@ -121,7 +121,7 @@ STORE_OPTIONS: Final = (
     "aws.credentials.provider",
     "storeTimeout",
 )
-"""How the store is reached: nothing of what is read depends on them."""
+"""Options for access to the store; the rows read do not depend on them."""
 CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 OPTIONS: Final = (
     "url",
@@ -148,7 +148,7 @@ OPTIONS: Final = (
     "batchBytes",
     "batchRows",
 )
-"""Every option of a batch read. Spark hands them over in lower case; names here are for messages."""
+"""Every option of a batch read. Spark passes them in lower case; this spelling is for messages."""
 _SYNONYMS: Final = {"path": "url", "kafka.isolation.level": "isolationLevel"}
 _SECRET: Final = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
 _SIZE: Final = re.compile(r"([0-9]+)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -156,13 +156,13 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def known_names(more: tuple[str, ...] = ()) -> dict[str, str]:
-    """Lower-case name -> the option it is, synonyms included; `more` are options of the caller's own."""
+    """Return the option of each lower-case name, synonyms included; `more` are the caller's own options."""
     names = {name.lower(): name for name in (*OPTIONS, *more)}
     return names | {synonym.lower(): name for synonym, name in _SYNONYMS.items()}
 
 
 def named(raw: Mapping[str, str], more: tuple[str, ...] = ()) -> dict[str, str]:
-    """The options under their proper names. `ConfigError` for an unknown one, or one given twice.
+    """Return the options under their proper names. `ConfigError` for an unknown one, or one given twice.
 
     >>> named({"startingoffsets": "earliest"})
     {'startingOffsets': 'earliest'}
@@ -191,8 +191,8 @@ def _unknown(key: str, names: list[str]) -> str:
 def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Check and type the options of a batch read (or, with `streaming`, those a stream shares with it).
 
-    `raw` is case-insensitive, as Spark gives it. A stream starts at the latest offset unless told otherwise
-    and has no end; a batch reads everything. Raises `ConfigError`, which names the option and the reason.
+    `raw` is case-insensitive, as Spark passes it. A stream starts at the latest offset by default and has no
+    end; a batch reads everything. Raises `ConfigError`, which names the option and the reason.
     """
     given = named(raw)
     url = given.get("url", "")
@@ -237,22 +237,22 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
 
 
 def with_headers(given: Mapping[str, str]) -> bool:
-    """What ``includeHeaders`` says, of options under their proper names."""
+    """Return the value of ``includeHeaders``, of options under their proper names."""
     return _flag(given, "includeHeaders", "false")
 
 
 def flag_of(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """What an option says that is true or false."""
+    """Return the value of an option that is true or false."""
     return _flag(given, name, str(default).lower())
 
 
 def count_of(given: Mapping[str, str], name: str) -> int | None:
-    """A number above 0, None where it is not given."""
+    """Return a number above 0, None where it is not given."""
     return _optional(given, name, _count)
 
 
 def size_of(given: Mapping[str, str], name: str) -> int | None:
-    """Bytes, as in ``128m``, None where it is not given."""
+    """Return a size in bytes, as in ``128m``; None where it is not given."""
     return _size(given, name, 0, least=1) if name in given else None
 
 
@@ -260,7 +260,7 @@ def _where(given: Mapping[str, str]) -> Where | None:
     if "where" in given:
         return parse_where(given["where"], given.get("timeZone"))
     if "timeZone" in given:
-        raise ConfigError("option timeZone says nothing without where")
+        raise ConfigError("option timeZone has no effect without where")
     return None
 
 
@@ -296,7 +296,7 @@ def _assignment(text: str) -> Assign:
 
 
 def _starting(given: Mapping[str, str], streaming: bool) -> Bound:
-    """As Spark: a time for all, else times for each, else offsets."""
+    """Return the start, by Spark's precedence: one timestamp, else timestamps per partition, else offsets."""
     if "startingTimestamp" in given:
         return AtTimestamp(_timestamp("startingTimestamp", given["startingTimestamp"]))
     if "startingOffsetsByTimestamp" in given:
@@ -304,7 +304,7 @@ def _starting(given: Mapping[str, str], streaming: bool) -> Bound:
             _per_partition("startingOffsetsByTimestamp", given["startingOffsetsByTimestamp"], 0)
         )
     bound = _offsets("startingOffsets", given.get("startingOffsets", "latest" if streaming else "earliest"))
-    if not streaming and _has(bound, Edge.LATEST):
+    if not streaming and _has(bound, LogicalOffset.LATEST):
         raise ConfigError("option startingOffsets: a batch cannot start at the latest offset (-1)")
     return bound
 
@@ -320,12 +320,12 @@ def _ending(given: Mapping[str, str], streaming: bool) -> Bound:
     if "endingOffsetsByTimestamp" in given:
         return AtTimestamps(_per_partition("endingOffsetsByTimestamp", given["endingOffsetsByTimestamp"], 0))
     bound = _offsets("endingOffsets", given.get("endingOffsets", "latest"))
-    if _has(bound, Edge.EARLIEST):
+    if _has(bound, LogicalOffset.EARLIEST):
         raise ConfigError("option endingOffsets: a batch cannot end at the earliest offset (-2)")
     return bound
 
 
-def _has(bound: Bound, edge: Edge) -> bool:
+def _has(bound: Bound, edge: LogicalOffset) -> bool:
     if isinstance(bound, AtOffsets):
         return any(offset == edge for row in bound.offsets.values() for offset in row.values())
     return bound is edge
@@ -334,19 +334,17 @@ def _has(bound: Bound, edge: Edge) -> bool:
 def _offsets(name: str, text: str) -> Bound:
     word = text.strip().lower()
     if word == "earliest":
-        return Edge.EARLIEST
+        return LogicalOffset.EARLIEST
     if word == "latest":
-        return Edge.LATEST
-    return AtOffsets(_per_partition(name, text, int(Edge.EARLIEST)))
+        return LogicalOffset.LATEST
+    return AtOffsets(_per_partition(name, text, int(LogicalOffset.EARLIEST)))
 
 
 def _per_partition(name: str, text: str, least: int) -> PerPartition:
     rows: dict[str, dict[int, int]] = {}
     for topic, row in _json_object(name, text).items():
         if topic.startswith("@"):
-            raise ConfigError(
-                f"option {name}: of a stream's offsets only topics go there, leave out {topic!r}"
-            )
+            raise ConfigError(f"option {name} takes topics alone, leave out {topic!r} of a stream's offsets")
         if not isinstance(row, dict):
             raise ConfigError(f'option {name}: {topic} needs an object, as in {{"topic":{{"0":23}}}}')
         rows[topic] = {}
@@ -354,7 +352,7 @@ def _per_partition(name: str, text: str, least: int) -> PerPartition:
             if not (partition.isascii() and partition.isdecimal() and int(partition) <= MAX_PARTITION):
                 raise ConfigError(f"option {name}: {partition!r} is not a partition of {topic}")
             if not _is_int(number, least, MAX_OFFSET):
-                raise ConfigError(f"option {name}: {number!r} will not do for {topic}-{partition}")
+                raise ConfigError(f"option {name}: {number!r} is not a valid value for {topic}-{partition}")
             rows[topic][int(partition)] = number
     return rows
 

@@ -1,4 +1,4 @@
-"""This package as a zip for Spark's ``--py-files``: sources, and the compiled kernels beside them."""
+"""Packing of this package into a zip for Spark's ``--py-files``: sources and compiled kernels."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _STAMP = (1980, 1, 1, 0, 0, 0)
 
 
 class PyFiles(NamedTuple):
-    """A zip, and the kernels in it as their suffixes: ``.cpython-312-x86_64-linux-gnu.so``."""
+    """A zip, and the suffixes of the kernels in it: ``.cpython-312-x86_64-linux-gnu.so``."""
 
     data: bytes
     kernels: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The same for the same content: ``firn-0.1.0-2d3f9c….zip``."""
+        """The file name, equal for equal content: ``firn-0.1.0-2d3f9c….zip``."""
         return f"firn-{service.__version__}-{hashlib.sha256(self.data).hexdigest()[:12]}.zip"
 
 
 def own_zip() -> Path | None:
-    """The zip that this package was imported from; None where it lies in a folder."""
+    """Return the zip that this package was imported from; None where it was imported from a folder."""
     loader = service.__spec__.loader if service.__spec__ is not None else None
     archive = getattr(loader, "archive", None)
     return None if archive is None else Path(archive)
 
 
 def root() -> Path:
-    """What has to be on the path for this package to be found: a folder, or a zip."""
+    """Return the entry of ``sys.path`` that holds this package: a folder, or a zip."""
     return own_zip() or Path(service.__file__).resolve().parents[1]
 
 
 def package_zip() -> PyFiles:
-    """The package that runs here, zipped; the same content gives the same bytes. Raises `OSError`."""
+    """Zip the package that runs here; equal content gives equal bytes. Raises `OSError`."""
     if (archive := own_zip()) is not None:
         data = archive.read_bytes()
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
@@ -73,5 +73,5 @@ def _kernels(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def has_kernels_for_here(packed: PyFiles) -> bool:
-    """Whether workers like this process (its Python, its platform) run compiled kernels from the zip."""
+    """Return whether workers with this process's Python and platform run compiled kernels from the zip."""
     return EXTENSION_SUFFIXES[0] in packed.kernels

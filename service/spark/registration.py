@@ -1,4 +1,4 @@
-"""The source made known to a session, and sent to where its tasks run: ``pyspark_firn.register(spark)``.
+"""Registration of the source with a session, and its way to the executors: ``pyspark_firn.register(spark)``.
 
 Needs pyspark.
 """
@@ -21,16 +21,16 @@ from service.spark.worker_bootstrap import worker_check
 log = logging.getLogger(__name__)
 
 SHIP: Final = "spark.firn.ship"
-"""``false``: executors have the package already. The setting of a session that does not say so itself."""
+"""Spark setting; ``false``: executors have the package already. The argument `ship` overrides it."""
 
 
 def register(spark: Any, *, ship: bool | None = None) -> None:
     """Make ``format("firn")`` known to `spark`, a session of any kind, and to all its executors.
 
     Unless the driver runs the tasks itself, the package is sent to the executors (`SparkContext.addPyFile`),
-    compiled kernels of this platform included; its libraries are theirs to have. With ``ship=False``, or
-    ``spark.firn.ship=false``, nothing is sent. To be called again after many executors have come: a read is
-    cut for as many cores as Spark then has.
+    including the compiled kernels of this platform; its libraries have to be installed there. With
+    ``ship=False``, or ``spark.firn.ship=false``, nothing is sent. Call it again after many executors have
+    registered: a read is cut for as many cores as Spark then has.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         _register_over_connect(spark, ship)
@@ -45,16 +45,16 @@ def register(spark: Any, *, ship: bool | None = None) -> None:
 
 
 def _register_over_connect(spark: Any, ship: bool | None) -> None:
-    """Where it runs, and on how many cores, a client of Spark Connect does not know."""
+    """Register with a Spark Connect client, which knows neither the master nor the number of cores."""
     if _is_wanted(ship, spark.conf.get(SHIP, None)):
         spark.addArtifacts(_written(), pyfile=True)
     spark.dataSource.register(source_class(None))
 
 
 def source_class(parallelism: int | None) -> Any:
-    """What is registered: a class that is pickled by value, and so says what a worker lacks.
+    """Return the class to register. It is pickled by value, so it can name what a worker lacks.
 
-    Instances of it are `FirnDataSource`s that know how many tasks run side by side.
+    Its instances are `FirnDataSource`s that know how many tasks run side by side.
     """
     from pyspark.sql.datasource import DataSource
 
@@ -83,14 +83,14 @@ def _is_wanted(ship: bool | None, setting: str | None) -> bool:
 
 
 def _lead_workers_here(context: Any) -> None:
-    """Workers on this machine import the package from where the driver has it, installed or not."""
+    """Let workers on this machine import the package from where the driver has it, installed or not."""
     path = context.environment.get("PYTHONPATH", "")
     if str(root()) not in path.split(os.pathsep):
         context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root()), path)))
 
 
 def _send(context: Any) -> None:
-    """`addPyFile` of the package, unless executors get it already."""
+    """Send the package with `addPyFile`, unless executors get it already."""
     archive = own_zip()
     if archive is not None and any(Path(file).name == archive.name for file in context.listFiles):
         return  # spark-submit --py-files sent what the driver itself runs
@@ -103,7 +103,7 @@ def _send(context: Any) -> None:
 
 
 _files: Final[dict[str, str]] = {}
-"""What was zipped, by its name: kept while this process lives, as late executors fetch it from here."""
+"""Path by name of each zip written here; kept until this process ends, as executors may fetch it late."""
 
 
 def _written() -> str:

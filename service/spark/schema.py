@@ -1,4 +1,4 @@
-"""The columns of the source: names, order and types of Spark's Kafka source, in Spark's words. [P]"""
+"""The columns of the source: names, order and types of Spark's Kafka source. [P]"""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ COLUMNS: Final = {
 }
 """Column -> type, as Spark's DDL writes it."""
 NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
-"""Columns that the full schema promises without nulls: Spark then copies rows without asking each one."""
+"""Columns that the full schema declares NOT NULL: Spark then copies rows without a null check of each."""
 HEADERS: Final = "headers"
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 
 def schema_ddl(*, include_headers: bool) -> str:
-    """The full schema. Headers are there only when asked for, as in Spark's Kafka source."""
+    """Return the full schema. Headers are in it only on request, as in Spark's Kafka source."""
     columns = dict(COLUMNS)
     if include_headers:
         columns[HEADERS] = HEADERS_TYPE
     return ", ".join(f"{name} {kind}{' NOT NULL' * (name in NEVER_NULL)}" for name, kind in columns.items())
 
 
-class Column(NamedTuple):
-    """One wanted column, and whether Spark expects nulls in it."""
+class ReadColumn(NamedTuple):
+    """One requested column, and whether Spark expects nulls in it."""
 
     name: str
     nullable: bool = True
 
 
-def check_columns(fields: Sequence[tuple[str, str, bool]], *, include_headers: bool) -> tuple[Column, ...]:
-    """The wanted columns, in their order, given the fields of a schema as (name, simple type, nullable).
+def check_columns(
+    fields: Sequence[tuple[str, str, bool]], *, include_headers: bool
+) -> tuple[ReadColumn, ...]:
+    """Return the requested columns in order, given the fields of a schema as (name, simple type, nullable).
 
-    A schema of the user's own may leave columns out, and what it leaves out is never read into memory.
-    Raises `ConfigError` for a column that is not there, twice there, of another type, or promised without
-    nulls though it may have some.
+    The user's own schema may leave columns out; those are never read into memory. Raises `ConfigError` for a
+    column that the source does not have, that is given twice, has another type, or is NOT NULL though it may
+    hold nulls.
     """
     columns = COLUMNS | ({HEADERS: HEADERS_TYPE} if include_headers else {})
     names = [name for name, _, _ in fields]
@@ -59,4 +61,4 @@ def check_columns(fields: Sequence[tuple[str, str, bool]], *, include_headers: b
             raise ConfigError(f"schema: column {name} may hold nulls, it cannot be NOT NULL")
     if not names:
         raise ConfigError("schema: it has no column")
-    return tuple(Column(name, nullable) for name, _, nullable in fields)
+    return tuple(ReadColumn(name, nullable) for name, _, nullable in fields)

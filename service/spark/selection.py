@@ -1,11 +1,11 @@
-"""Which offsets and times of a partition are wanted, as sets that can be joined, met and turned round. [P]
+"""Sets of the offsets and timestamps that a read wants of a partition. [P]
 
-A `Window` is what is wanted of one partition: slabs of offsets, sorted and apart, each with the times that
-are wanted within it. Ranges are half open, times are milliseconds::
+A `Window` holds slabs of offsets, sorted and disjoint, each with the timestamps that are wanted within it.
+Windows have union, intersection and complement. Ranges are half open, timestamps are milliseconds::
 
     offset < 10 or timestamp >= 500   ->   Slab(0, 10, everything), Slab(10, end, 500 to the end)
 
-What a filter costs goes with its constants: a window has at most two slabs and two spans of time for each.
+A window has at most two slabs and two spans of time per constant of the filter.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ END_OF_OFFSETS: Final = MAX_OFFSET + 1
 
 Span = tuple[int, int]
 Times = tuple[Span, ...]
-"""Spans of milliseconds, sorted and apart."""
+"""Spans of milliseconds, sorted and disjoint."""
 ALL_TIMES: Final[Times] = ((MIN_TIMESTAMP, END_OF_TIME),)
 _Keep = Callable[[bool, bool], bool]
 
 
 class Slab(NamedTuple):
-    """Of these offsets the records of these times."""
+    """A range of offsets, and the timestamps that are wanted of its records."""
 
     begin_offset: int
     end_offset: int
@@ -40,7 +40,7 @@ class Slab(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is wanted of one partition."""
+    """The wanted records of one partition."""
 
     slabs: tuple[Slab, ...]
 
@@ -57,7 +57,7 @@ class Window:
         return _combined(EVERYTHING, self, lambda all_of_it, here: all_of_it and not here)
 
     def between(self, begin_offset: int, end_offset: int) -> list[Slab]:
-        """The slabs, or parts of them, with offsets in the range."""
+        """Return the slabs, or parts of them, with offsets in the range."""
         first = max(0, bisect_right(self.slabs, begin_offset, key=lambda slab: slab.begin_offset) - 1)
         found = []
         for slab in self.slabs[first:]:
@@ -68,12 +68,12 @@ class Window:
                 found.append(Slab(begin, end, slab.times))
         return found
 
-    def takes(self, first_offset: int, last_offset: int, min_timestamp: int, max_timestamp: int) -> bool:
-        """Whether a record between these can be wanted; a least timestamp of -1 is one that is not known."""
+    def may_want(self, first_offset: int, last_offset: int, min_timestamp: int, max_timestamp: int) -> bool:
+        """Return whether the window may want a record between these bounds; `min_timestamp` -1 is unknown."""
         if self is EVERYTHING:
             return True
         slabs = self.between(first_offset, last_offset + 1)
-        return any(takes_times(slab.times, min_timestamp, max_timestamp) for slab in slabs)
+        return any(may_match(slab.times, min_timestamp, max_timestamp) for slab in slabs)
 
 
 EVERYTHING: Final = Window((Slab(0, END_OF_OFFSETS, ALL_TIMES),))
@@ -81,7 +81,7 @@ NOTHING: Final = Window(())
 
 
 def of_offsets(spans: Iterable[Span]) -> Window:
-    """Records with these offsets.
+    """Return the window of the records with these offsets.
 
     >>> of_offsets([(5, 7), (0, 2), (6, 9)]).slabs == (Slab(0, 2, ALL_TIMES), Slab(5, 9, ALL_TIMES))
     True
@@ -91,18 +91,18 @@ def of_offsets(spans: Iterable[Span]) -> Window:
 
 
 def of_times(spans: Iterable[Span]) -> Window:
-    """Records of these times, in milliseconds."""
+    """Return the window of the records with these timestamps, in milliseconds."""
     times = _joined(spans)
     return Window((Slab(0, END_OF_OFFSETS, times),)) if times else NOTHING
 
 
-def takes_times(times: Times, min_timestamp: int, max_timestamp: int) -> bool:
-    """Whether a record between these can be of these times; a minimum of -1 is one that is not known."""
+def may_match(times: Times, min_timestamp: int, max_timestamp: int) -> bool:
+    """Return whether a record between these timestamps may have one of `times`; a minimum -1 is unknown."""
     return any(max_timestamp >= begin and (min_timestamp < 0 or min_timestamp < end) for begin, end in times)
 
 
-def takes_all_times(times: Times, min_timestamp: int, max_timestamp: int) -> bool:
-    """Whether all records between these are of these times, whatever they are."""
+def all_match(times: Times, min_timestamp: int, max_timestamp: int) -> bool:
+    """Return whether every record between these timestamps has one of `times`."""
     return any(
         (begin == MIN_TIMESTAMP or (min_timestamp >= 0 and min_timestamp >= begin)) and max_timestamp < end
         for begin, end in times
@@ -110,7 +110,7 @@ def takes_all_times(times: Times, min_timestamp: int, max_timestamp: int) -> boo
 
 
 def _joined(spans: Iterable[Span]) -> Times:
-    """Sorted and apart; empty ones left out."""
+    """Return the spans sorted and disjoint, without empty ones."""
     joined: list[Span] = []
     for begin, end in sorted(span for span in spans if span[0] < span[1]):
         if joined and begin <= joined[-1][1]:
@@ -121,7 +121,7 @@ def _joined(spans: Iterable[Span]) -> Times:
 
 
 def _combined(a: Window, b: Window, keep: _Keep) -> Window:
-    """Slab by slab between all borders of both."""
+    """Combine two windows slab by slab, between all borders of both."""
     borders = sorted({border for window in (a, b) for slab in window.slabs for border in slab[:2]})
     slabs: list[Slab] = []
     for begin, end in pairwise(borders):

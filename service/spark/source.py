@@ -1,7 +1,7 @@
-"""The Python data source ``firn``: what Spark sees. Needs pyspark.
+"""The Python data source ``firn`` that Spark instantiates. Needs pyspark.
 
-Spark makes a `FirnDataSource` in a worker process of the driver, asks it for a reader and that for its
-partitions; both are pickled, without any plan in them, and each task calls the reader's `read` with a split.
+Spark makes a `FirnDataSource` in a worker process of the driver, gets a reader from it and partitions from
+that; both are pickled without a plan, and each task calls the reader's `read` with a split.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from service.spark.batch import FirnReader
-from service.spark.kafka_options import words
+from service.spark.kafka_options import ignored_option_warnings
 from service.spark.options import ReadOptions
-from service.spark.schema import Column, check_columns, schema_ddl
+from service.spark.schema import ReadColumn, check_columns, schema_ddl
 from service.spark.stream.options import includes_headers, parse_stream
 from service.spark.stream.reader import FirnStreamReader
 from service.spark.tail.options import parse_batch
@@ -27,10 +27,13 @@ log = logging.getLogger(__name__)
 
 
 class FirnDataSource(DataSource):
-    """``spark.read.format("firn").option("url", …).option("subscribe", …).load()``; see docs/spark.md."""
+    """The data source: ``spark.read.format("firn").option("url", …).option("subscribe", …).load()``.
+
+    docs/spark.md lists its options.
+    """
 
     def __init__(self, options: Any, parallelism: int | None = None) -> None:
-        """`parallelism` is what the session says that Spark has; the option of that name comes before it."""
+        """`parallelism` is the session's number of tasks; the option of that name overrides it."""
         super().__init__(options)
         self._parallelism = parallelism
 
@@ -46,19 +49,19 @@ class FirnDataSource(DataSource):
 
     def reader(self, schema: Any) -> FirnReader:
         options, tail = parse_batch(self._read_options())
-        _say(*words(self.options))
+        _warn_once(*ignored_option_warnings(self.options))
         return FirnReader(options, columns_of(schema, options), tail)
 
     def streamReader(self, schema: Any) -> FirnStreamReader:
         options = parse_stream(self._read_options())
-        _say(*words(self.options))
+        _warn_once(*ignored_option_warnings(self.options))
         return FirnStreamReader(options, columns_of(schema, options.read))
 
     def writer(self, schema: Any, overwrite: bool) -> FirnWriter:
         return FirnWriter(parse_write(self.options, _fields(schema)), overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> FirnStreamWriter:
-        # Output mode complete: a micro-batch brings the whole result, and sends it, as with Spark's sink.
+        # In output mode complete each micro-batch sends the whole result, as Spark's Kafka sink does.
         return FirnStreamWriter(parse_write(self.options, _fields(schema), streaming=True))
 
     def _read_options(self) -> dict[str, str]:
@@ -71,14 +74,14 @@ def _fields(schema: Any) -> list[tuple[str, str]]:
 
 
 @lru_cache(maxsize=64)
-def _say(*words: str) -> None:
-    """Once in each process: Spark makes its readers again and again."""
-    for text in words:
+def _warn_once(*warnings: str) -> None:
+    """Log each warning once in a process: Spark makes its readers again and again."""
+    for text in warnings:
         log.warning("%s", text)
 
 
-def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:
-    """The columns that a Spark schema asks for; `ConfigError` for one that the source does not have."""
+def columns_of(schema: Any, options: ReadOptions) -> tuple[ReadColumn, ...]:
+    """Return the columns that a Spark schema requests; `ConfigError` for one that the source lacks."""
     fields = [
         (field.name, field.dataType.simpleString(), field.nullable and _may_be_null(field.dataType))
         for field in schema.fields
@@ -87,7 +90,7 @@ def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:
 
 
 def _may_be_null(kind: Any) -> bool:
-    """Whether everything inside an array or a struct may be null, as it is in the source's own schema."""
+    """Return whether everything inside an array or a struct may be null, as in the source's own schema."""
     if hasattr(kind, "elementType"):
         return bool(kind.containsNull) and _may_be_null(kind.elementType)
     return all(field.nullable and _may_be_null(field.dataType) for field in getattr(kind, "fields", ()))

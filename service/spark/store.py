@@ -1,4 +1,4 @@
-"""The object store that a read's options name: one client per process, place and credentials."""
+"""The object store that a read's options name: one client per process, URL and credentials."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from service.spark.options import ReadOptions
 
 
 def open_store_of(options: ReadOptions) -> ObjectStore:
-    """The store that the options name; worker processes are reused, and so is their client."""
+    """Open the store that the options name, or return the client that this process has of it already."""
     return _opened(
         options.url, options.endpoint, options.region, options.access, options.store_timeout_s, os.getpid()
     )
 
 
 def open_beside(url: str, options: ReadOptions) -> ObjectStore:
-    """Another place, reached as the options reach theirs."""
+    """Open the store of another URL with the endpoint, region and credentials of the options."""
     access = options.access if is_s3(url) else S3Access()
     return open_patient_store(
         url,
@@ -50,5 +50,5 @@ def _opened(
 
 @lru_cache(maxsize=1)
 def _world(_pid: int) -> World:
-    """Of this process: a forked one has not sent what its parent has."""
+    """Return this process's `World`: a forked process has not sent its parent's requests."""
     return system_world()

@@ -1,12 +1,12 @@
-"""The option ``where=``: a condition in SQL by which a load is narrowed before anything is read. [P]
+"""The option ``where=``: an SQL condition that narrows a load before anything is read. [P]
 
     timestamp >= TIMESTAMP '2024-05-01 00:00:00Z' and partition in (0, 3) and not topic like 'test%'
 
-Rows are those that the same text leaves as a filter of Spark's. It knows the columns `offset`, `partition`,
-`timestamp` and `topic`, compared with constants by ``= == <=> <> != < <= > >=``, ``between``, ``in``, for
-`topic` also ``like``; ``and``, ``or``, ``not`` and parentheses. Whatever could mean something else in another
-session is refused: times without a zone (unless `timeZone` gives them one), constants that Spark would first
-turn into another type.
+It keeps the rows that the same text keeps as a filter of Spark's. It supports the columns `offset`,
+`partition`, `timestamp` and `topic`, compared with constants by ``= == <=> <> != < <= > >=``, ``between``,
+``in``, for `topic` also ``like``; ``and``, ``or``, ``not`` and parentheses. Text that could mean something
+else in another session is refused: times without a zone (unless `timeZone` gives them one), constants that
+Spark would first convert to another type.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Node = Callable[[str, int], Window]
-"""What a condition leaves of a partition, given its topic and its number."""
+"""A condition: the window that it leaves of a partition, given its topic and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Where:
     time_zone: str | None = None
 
     def window(self) -> Node:
-        """Parsed again: what parsing makes is not for pickling."""
+        """Parse the text again: the parsed condition cannot be pickled."""
         return _Parser(self.text, self.time_zone).parse()
 
 
 def parse_where(text: str, time_zone: str | None = None) -> Where:
-    """`ConfigError` that says where the text leaves what is understood, and how to put it otherwise.
+    """Check a condition. `ConfigError` says where the text is not understood, and how to write it otherwise.
 
     `time_zone` (as ``Europe/Berlin``) is that of times which name none.
 
@@ -84,7 +84,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Recursive descent, by the precedence of SQL: not, and, or."""
+    """A recursive-descent parser with SQL's precedence: not, and, or."""
 
     def __init__(self, text: str, time_zone: str | None) -> None:
         self._text = text
@@ -117,13 +117,13 @@ class _Parser:
     def _peek(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self) -> _Token:
+    def _advance(self) -> _Token:
         token = self._tokens[self._next]
         self._next += token.kind != "end"
         return token
 
-    def _took(self, *words: str) -> bool:
-        """Whether these words or symbols come next; they are taken if so."""
+    def _accept(self, *words: str) -> bool:
+        """Consume these words or symbols if they come next; return whether they did."""
         coming = [token.text.lower() for token in self._tokens[self._next : self._next + len(words)]]
         if coming != list(words):
             return False
@@ -131,7 +131,7 @@ class _Parser:
         return True
 
     def _expect(self, symbol: str) -> None:
-        if not self._took(symbol):
+        if not self._accept(symbol):
             self._fail(f"{symbol} is expected here")
 
     def _fail(self, reason: str, at: int | None = None) -> NoReturn:
@@ -141,13 +141,13 @@ class _Parser:
 
     def _any(self) -> Node:
         parts = [self._all()]
-        while self._took("or"):
+        while self._accept("or"):
             parts.append(self._all())
         return parts[0] if len(parts) == 1 else _merged(parts, or_)
 
     def _all(self) -> Node:
         parts = [self._negation()]
-        while self._took("and"):
+        while self._accept("and"):
             parts.append(self._negation())
         return parts[0] if len(parts) == 1 else _merged(parts, and_)
 
@@ -156,9 +156,9 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             self._fail(f"more than {MAX_DEPTH} levels deep")
         try:
-            if self._took("not") or self._took("!"):
+            if self._accept("not") or self._accept("!"):
                 return _negated(self._negation())
-            if self._took("("):
+            if self._accept("("):
                 found = self._any()
                 self._expect(")")
                 return found
@@ -173,7 +173,7 @@ class _Parser:
             if (column := self._column()) is None:
                 self._fail(f"one of the columns {', '.join(COLUMNS)} is expected here")
             return _compared(column, _FLIPPED.get(operator, operator), self._fitted(column, constant))
-        negated = self._took("not")
+        negated = self._accept("not")
         found = self._special(column)
         if found is None and negated:
             self._fail("between, in or like is expected here")
@@ -182,18 +182,18 @@ class _Parser:
         return _negated(found) if negated else found
 
     def _special(self, column: str) -> Node | None:
-        if self._took("between"):
+        if self._accept("between"):
             low = self._value(column)
-            if not self._took("and"):
+            if not self._accept("and"):
                 self._fail("and is expected here")
             return _merged([_compared(column, ">=", low), _compared(column, "<=", self._value(column))], and_)
-        if self._took("in", "("):
+        if self._accept("in", "("):
             values = [self._value(column)]
-            while self._took(","):
+            while self._accept(","):
                 values.append(self._value(column))
             self._expect(")")
             return _one_of(column, values)
-        if column == "topic" and self._took("like"):
+        if column == "topic" and self._accept("like"):
             return _like(self._pattern())
         return None
 
@@ -202,11 +202,11 @@ class _Parser:
         name = token.text.strip("`").lower()
         if token.kind != "word" or name not in COLUMNS or self._is_time():
             return None
-        self._take()
+        self._advance()
         return name
 
     def _is_time(self) -> bool:
-        """Whether ``TIMESTAMP '…'`` comes next."""
+        """Return whether ``TIMESTAMP '…'`` comes next."""
         here, following = self._tokens[self._next], self._tokens[min(self._next + 1, len(self._tokens) - 1)]
         return here.text.lower() == "timestamp" and following.kind == "string"
 
@@ -214,14 +214,14 @@ class _Parser:
         token = self._peek()
         if token.kind != "symbol" or token.text in "(),-!":
             self._fail("a comparison is expected here")
-        self._take()
+        self._advance()
         return {"==": "=", "<=>": "=", "!=": "<>"}.get(token.text, token.text)
 
     def _value(self, column: str) -> int | str:
         return self._fitted(column, self._constant())
 
     def _constant(self) -> _Token:
-        """A number with its sign, a string without its quotes, a time."""
+        """Parse a number with its sign, a string without its quotes, or a time."""
         self._constants += 1
         if self._constants > MAX_CONSTANTS:
             self._fail(f"more than {MAX_CONSTANTS} constants")
@@ -229,19 +229,19 @@ class _Parser:
         kind = "string"
         if self._is_time():
             kind = "time"
-            self._take()
-        sign = "-" if self._took("-") else ""
+            self._advance()
+        sign = "-" if self._accept("-") else ""
         token = self._peek()
         if token.kind == "number":
-            return _Token("number", sign + self._take().text, at)
+            return _Token("number", sign + self._advance().text, at)
         if token.kind != "string" or sign:
             self._fail(f"a constant, or one of the columns {', '.join(COLUMNS)}, is expected here")
         if "\\" in token.text:
             self._fail("there is no backslash in the name of a topic, nor in a time")
-        return _Token(kind, self._take().text[1:-1], at)
+        return _Token(kind, self._advance().text[1:-1], at)
 
     def _fitted(self, column: str, constant: _Token) -> int | str:
-        """Of offsets and partitions a number, of times microseconds since 1970, of topics text."""
+        """Return a number for offsets and partitions, microseconds since 1970 for times, text for topics."""
         if column in ("offset", "partition"):
             if constant.kind != "number" or len(constant.text) > 40:
                 self._fail(f"{column} is compared with whole numbers", constant.at)
@@ -259,7 +259,7 @@ class _Parser:
         if token.kind != "string" or re.search(r"\\(?![%_])", token.text):
             self._fail(r"like takes a string in which a backslash comes before % or _ only")
         self._constants += 1
-        return self._take().text[1:-1]
+        return self._advance().text[1:-1]
 
     def _microseconds(self, text: str, at: int) -> int:
         match = _TIME.fullmatch(text)
@@ -289,7 +289,7 @@ class _Parser:
 
 
 def _region(name: str) -> tzinfo:
-    """Clocks that go forward or back are read as Spark reads them: by the offset of before."""
+    """Return the zone. At a clock change times are read as Spark reads them: by the offset before it."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as e:
@@ -358,7 +358,7 @@ _TESTS: Final[dict[str, Callable[[str | int, str | int], bool]]] = {
 
 
 def _span(operator: str, value: int) -> Span:
-    """The half-open range of whole numbers that pass."""
+    """Return the half-open range of whole numbers that pass."""
     return {
         "=": (value, value + 1),
         ">": (value + 1, END_OF_TIME),
@@ -369,7 +369,7 @@ def _span(operator: str, value: int) -> Span:
 
 
 def _milliseconds(microseconds: int) -> int:
-    """The first whole millisecond at or after a time; the ends of time stay what they are."""
+    """Return the first whole millisecond at or after a time; the ends of time stay what they are."""
     if microseconds in (MIN_TIMESTAMP, END_OF_TIME):
         return microseconds
     return -(-microseconds // 1000)

@@ -1,9 +1,10 @@
-"""What Spark pickles for its Python workers, with words for a worker that cannot take it.
+"""Functions that Spark pickles for its Python workers, with a clear error for a worker that lacks a library.
 
-Pickled by name, as classes of modules are, the source fails in a worker without this package, or without a
-library of its, with a bare ``No module named …`` under a hundred lines. So what is sent first is a function
-by value (cloudpickle does so with functions made within functions): it needs nothing of ours, looks at what
-is there, and only then makes the rest. Its error is one line: what is missing, where, and what to do.
+Pickled by name, as classes of modules are, the source fails in a worker without this package, or without one
+of its libraries, with a bare ``No module named …`` under a hundred lines. So the first thing sent is a
+function pickled by value (cloudpickle does so with functions made within functions): it needs nothing of
+this package, checks what is installed, and only then makes the rest. Its error is one line: what is missing,
+where, and the remedy.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Final
 import service
 
 LIBRARIES: Final = ("pyarrow", "obstore", "kio", "crc32c", "cramjam", "zstandard")
-"""What reading takes, under the names of both import and pip."""
+"""Libraries that a read needs, under the names of both import and pip."""
 
 
 def worker_check() -> Callable[[], None]:
-    """A function to be pickled by value; in a worker it raises `ImportError` for what is missing there."""
+    """Return a function to be pickled by value; in a worker it raises `ImportError` for missing libraries."""
     libraries, version = LIBRARIES, service.__version__
 
     def check() -> None:
@@ -50,7 +51,7 @@ def worker_check() -> Callable[[], None]:
 
 
 def reviver() -> Callable[[dict[str, str], int | None], Any]:
-    """A function to be pickled by value that makes a `FirnDataSource`, after `worker_check`."""
+    """Return a function to be pickled by value that makes a `FirnDataSource`, after `worker_check`."""
     check = worker_check()
 
     def revive(options: dict[str, str], parallelism: int | None) -> Any:

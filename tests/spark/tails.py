@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.spark.options import ReadOptions
-from service.spark.schema import Column
+from service.spark.schema import ReadColumn
 from service.spark.tail.brokers import Brokers
 from service.spark.tail.options import TailOptions, parse_batch
 from service.spark.tail.plan import TailSplit
@@ -48,7 +48,7 @@ def batches_of(
     """An iterator over the Arrow batches of a task."""
     from service.spark.tail.reader import read_tail
 
-    return read_tail(split, tail, options, [Column(name) for name in columns])
+    return read_tail(split, tail, options, [ReadColumn(name) for name in columns])
 
 
 def offsets_in(batches: Any) -> list[int]:

@@ -11,12 +11,12 @@ import pytest
 from service.base.errors import ConfigError, CorruptionError
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
-from service.spark.schema import COLUMNS, HEADERS, NEVER_NULL, Column, schema_ddl
+from service.spark.schema import COLUMNS, HEADERS, NEVER_NULL, ReadColumn, schema_ddl
 from tests.support.processes import REPOSITORY
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 
-ALL = [Column(name) for name in (*COLUMNS, HEADERS)]
+ALL = [ReadColumn(name) for name in (*COLUMNS, HEADERS)]
 
 
 def test_the_arrow_schema_is_the_one_that_spark_compares_with() -> None:
@@ -55,7 +55,7 @@ def test_the_arrow_schema_is_the_one_that_spark_compares_with() -> None:
     assert ", ".join(ddl) == schema_ddl(include_headers=True)
     options = parse_options({"url": "file:///x", "subscribe": "x", "includeHeaders": "true"})
     columns = columns_of(schema, options)
-    assert columns == tuple(Column(name, name not in NEVER_NULL) for name in (*COLUMNS, HEADERS))
+    assert columns == tuple(ReadColumn(name, name not in NEVER_NULL) for name in (*COLUMNS, HEADERS))
     assert arrow_schema(columns).equals(to_arrow_schema(schema, timezone="UTC"))
     without_nulls = StructType([StructField("offset", LongType(), nullable=False)])
     expected = to_arrow_schema(without_nulls, timezone="UTC")
@@ -96,7 +96,7 @@ def test_a_time_that_spark_cannot_hold_is_an_error_and_other_columns_are_read() 
     (columns,) = ColumnDecoder().decode(builder.build())
     with pytest.raises(OverflowError, match="schema without the timestamp column"):
         record_batch(columns, "t", 0, arrow_schema(ALL))
-    rest = record_batch(columns, "t", 0, arrow_schema([Column("value")]))
+    rest = record_batch(columns, "t", 0, arrow_schema([ReadColumn("value")]))
     assert rest.to_pydict() == {"value": [b"far"]}
 
 
@@ -117,14 +117,16 @@ def test_columns_that_are_not_sound_never_reach_the_jvm(column: str, changed: di
         offsets[position] = offset
     setattr(columns, field, memoryview(offsets).cast("B"))
     with pytest.raises(CorruptionError, match=f"column {column}: "):
-        record_batch(columns, "t", 0, arrow_schema([Column(column)]))
+        record_batch(columns, "t", 0, arrow_schema([ReadColumn(column)]))
 
 
 @pytest.mark.parametrize("count", [0, 1, 131_072, 131_073])
 def test_the_topic_and_the_partition_are_on_every_row(count: int) -> None:
     from service.spark.read.arrow import arrow_schema, offset_batch
 
-    schema = arrow_schema([Column("topic", False), Column("partition", False), Column("offset", False)])
+    schema = arrow_schema(
+        [ReadColumn("topic", False), ReadColumn("partition", False), ReadColumn("offset", False)]
+    )
     for topic, partition in (("été", 7), ("t", 0)):
         batch = offset_batch(range(40, 40 + count), topic, partition, schema)
         batch.validate(full=True)
@@ -142,12 +144,12 @@ import sys
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
 from service.spark.read.arrow import arrow_schema, offset_batch, record_batch
-from service.spark.schema import COLUMNS, HEADERS, Column
+from service.spark.schema import COLUMNS, HEADERS, ReadColumn
 builder = BatchBuilder()
 builder.add(1, b"k", b"v", [("a", b"1")])
 (columns,) = ColumnDecoder().decode(builder.build())
-record_batch(columns, "t", 0, arrow_schema([Column(name) for name in (*COLUMNS, HEADERS)]))
-offset_batch(range(5), "t", 0, arrow_schema([Column(name) for name in ("offset", "topic", "partition")]))
+record_batch(columns, "t", 0, arrow_schema([ReadColumn(name) for name in (*COLUMNS, HEADERS)]))
+offset_batch(range(5), "t", 0, arrow_schema([ReadColumn(name) for name in ("offset", "topic", "partition")]))
 print("pandas" in sys.modules)
 """
     assert subprocess.check_output([sys.executable, "-c", script], cwd=REPOSITORY, text=True) == "False\n"

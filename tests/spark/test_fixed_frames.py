@@ -46,7 +46,7 @@ def test_what_was_deleted_since_is_named_with_what_to_do(spark: Any, grown: Grow
     said = str(raised.value)
     assert gone.name in said
     assert "deleted after this read was planned" in said
-    assert "load() finds what is there now" in said
+    assert "load() makes a new one" in said
     assert before > 0
 
 

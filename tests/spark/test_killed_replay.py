@@ -14,7 +14,7 @@ from service.pipelines.replay_claim import Attempts, Superseded
 from service.pipelines.replay_state import Part, PartState
 from service.pipelines.replay_task import Replayer, Work, open_state
 from service.spark.options import parse_options
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import plan_ranges, resolve_ranges
 from service.spark.store import open_store_of
 from service.spark.write.options import producer_settings
@@ -71,7 +71,7 @@ def test_a_task_that_was_given_up_and_still_runs_stops_before_its_successor_send
     sealed = grown.append("alive", 1500)[0]
     grown.admin.create("sent", 1)
     options = parse_options({"url": grown.store.url, "assign": '{"alive":[0]}', "includeHeaders": "true"})
-    with Archive(open_store_of(options)) as archive:
+    with ArchiveReader(open_store_of(options)) as archive:
         (wanted,) = resolve_ranges(archive, options)
         (split,) = plan_ranges(archive, [wanted], options)
     snapshot, begin, end = wanted

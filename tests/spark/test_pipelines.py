@@ -186,7 +186,7 @@ class TestReplay:
         assert "is of another replay (keep_partition differ)" in capsys.readouterr().err
         admin.delete("again")
         assert main(command) == 1
-        assert capsys.readouterr().err == "firn pipeline: brokers know no topic again; make it first\n"
+        assert capsys.readouterr().err == "firn pipeline: brokers know no topic again; create it first\n"
         admin.create("again", 1)
         assert main(command) == 1
         assert "topic again was deleted and made again since" in capsys.readouterr().err
@@ -289,7 +289,7 @@ class TestStats:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("--topics", "planes"), "the archive knows no topic 'planes'"),
+            (("--topics", "planes"), "the archive has no topic 'planes'"),
             (("--pattern", "nothing"), "no topic of the archive is asked for"),
             (("--option", "startingoffset=earliest"), "unknown option startingoffset"),
             (("--plot", "/nowhere/at/all.png"), "there is no folder /nowhere/at"),

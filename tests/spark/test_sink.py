@@ -107,7 +107,7 @@ def test_strings_are_utf8_and_rows_name_their_topics(spark: Any, grown: Growing)
         (("'x' as val",), {}, "there is no column value, only val"),
         (("1 as value",), {}, "column value is int; it has to be string or binary"),
         (("'x' as value",), {"topic": ""}, "option topic names none"),
-        (("'x' as value",), {"url": "s3://bucket/x"}, "option url is of reads"),
+        (("'x' as value",), {"url": "s3://bucket/x"}, "option url is for reads"),
         (("'x' as value",), {"mode": "overwrite"}, "records of a topic are not replaced"),
         (("'x' as value",), {"mode": "ignore"}, "Ignore"),
         (("'x' as value",), {"kafka__acks": "1"}, "kafka.acks is '1'; it has to be all"),
@@ -126,7 +126,7 @@ def test_strings_are_utf8_and_rows_name_their_topics(spark: Any, grown: Growing)
             {"kafka__queue__buffering__max__kbytes": "1000"},
             "does not fit",
         ),
-        (("'x' as value",), {"topic": "no/topic"}, "no/topic: brokers do not tell its partitions"),
+        (("'x' as value",), {"topic": "no/topic"}, "no/topic: brokers did not describe its partitions"),
     ],
 )
 def test_what_cannot_be_written_is_refused_in_words(
@@ -148,7 +148,7 @@ def test_a_row_without_a_topic_ends_the_write(spark: Any, grown: Growing) -> Non
 
 
 def test_brokers_that_never_answer_are_waited_for_so_long(spark: Any) -> None:
-    with pytest.raises(Exception, match="brokers do not tell its partitions") as failure:
+    with pytest.raises(Exception, match="brokers did not describe its partitions") as failure:
         write(
             spark.range(1).selectExpr("'x' as value"),
             f"127.0.0.1:{free_port()}",

@@ -190,7 +190,7 @@ def test_retention_that_overtakes_the_stream_is_an_error_or_a_warning(
         ({"endingOffsets": "latest"}, "a stream has no end"),
         ({"maxOffsetPerTrigger": "1"}, "unknown option maxoffsetpertrigger"),
         ({"maxOffsetsPerTrigger": "0"}, "not a number above 0"),
-        ({"kafka.linger.ms": "5"}, "says nothing without bootstrap.servers"),
+        ({"kafka.linger.ms": "5"}, "has no effect without bootstrap.servers"),
     ],
 )
 def test_options_that_a_stream_does_not_have_are_refused(

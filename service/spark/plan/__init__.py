@@ -1,1 +1,1 @@
-"""The driver's part of a read: what the bucket holds, which of it is wanted, and the splits that cover it."""
+"""Planning on the driver: the archive's state in the bucket, its wanted part, and splits that cover it."""

@@ -1,12 +1,12 @@
-"""What the bucket says of its topics: `topics.json`, HEADs, manifests, footers. Nothing is ever listed.
+"""Reader of the archive's documents: `topics.json`, HEADs, manifests, footers. It never lists the bucket.
 
-Used by the driver while it plans. Calls block; those that look at many partitions or segments use a few
-threads. A `PartitionSnapshot` is one committed version of a partition: whatever is asked of it later is
-answered from that version.
+The driver uses it while it plans. Calls block; calls about many partitions or segments use a few threads. A
+`PartitionSnapshot` is one committed version of a partition, and later calls about it are answered from that
+version.
 
 For `read_committed` a partition ends at its last stable offset, which is that of the newest segment's end:
-aborted transactions that lie below it have their markers, and so their index entries, in the archive. The
-segment's producer snapshot tells it. A segment that came without one is gone through batch by batch.
+aborted transactions below it have their markers, and so their index entries, in the archive. The segment's
+producer snapshot tells it. A segment without one is scanned batch by batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from service.remote.reading.time_search import search_log
 from service.remote.stores.errors import ObjectNotFound, naming
 from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice, Subscribe
-from service.spark.plan.memory import Memory
+from service.spark.plan.memory import PlanCache
 from service.spark.plan.snapshots import ChosenPartition, PartitionSnapshot
 from service.spark.plan.txn_index import follow, open_in, stable_end
 
@@ -54,11 +54,11 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class Archive:
-    """The bucket under one store, read only. Close it, or use it in a ``with``.
+class ArchiveReader:
+    """The archive under one store, read only. Close it, or use it in a ``with``.
 
-    With `read_committed` partitions end at their last stable offset. `memory` is what earlier looks at the
-    same bucket have found, and is added to.
+    With `read_committed` partitions end at their last stable offset. `cache` holds objects that earlier plans
+    of the same bucket have read, and gets those that this one reads.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Archive:
         store: ObjectStore,
         *,
         read_committed: bool = False,
-        memory: Memory | None = None,
+        cache: PlanCache | None = None,
         threads: int = THREADS,
     ) -> None:
         self.store = store
         self._read_committed = read_committed
-        self._memory = Memory(0, 0) if memory is None else memory
+        self._cache = PlanCache(0, 0) if cache is None else cache
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-plan")
         self._topics: TopicsFile | None = None
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> ArchiveReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,11 +85,11 @@ class Archive:
         self._pool.shutdown(cancel_futures=True)
 
     def topics(self) -> tuple[TopicsFileRow, ...]:
-        """The topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
+        """Return the topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
         return self._listing().topics
 
     def cluster_id(self) -> str:
-        """The cluster that writes the archive, by `topics.json`."""
+        """Return the cluster that writes the archive, by `topics.json`."""
         return self._listing().cluster_id
 
     def _listing(self) -> TopicsFile:
@@ -98,14 +98,14 @@ class Archive:
                 self._topics = open_topics(self.store)
             except ObjectNotFound as e:
                 raise ConfigError(
-                    f"there is no {TOPICS_KEY} under this url: it is no Firn archive, or nothing is in it yet"
+                    f"there is no {TOPICS_KEY} under this url: it is no Firn archive, or it is still empty"
                 ) from e
         return self._topics
 
     def choose(self, choice: Choice) -> list[ChosenPartition]:
-        """The partitions that the options ask for, by topic and number.
+        """Return the partitions that the options name, by topic and number.
 
-        `ConfigError` for a topic or a partition that is not there; a pattern that matches nothing is none.
+        `ConfigError` for an unknown topic or partition; a pattern that matches nothing gives an empty list.
         """
         if isinstance(choice, Subscribe):
             rows = [(name, self._topic(name)) for name in choice.topics]
@@ -119,7 +119,7 @@ class Archive:
         return _distinct(_all_partitions(name, row) for name, row in rows)
 
     def _topic(self, name: str) -> TopicsFileRow:
-        """By name first: a topic may be called like another one's id."""
+        """Find a topic by name, then by id: a topic may be called like another one's id."""
         for row in self.topics():
             if row.name == name:
                 return row
@@ -128,8 +128,8 @@ class Archive:
             if row.topic_id == topic_id:
                 return row
         raise ConfigError(
-            f"the archive knows no topic {name!r}; {_listed(row.name for row in self.topics())}. "
-            "One that was just created is known a moment later"
+            f"the archive has no topic {name!r}; {_listed(row.name for row in self.topics())}. "
+            "A topic that was just created appears a moment later"
         )
 
     def _assigned(self, name: str, partitions: Sequence[int]) -> Iterator[ChosenPartition]:
@@ -142,16 +142,16 @@ class Archive:
             yield ChosenPartition(row.name, row.topic_id, partition, name)
 
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
-        """What HEAD names now, for each partition."""
+        """Return the manifest that HEAD names now, for each partition."""
         return self._each(self._snapshot, chosen)
 
     def renewed(self, snapshots: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-        """The same, up to date in what costs the bucket no request: here nothing is."""
+        """Return the snapshots with what can be refreshed without a request to the bucket: here nothing."""
         return list(snapshots)
 
     def forget_others(self, chosen: Iterable[ChosenPartition]) -> None:
-        """Keep nothing in memory of partitions that are not among these."""
-        self._memory.keep_only({HeadKey(one.topic_id, one.partition) for one in chosen})
+        """Drop cached objects of partitions that are not among these."""
+        self._cache.keep_only({HeadKey(one.topic_id, one.partition) for one in chosen})
 
     def _snapshot(self, chosen: ChosenPartition) -> PartitionSnapshot:
         key = HeadKey(chosen.topic_id, chosen.partition)
@@ -163,7 +163,7 @@ class Archive:
         return PartitionSnapshot(chosen, manifest, stable_end=end)
 
     def _newest_manifest(self, key: HeadKey) -> Manifest | None:
-        manifests = self._memory.manifests
+        manifests = self._cache.manifests
         found = open_published(
             self.store, key, lambda head: manifests.get(key, (head.manifest_key, head.crc32c))
         )
@@ -174,40 +174,40 @@ class Archive:
         return manifest
 
     def _open_transactions(self, manifest: Manifest) -> Mapping[int, int]:
-        """Those that are open where the archive ends."""
+        """Return the transactions that are open at the archive's end: producer id -> first offset."""
         load = self.loader(manifest)
         newest = next(live_segments(manifest, load, manifest.end_offset - 1), None)
         if newest is None:
             return {}
-        opened = self.open_behind(manifest, newest)
+        opened = self.open_after(manifest, newest)
         if opened is None:
-            opened = self._followed(manifest, live_segments(manifest, load))
-        self._memory.open_transactions.put(_key(manifest), newest.key, opened, 1 + len(opened))
+            opened = self._scan_open(manifest, live_segments(manifest, load))
+        self._cache.open_transactions.put(_key(manifest), newest.key, opened, 1 + len(opened))
         return opened
 
-    def open_behind(self, manifest: Manifest, entry: SegmentEntry) -> Mapping[int, int] | None:
-        """Transactions that are open where a segment ends; None if it came without a producer snapshot."""
-        known = self._memory.open_transactions.get(_key(manifest), entry.key)
+    def open_after(self, manifest: Manifest, entry: SegmentEntry) -> Mapping[int, int] | None:
+        """Return the transactions that are open at a segment's end; None if it has no producer snapshot."""
+        known = self._cache.open_transactions.get(_key(manifest), entry.key)
         if known is not None:
             return known
         with naming(entry.key):
             section = open_footer_of(self.store, entry).sections["producer_snapshot"]
             return open_in(read_section(self.store, entry.key, section)) if section.length else None
 
-    def _followed(self, manifest: Manifest, segments: Iterable[SegmentEntry]) -> Mapping[int, int]:
-        """What is open behind segments the last of which came without a producer snapshot."""
+    def _scan_open(self, manifest: Manifest, segments: Iterable[SegmentEntry]) -> Mapping[int, int]:
+        """Find the transactions open at the end of segments, the last without a producer snapshot."""
         known: Mapping[int, int] | None = None
         bare: list[SegmentEntry] = []
         for entry in reversed(list(segments)):
-            known = self.open_behind(manifest, entry)
+            known = self.open_after(manifest, entry)
             if known is not None:
                 break
             if self.footer(entry).transactional_batch_count != 0:
                 bare.append(entry)
         if bare:
             log.warning(
-                "%s has no producer snapshot: read_committed reads all its batches, and those of others "
-                "like it from offset %d on, %d bytes",
+                "%s has no producer snapshot: read_committed scans all its batches, and those of the other "
+                "segments without one from offset %d on, %d bytes",
                 bare[0].key,
                 bare[-1].base_offset,
                 sum(entry.log_length for entry in bare),
@@ -219,7 +219,7 @@ class Archive:
         return opened
 
     def _headers(self, entry: SegmentEntry) -> Iterator[BatchHeader]:
-        """Of every batch of a segment, block by block verified."""
+        """Yield the header of every batch of a segment, block by block, after the block's checksum."""
         blocks = self.footer(entry).blocks
         with naming(entry.key):
             for wanted in split_chunks(blocks, _FETCH_BYTES):
@@ -227,7 +227,7 @@ class Archive:
                 yield from iter_headers(verify_chunk(data, wanted, blocks).data)
 
     def loader(self, manifest: Manifest) -> Load:
-        """Reads pages of this manifest; the last few are kept, as neighbours are asked for in turn."""
+        """Return a loader of this manifest's pages. It caches 8: callers ask for neighbours in turn."""
         kept: dict[str, ManifestPage] = {}
 
         def load(ref: PageRef) -> ManifestPage:
@@ -242,26 +242,26 @@ class Archive:
         return load
 
     def footers(self, entries: Iterable[SegmentEntry]) -> list[Footer]:
-        """The footer of each segment, in order, verified against its manifest entry."""
+        """Return the footer of each segment, in order, verified against its manifest entry."""
         return self._each(self.footer, entries)
 
     def footer(self, entry: SegmentEntry) -> Footer:
         return open_footer_of(self.store, entry)
 
     def aborted(self, entry: SegmentEntry) -> list[AbortedEntry]:
-        """The segment's transaction index; empty for nearly all, at the price of its footer."""
+        """Return the segment's transaction index, empty for nearly all; it costs a read of the footer."""
         with naming(entry.key):
             section = open_footer_of(self.store, entry).sections["txn_index"]
             return decode_rows(read_section(self.store, entry.key, section))
 
     def aborted_of(self, entries: Iterable[SegmentEntry]) -> list[list[AbortedEntry]]:
-        """The transaction index of each segment, in order."""
+        """Return the transaction index of each segment, in order."""
         return self._each(self.aborted, entries)
 
     def offsets_for_timestamps(
         self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]
     ) -> list[int | None]:
-        """For each partition the offset of the first record not older than its time; None if all are.
+        """Return for each partition the offset of the first record not older than its time, or None.
 
         Records at and behind the border do not count.
         """
@@ -277,7 +277,7 @@ class Archive:
         return found.offset if found is not None and found.offset < snapshot.border else None
 
     def _chunk(self, entry: SegmentEntry, blocks: BlockTable, index: int) -> Chunk:
-        """One block of a segment, verified."""
+        """Return one verified block of a segment."""
         block = blocks[index]
         wanted = ChunkRange(index, index + 1, block.position, block.length)
         with naming(entry.key):
@@ -289,7 +289,7 @@ class Archive:
 
 
 def parse_topic_id(text: str) -> UUID | None:
-    """A topic id as the bucket writes it (with hyphens) or as Kafka's tools print it (22 characters)."""
+    """Parse a topic id as the bucket writes it (with hyphens) or Kafka's tools print it (22 characters)."""
     if re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
         try:
             return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
@@ -302,7 +302,7 @@ def parse_topic_id(text: str) -> UUID | None:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """``there are flights, planes and 7 more``."""
+    """Name the first topics: ``there are flights, planes and 7 more``."""
     ordered = sorted(names)
     if not ordered:
         return "it has none yet"
@@ -320,7 +320,7 @@ def _all_partitions(asked: str, row: TopicsFileRow) -> Iterator[ChosenPartition]
 
 
 def _distinct(groups: Iterable[Iterable[ChosenPartition]]) -> list[ChosenPartition]:
-    """Each partition once, though its topic may be asked for by name and by id."""
+    """Return each partition once, though its topic may be given by name and by id."""
     found: Mapping[tuple[UUID, int], ChosenPartition] = {
         (chosen.topic_id, chosen.partition): chosen for group in groups for chosen in group
     }

@@ -1,8 +1,8 @@
-"""What a stream keeps of objects that never change, from one look at the bucket to the next.
+"""Cache of immutable objects that a stream reads again from one poll of the bucket to the next.
 
-Of each partition the newest is kept, under the name of the object that it came from: what HEAD names is read
-again only when it names something else. When the budget is used up, what comes is not kept, rather than
-another one thrown out: a stream goes round its partitions, and would come back to each just after it went.
+It keeps the newest object of each partition under the key that HEAD or the manifest names, so an object is
+read again only when another one is named. Once the budget is used up, a new object is not kept, and none is
+evicted: a stream cycles through its partitions, and would next need the one that was just evicted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Kept(NamedTuple, Generic[_T]):
 
 
 class Newest(Generic[_T]):
-    """One value of each partition, of at most `budget` together. Any thread may ask."""
+    """One value per partition, at most `budget` in cost together. Any thread may call it."""
 
     def __init__(self, budget: int) -> None:
         self._lock = threading.Lock()
@@ -37,13 +37,13 @@ class Newest(Generic[_T]):
         self._left = budget
 
     def get(self, partition: HeadKey, name: Hashable) -> _T | None:
-        """What is known of the partition, if it is of that name."""
+        """Return the partition's value, if it was put under that name."""
         with self._lock:
             kept = self._kept.get(partition)
         return kept.value if kept is not None and kept.name == name else None
 
     def put(self, partition: HeadKey, name: Hashable, value: _T, cost: int) -> None:
-        """Keep this instead of what was known of the partition, if there is room."""
+        """Replace the partition's value, if there is room; else drop it."""
         with self._lock:
             self._drop(partition)
             if cost <= self._left:
@@ -51,7 +51,7 @@ class Newest(Generic[_T]):
                 self._left -= cost
 
     def keep_only(self, partitions: Collection[HeadKey]) -> None:
-        """Forget all others."""
+        """Drop the values of all other partitions."""
         with self._lock:
             for partition in self._kept.keys() - set(partitions):
                 self._drop(partition)
@@ -62,14 +62,14 @@ class Newest(Generic[_T]):
             self._left += kept.cost
 
 
-class Memory:
-    """Manifests by key and checksum; transactions that are open behind a segment, by its key."""
+class PlanCache:
+    """Manifests by key and checksum, and transactions open at a segment's end by the segment's key."""
 
     def __init__(self, max_children: int = MAX_CHILDREN, max_transactions: int = MAX_TRANSACTIONS) -> None:
         self.manifests: Newest[Manifest] = Newest(max_children)
         self.open_transactions: Newest[Mapping[int, int]] = Newest(max_transactions)
 
     def keep_only(self, partitions: Collection[HeadKey]) -> None:
-        """Forget partitions that are no longer read."""
+        """Drop the objects of partitions that are no longer read."""
         self.manifests.keep_only(partitions)
         self.open_transactions.keep_only(partitions)

@@ -1,4 +1,4 @@
-"""Which offsets a read covers, and the splits that cover them: the driver's part of a read."""
+"""The offsets that a read covers, and the splits that cover them: planning on the driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from service.records.txn_rows import AbortedEntry
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.errors import DataLossError
-from service.spark.options import AtOffsets, AtTimestamp, Bound, Edge, PerPartition, ReadOptions
-from service.spark.plan.archive import Archive
+from service.spark.options import AtOffsets, AtTimestamp, Bound, LogicalOffset, PerPartition, ReadOptions
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.snapshots import OffsetRange, PartitionSnapshot, windows
 from service.spark.plan.splits import (
-    Candidate,
+    SegmentCandidate,
     Split,
     SplitLimits,
     needs_blocks,
@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 _FOOTERS_AT_ONCE = 256
 
 
-def plan_batch(archive: Archive, options: ReadOptions, *, parallelism: int = 1) -> list[Split]:
-    """The splits of one batch read. `parallelism` is how many tasks are worth having."""
+def plan_batch(archive: ArchiveReader, options: ReadOptions, *, parallelism: int = 1) -> list[Split]:
+    """Return the splits of one batch read. `parallelism` is the number of tasks that run side by side."""
     return plan_ranges(archive, resolve_ranges(archive, options), options, parallelism=parallelism)
 
 
-def resolve_ranges(archive: Archive, options: ReadOptions) -> list[OffsetRange]:
-    """The partitions that are read, and from where to where.
+def resolve_ranges(archive: ArchiveReader, options: ReadOptions) -> list[OffsetRange]:
+    """Return the partitions that are read, with their begin and end offsets.
 
     Raises `ConfigError` when the options do not fit the topics, `DataLossError` when offsets that they name
-    are not in the archive (unless ``failOnDataLoss=false``: then the range is what there is of it).
+    are not in the archive (with ``failOnDataLoss=false`` the range is what there is of it).
     """
     chosen = archive.choose(options.choice)
     check_named(options.starting, [(c.asked, c.partition) for c in chosen], "startingOffsets")
@@ -58,8 +58,8 @@ def resolve_ranges(archive: Archive, options: ReadOptions) -> list[OffsetRange]:
 
 
 def check_named(bound: Bound, partitions: Sequence[tuple[str, int]], option: str) -> None:
-    """`ConfigError` unless offsets or times are given for exactly these partitions, as Spark demands."""
-    if isinstance(bound, (Edge, AtTimestamp)):
+    """Raise `ConfigError` unless offsets or times are given for exactly these partitions, like Spark."""
+    if isinstance(bound, (LogicalOffset, AtTimestamp)):
         return
     rows: PerPartition = bound[0]
     given = {(topic, partition) for topic, row in rows.items() for partition in row}
@@ -73,15 +73,15 @@ def check_named(bound: Bound, partitions: Sequence[tuple[str, int]], option: str
 
 
 def bound_offsets(
-    archive: Archive,
+    archive: ArchiveReader,
     snapshots: Sequence[PartitionSnapshot],
     bound: Bound,
     options: ReadOptions,
     *,
     is_start: bool,
 ) -> list[int]:
-    """The offset that `bound` means in each partition; it may lie outside what is archived."""
-    if isinstance(bound, Edge):
+    """Return the offset that `bound` means in each partition; it may lie outside the archive."""
+    if isinstance(bound, LogicalOffset):
         return [_edge(snapshot, bound) for snapshot in snapshots]
     if isinstance(bound, AtTimestamp):
         times = [bound.timestamp_ms] * len(snapshots)
@@ -98,13 +98,13 @@ def bound_offsets(
 
 
 def _edge(snapshot: PartitionSnapshot, offset: int) -> int:
-    if offset == Edge.EARLIEST:
+    if offset == LogicalOffset.EARLIEST:
         return snapshot.start_offset
-    return snapshot.end_offset if offset == Edge.LATEST else offset
+    return snapshot.end_offset if offset == LogicalOffset.LATEST else offset
 
 
 def _missed(snapshot: PartitionSnapshot, timestamp_ms: int, options: ReadOptions, *, is_start: bool) -> int:
-    """No record is that new: an end is the latest offset, a start is what the strategy says."""
+    """Return the latest offset for a time that no record reaches; the start strategy may forbid it."""
     if is_start and not options.timestamp_miss_is_latest:
         chosen = snapshot.chosen
         raise ConfigError(
@@ -115,7 +115,7 @@ def _missed(snapshot: PartitionSnapshot, timestamp_ms: int, options: ReadOptions
 
 
 def within(snapshot: PartitionSnapshot, begin: int, end: int, *, fail_on_data_loss: bool) -> OffsetRange:
-    """The part of ``[begin, end)`` that can be read; what is missing is an error, or a warning."""
+    """Return the readable part of ``[begin, end)``; missing offsets are an error, or a warning."""
     name = f"{snapshot.chosen.topic}-{snapshot.chosen.partition}"
     if begin < snapshot.start_offset and begin < end:
         _lost(
@@ -133,7 +133,7 @@ def within(snapshot: PartitionSnapshot, begin: int, end: int, *, fail_on_data_lo
 
 
 def _beyond(snapshot: PartitionSnapshot) -> str:
-    """What is to be said of offsets behind the end, as in *they are …*."""
+    """Say why offsets at and after the end cannot be read, as in *they are …*."""
     end = snapshot.end_offset
     if end < snapshot.archived_end:
         return f"undecided: a transaction that began at {end} is open, and read_committed ends there"
@@ -149,9 +149,9 @@ def _lost(message: str, fail_on_data_loss: bool) -> None:
 
 
 def plan_ranges(
-    archive: Archive, ranges: Sequence[OffsetRange], options: ReadOptions, *, parallelism: int = 1
+    archive: ArchiveReader, ranges: Sequence[OffsetRange], options: ReadOptions, *, parallelism: int = 1
 ) -> list[Split]:
-    """Splits that cover the ranges, as far as ``where=`` wants rows of them."""
+    """Return splits that cover the wanted rows of the ranges; ``where=`` decides which rows those are."""
     limits = SplitLimits(
         options.max_partition_bytes,
         max(options.min_partitions or 0, parallelism, 1),
@@ -161,7 +161,7 @@ def plan_ranges(
     splits = plan_splits(_candidates(archive, ranges, options), limits)
     if not splits or len(splits) >= (options.min_partitions or 0):
         return splits
-    # Too few bytes to cut, but the user wants tasks: cut inside blocks, by offsets.
+    # There are too few bytes for minPartitions splits: cut inside blocks, by offsets.
     limits = replace(limits, max_records=_records_each(splits, options))
     return plan_splits(_candidates(archive, ranges, options), limits)
 
@@ -172,7 +172,9 @@ def _records_each(splits: Sequence[Split], options: ReadOptions) -> int:
     return min(each, options.max_records_per_partition or each)
 
 
-def _candidates(archive: Archive, ranges: Sequence[OffsetRange], options: ReadOptions) -> Iterator[Candidate]:
+def _candidates(
+    archive: ArchiveReader, ranges: Sequence[OffsetRange], options: ReadOptions
+) -> Iterator[SegmentCandidate]:
     window_of = windows(options)
     for wanted in ranges:
         manifest, chosen = wanted.snapshot.manifest, wanted.snapshot.chosen
@@ -183,11 +185,11 @@ def _candidates(archive: Archive, ranges: Sequence[OffsetRange], options: ReadOp
         aborted = _aborted(archive, manifest, begin, end) if options.read_committed else []
         entries = wanted_segments(manifest, archive.loader(manifest), begin, end, window)
         for entry, slabs, blocks in _with_blocks(archive, entries, begin, end, window):
-            # Epochs are of no use to a task, and may be long.
+            # Tasks do not need the leader epochs, which may be many.
             bare = entry._replace(leader_epochs=())
             for slab in slabs:
                 first, last, times = slab
-                yield Candidate(
+                yield SegmentCandidate(
                     chosen.topic,
                     chosen.partition,
                     bare,
@@ -200,10 +202,11 @@ def _candidates(archive: Archive, ranges: Sequence[OffsetRange], options: ReadOp
 
 
 def _with_blocks(
-    archive: Archive, entries: Iterator[SegmentEntry], begin: int, end: int, window: Window
+    archive: ArchiveReader, entries: Iterator[SegmentEntry], begin: int, end: int, window: Window
 ) -> Iterator[tuple[SegmentEntry, list[Slab], BlockTable | None]]:
-    """Each segment with what is wanted of it, and with its block table where the planner needs it; a group of
-    tables at a time.
+    """Yield each segment with its wanted slabs, and its block table where the planner needs it.
+
+    Reads the tables of a group of segments at a time.
     """
     for group in _groups(entries):
         slabs = [window.between(max(begin, e.base_offset), min(end, e.last_offset + 1)) for e in group]
@@ -218,8 +221,10 @@ def _with_blocks(
             yield entry, wanted, footer.blocks if footer else None
 
 
-def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset: int) -> list[AbortedEntry]:
-    """Everything aborted in the range: its segments' indexes, and as many later ones as are needed."""
+def _aborted(
+    archive: ArchiveReader, manifest: Manifest, begin_offset: int, end_offset: int
+) -> list[AbortedEntry]:
+    """Return the aborted transactions of the range: its segments' indexes, and later ones as needed."""
     load = archive.loader(manifest)
     found: list[AbortedEntry] = []
     last: SegmentEntry | None = None
@@ -227,7 +232,7 @@ def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset
         last = group[-1]
         for rows in archive.aborted_of(group):
             found.extend(rows)
-    if last is None or not _begun_before(end_offset, archive, manifest, last):
+    if last is None or not _may_span(end_offset, archive, manifest, last):
         return found
     for group in _groups(live_segments(manifest, load, last.last_offset + 1)):
         for rows in archive.aborted_of(group):
@@ -237,11 +242,11 @@ def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset
     return found
 
 
-def _begun_before(offset: int, archive: Archive, manifest: Manifest, entry: SegmentEntry) -> bool:
-    """Whether a transaction that began before `offset` may be decided behind this segment."""
+def _may_span(offset: int, archive: ArchiveReader, manifest: Manifest, entry: SegmentEntry) -> bool:
+    """Return whether a transaction that began before `offset` may be decided after this segment."""
     if entry.last_offset + 1 >= manifest.end_offset:
         return False
-    opened = archive.open_behind(manifest, entry)
+    opened = archive.open_after(manifest, entry)
     return opened is None or any(first < offset for first in opened.values())
 
 

@@ -1,4 +1,4 @@
-"""What an offset takes in the log, where nobody tells sizes: behind the sealed segments. [P]"""
+"""Estimate of the log bytes per offset after the last sealed segment, where no size is known. [P]"""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
 
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
-"""Where not one segment is sealed."""
+"""The estimate before the first segment is sealed."""
 
 
 def bytes_per_offset(manifest: Manifest | None, load: Load | None) -> int:
-    """What an offset of the newest sealed segment takes, rounded up; of the newest page without `load`."""
+    """Return the bytes per offset of the newest sealed segment, or page without `load`, rounded up."""
     if manifest is None or not manifest.children:
         return UNKNOWN_BYTES_PER_OFFSET
     newest: Child = manifest.children[-1]

@@ -1,4 +1,4 @@
-"""Partitions as they were committed when a read was planned, and what of them is to be read. [P]"""
+"""Partitions as committed when a read was planned, and the offset ranges to read of them. [P]"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.spark.selection import EVERYTHING, Window
 
 
 class ChosenPartition(NamedTuple):
-    """A partition to read: `topic` is its name, `asked` what the user called the topic."""
+    """A partition to read: `topic` is its name, `asked` the user's name of the topic, which may be its id."""
 
     topic: str
     topic_id: UUID
@@ -20,8 +20,8 @@ class ChosenPartition(NamedTuple):
     asked: str
 
 
-class Live(NamedTuple):
-    """A whole log as brokers of this cluster told of it: its start, and its end (exclusive)."""
+class LogBounds(NamedTuple):
+    """The bounds of a whole log as brokers of this cluster reported them; the end is exclusive."""
 
     start_offset: int
     end_offset: int
@@ -29,15 +29,15 @@ class Live(NamedTuple):
 
 
 class PartitionSnapshot(NamedTuple):
-    """One partition as committed when it was planned; `manifest` is None where nothing ever was.
+    """One partition as committed when it was planned; `manifest` is None where none was ever committed.
 
     `stable_end` is the last stable offset of the archive, None where undecided transactions are read, too.
-    `live` is what brokers said of the whole log, where they were asked.
+    `live` holds the bounds that brokers reported of the whole log, where they were asked.
     """
 
     chosen: ChosenPartition
     manifest: Manifest | None
-    live: Live | None = None
+    live: LogBounds | None = None
     stable_end: int | None = None
 
     @property
@@ -47,22 +47,22 @@ class PartitionSnapshot(NamedTuple):
 
     @property
     def archived_end(self) -> int:
-        """Exclusive: where the sealed and archived part of the partition ends."""
+        """The end of the sealed and archived part of the partition, exclusive."""
         return self.manifest.end_offset if self.manifest else 0
 
     @property
     def border(self) -> int:
-        """Exclusive: up to here records are read from the bucket, from here on, if at all, from brokers."""
+        """The end of what is read from the bucket, exclusive; later offsets come from brokers, if at all."""
         return self.archived_end if self.stable_end is None else self.stable_end
 
     @property
     def end_offset(self) -> int:
-        """Exclusive: where what can be read ends; without brokers that is the border."""
+        """The end of what can be read, exclusive; without brokers that is the border."""
         return max(self.border, self.live.end_offset) if self.live else self.border
 
 
 class OffsetRange(NamedTuple):
-    """What to read of one partition: `begin_offset` to before `end_offset`, all of it in the archive."""
+    """The offsets to read of one partition: `begin_offset` to before `end_offset`."""
 
     snapshot: PartitionSnapshot
     begin_offset: int
@@ -70,5 +70,5 @@ class OffsetRange(NamedTuple):
 
 
 def windows(options: ReadOptions) -> Callable[[str, int], Window]:
-    """What ``where=`` leaves of a partition, given its topic and its number."""
+    """Return the window that ``where=`` leaves of a partition, as a function of its topic and its number."""
     return options.where.window() if options.where is not None else lambda _topic, _partition: EVERYTHING

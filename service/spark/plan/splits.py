@@ -1,6 +1,6 @@
-"""From the live segments of partitions to splits of equal bytes. [P]
+"""Division of partitions' live segments into splits of equal bytes. [P]
 
-A *candidate* is what a read wants of one segment. A *piece* is the part of it that one task reads: a range of
+A *candidate* is the wanted part of one segment. A *piece* is the part of it that one task reads: a range of
 the log's bytes and a range of offsets. A block belongs to the piece that its first byte lies in, so a range
 may be cut at any byte, without knowing where blocks begin, and every block is still read once::
 
@@ -9,11 +9,11 @@ may be cut at any byte, without knowing where blocks begin, and every block is s
     blocks of piece 1  |=========|=============|=========|
     blocks of piece 2                                    |===============|=========|
 
-So a plan of everything costs the manifests alone. Where only some blocks of a segment are wanted, the planner
-is given its block table and counts the bytes that are really read, in runs of neighbouring blocks.
+So planning a full read needs the manifests alone. Where only some blocks of a segment are wanted, the planner
+gets its block table and counts the bytes that will be read, in runs of neighbouring blocks.
 
-Everything that a task needs is in its split: key, size, footer position and checksum of each object as the
-manifest had them at planning. What is committed or expired later changes neither the rows nor their number.
+A split holds everything that a task needs: key, size, footer position and checksum of each object, as in the
+manifest at planning. A later commit or expiry changes neither the rows nor their number.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from typing import Final, NamedTuple
 from service.base.errors import ConfigError
 from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.manifest import Child, Load, Manifest, SegmentEntry
-from service.spark.selection import ALL_TIMES, Times, Window, takes_all_times, takes_times
+from service.spark.selection import ALL_TIMES, Times, Window, all_match, may_match
 
 OPEN_COST_BYTES: Final = 256 << 10
-"""What it costs to open one more object, in bytes that could have been read instead."""
+"""Cost of opening one more object, in bytes that could have been read instead."""
 SMALLEST_CUT_BYTES: Final = 1 << 20
-"""No piece of a segment shorter than a block is cut off for the sake of balance."""
+"""Shortest piece of a segment that is cut off for the sake of balance: about a block."""
 SMALLEST_SHARE_BYTES: Final = 64 << 10
-"""However many splits are asked for, none is cut to less than this (`SplitLimits.max_records` may)."""
+"""Least bytes of a split, however many are requested; `SplitLimits.max_records` may cut smaller ones."""
 MAX_SPLITS: Final = 200_000
-"""More tasks than this are refused: Spark keeps them all on the driver before the first one runs."""
+"""Most tasks of a read: Spark keeps them all on the driver before the first one runs."""
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of this producer from `first_offset` to `last_offset` (the marker's) were never committed."""
+    """Uncommitted records of a producer, from `first_offset` to `last_offset`, the marker's."""
 
     producer_id: int
     first_offset: int
     last_offset: int
 
 
-class Candidate(NamedTuple):
-    """What a read wants of one segment: of offsets `begin_offset` to before `end_offset` these times.
+class SegmentCandidate(NamedTuple):
+    """The wanted part of one segment: the `times` of its records in ``[begin_offset, end_offset)``.
 
     `blocks` is None when all blocks are wanted and the planner need not see them.
     """
@@ -61,9 +61,11 @@ class Candidate(NamedTuple):
     times: Times = ALL_TIMES
 
 
-class Piece(NamedTuple):
-    """What one task reads of one segment: blocks that begin in ``[first_byte, end_byte)``, rows in
-    ``[begin_offset, end_offset)`` of these times.
+class SegmentPiece(NamedTuple):
+    """The part of one segment that one task reads.
+
+    It is the blocks that begin in ``[first_byte, end_byte)``, and of their rows those in
+    ``[begin_offset, end_offset)`` and in `times`.
     """
 
     topic: str
@@ -78,17 +80,17 @@ class Piece(NamedTuple):
 
 
 class Split(NamedTuple):
-    """One task. `size_bytes` is about what it reads of the bucket."""
+    """One task. `size_bytes` is about how much it reads of the bucket."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SegmentPiece, ...]
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """`max_bytes` per split; at least `min_splits` of them; at most `max_records` offsets in each.
+    """Limits of splits: `max_bytes` each; at least `min_splits`; at most `max_records` offsets each.
 
-    `wave` is how many tasks run side by side: so many splits, or a multiple, leave none idle at the end.
+    `wave` is the number of tasks that run side by side: with a multiple of it none is idle at the end.
     """
 
     max_bytes: int
@@ -100,7 +102,7 @@ class SplitLimits:
 class _Unit(NamedTuple):
     """A run of wanted bytes of one candidate."""
 
-    candidate: Candidate
+    candidate: SegmentCandidate
     first_byte: int
     end_byte: int
     begin_offset: int
@@ -111,7 +113,7 @@ class _Unit(NamedTuple):
 def wanted_segments(
     manifest: Manifest, load: Load, begin_offset: int, end_offset: int, window: Window
 ) -> Iterator[SegmentEntry]:
-    """Live segments with offsets in the range that may hold a wanted row; other pages are not read."""
+    """Yield live segments with offsets in the range that may hold a wanted row; skips other pages."""
     begin = max(begin_offset, manifest.start_offset)
     yield from _walk(manifest.children, load, begin, end_offset, window)
 
@@ -123,7 +125,7 @@ def _walk(
         if child.last_offset < begin or child.base_offset >= end:
             continue
         first, last = max(child.base_offset, begin), min(child.last_offset, end - 1)
-        if not window.takes(first, last, child.min_timestamp, child.max_timestamp):
+        if not window.may_want(first, last, child.min_timestamp, child.max_timestamp):
             continue
         if isinstance(child, SegmentEntry):
             yield child
@@ -132,9 +134,9 @@ def _walk(
 
 
 def needs_blocks(entry: SegmentEntry, begin_offset: int, end_offset: int, times: Times) -> bool:
-    """Whether the planner has to see this segment's block table to know what will be read of it."""
+    """Return whether the planner needs this segment's block table to know how much of it will be read."""
     whole = begin_offset <= entry.base_offset and end_offset > entry.last_offset
-    whole = whole and takes_all_times(times, entry.min_timestamp, entry.max_timestamp)
+    whole = whole and all_match(times, entry.min_timestamp, entry.max_timestamp)
     return not whole and entry.log_length > SMALLEST_CUT_BYTES
 
 
@@ -146,7 +148,7 @@ def wanted_blocks(
     first_byte: int = 0,
     end_byte: int | None = None,
 ) -> list[LogBlock]:
-    """The blocks that begin in the byte range and may hold a wanted row."""
+    """Return the blocks that begin in the byte range and may hold a wanted row."""
     return [
         block
         for block in blocks
@@ -154,12 +156,12 @@ def wanted_blocks(
         and block.first_offset < end_offset
         and block.position >= first_byte
         and (end_byte is None or block.position < end_byte)
-        and takes_times(times, block.min_timestamp, block.max_timestamp)
+        and may_match(times, block.min_timestamp, block.max_timestamp)
     ]
 
 
-def plan_splits(candidates: Iterable[Candidate], limits: SplitLimits) -> list[Split]:
-    """Splits of equal bytes, in the order of the candidates; none is longer than `limits` allow.
+def plan_splits(candidates: Iterable[SegmentCandidate], limits: SplitLimits) -> list[Split]:
+    """Return splits of equal bytes, in the order of the candidates, within `limits`.
 
     A big segment is spread over several splits, small ones share one. The bytes of a split differ from the
     others' by about a block. Splits of a partition follow its offsets. `ConfigError` above `MAX_SPLITS`.
@@ -178,7 +180,7 @@ def plan_splits(candidates: Iterable[Candidate], limits: SplitLimits) -> list[Sp
 
 
 def check_count(count: int, reason: str) -> None:
-    """`ConfigError` for more than `MAX_SPLITS` tasks, which `reason` would be."""
+    """Raise `ConfigError` for more than `MAX_SPLITS` tasks; `reason` says what needs so many."""
     if count > MAX_SPLITS:
         raise ConfigError(
             f"{reason} would be {count:,} tasks, more than the {MAX_SPLITS:,} that a read is cut into: "
@@ -186,11 +188,11 @@ def check_count(count: int, reason: str) -> None:
         )
 
 
-def _units(candidate: Candidate) -> Iterator[_Unit]:
+def _units(candidate: SegmentCandidate) -> Iterator[_Unit]:
     entry = candidate.entry
     begin = max(candidate.begin_offset, entry.base_offset)
     end = min(candidate.end_offset, entry.last_offset + 1)
-    # Units outlive the look at the block table, so they do not hold it.
+    # Units outlive planning from the block table, so they do not hold it.
     bare = candidate._replace(blocks=None)
     cost = entry.log_length + OPEN_COST_BYTES
     whole = _Unit(bare, 0, entry.log_length, begin, end, cost)
@@ -209,7 +211,7 @@ def _units(candidate: Candidate) -> Iterator[_Unit]:
 
 
 def _runs(blocks: Iterable[LogBlock]) -> Iterator[tuple[LogBlock, LogBlock]]:
-    """First and last of each run of blocks that touch."""
+    """Yield the first and last block of each run of contiguous blocks."""
     first: LogBlock | None = None
     last: LogBlock | None = None
     for block in blocks:
@@ -223,7 +225,7 @@ def _runs(blocks: Iterable[LogBlock]) -> Iterator[tuple[LogBlock, LogBlock]]:
 
 
 def _shared(units: Iterable[_Unit], share: int) -> Iterator[list[_Unit]]:
-    """Units laid end to end and cut every `share` bytes."""
+    """Lay units end to end and cut them every `share` bytes."""
     taken: list[_Unit] = []
     current = position = 0
     for unit in units:
@@ -239,7 +241,7 @@ def _shared(units: Iterable[_Unit], share: int) -> Iterator[list[_Unit]]:
 
 
 def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
-    """The parts of a unit that begins at `position`, each with the number of its share."""
+    """Yield the parts of a unit that begins at `position`, each with the number of its share."""
     # The cost of opening lies before the first byte, so that cuts count from the same origin as bytes do.
     origin = position + unit.cost - (unit.end_byte - unit.first_byte) - unit.first_byte
     smallest = min(SMALLEST_CUT_BYTES, share // 8)
@@ -258,7 +260,7 @@ def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
 
 
 def _by_records(units: Sequence[_Unit], share: int, max_records: int) -> list[Split]:
-    """Splits of so many offsets at most. A block on a border is read by both sides, a row by one of them."""
+    """Return splits of at most `max_records` offsets. A block on a border is read twice, each row once."""
     spans = sum(unit.end_offset - unit.begin_offset for unit in units)
     reason = f"{spans:,} offsets, at most {max_records:,} in a task,"
     check_count(-(-spans // max_records), reason)
@@ -279,7 +281,7 @@ def _by_records(units: Sequence[_Unit], share: int, max_records: int) -> list[Sp
 
 
 def _in_spans(unit: _Unit, share: int, max_records: int) -> Iterator[_Unit]:
-    """The unit cut by offsets; where bytes and offsets do not grow alike, tasks differ, rows do not."""
+    """Cut the unit by offsets. Splits differ in bytes where bytes and offsets do not grow alike."""
     size = unit.end_offset - unit.begin_offset
     step = min(max_records, max(1, size * share // unit.cost)) if unit.cost > share else max_records
     for begin in range(unit.begin_offset, unit.end_offset, step):
@@ -291,10 +293,10 @@ def _split(units: Sequence[_Unit]) -> Split:
     return Split(tuple(_pieces(units)), sum(unit.cost for unit in units))
 
 
-def _pieces(share: Sequence[_Unit]) -> Iterator[Piece]:
-    """The units of one split, neighbours of one candidate as one piece."""
-    last: Piece | None = None
-    candidate: Candidate | None = None
+def _pieces(share: Sequence[_Unit]) -> Iterator[SegmentPiece]:
+    """Yield the units of one split, neighbours of one candidate as one piece."""
+    last: SegmentPiece | None = None
+    candidate: SegmentCandidate | None = None
     for unit in share:
         if last is not None and unit.candidate is candidate:
             last = last._replace(
@@ -308,9 +310,9 @@ def _pieces(share: Sequence[_Unit]) -> Iterator[Piece]:
         yield last
 
 
-def _piece(unit: _Unit) -> Piece:
+def _piece(unit: _Unit) -> SegmentPiece:
     candidate = unit.candidate
-    return Piece(
+    return SegmentPiece(
         candidate.topic,
         candidate.partition,
         candidate.entry,

@@ -1,1 +1,1 @@
-"""The task's part of a read: downloads, decoding, Arrow. Knows the splits that a plan made, no more."""
+"""Reading in a task: downloads, decoding, conversion to Arrow. Knows the splits of a plan and no more."""

@@ -1,4 +1,4 @@
-"""Decoded columns as Arrow record batches: buffers handed over, not copied. Needs pyarrow."""
+"""Conversion of decoded columns to Arrow record batches, without copying buffers. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from service.base.errors import CorruptionError
 from service.records.columns import INT64_MAX, INT64_MIN, Columns
-from service.spark.schema import Column
+from service.spark.schema import ReadColumn
 from service.spark.selection import Times
 
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
@@ -33,7 +33,7 @@ TYPES: Final[dict[str, Any]] = {
 
 
 def _scalar(kind: Any, *buffers: bytes) -> Any:
-    """An Arrow scalar. Of a Python value pyarrow makes one with pandas, which takes 0.4 s to import."""
+    """Make an Arrow scalar from bytes; from a Python value pyarrow would import pandas, which takes 0.4 s."""
     return pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)])[0]
 
 
@@ -45,23 +45,23 @@ _ONE: Final = _integer(pa.int64(), 1)
 _NO_HEADER: Final = _integer(pa.int32(), 0)
 
 
-def arrow_schema(columns: Sequence[Column]) -> Any:
-    """The Arrow schema that Spark expects for these columns."""
+def arrow_schema(columns: Sequence[ReadColumn]) -> Any:
+    """Return the Arrow schema that Spark expects for these columns."""
     return pa.schema([pa.field(c.name, TYPES[c.name], nullable=c.nullable) for c in columns])
 
 
 def record_batch(columns: Columns, topic: str, partition: int, schema: Any) -> Any:
-    """One batch with the columns of `schema`, which are those that were decoded, and proved to be sound.
+    """Return one batch with the columns of `schema`, which must be the decoded ones. Each is checked.
 
-    Raises `CorruptionError` for columns that are not: sessions may read them without bounds checks. Raises
-    `OverflowError` for a timestamp that Spark cannot hold: its microseconds end in the year 294247.
+    Raises `CorruptionError` for columns that are not sound: sessions may read them without bounds checks.
+    Raises `OverflowError` for a timestamp that Spark cannot hold: its microseconds end in the year 294247.
     """
     arrays = [_proved(name, columns, topic, partition) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def of_times(batch: Any, columns: Columns, times: Times) -> Any:
-    """The rows whose `columns.timestamps` lie in one of the spans."""
+    """Keep the rows whose `columns.timestamps` lie in one of the spans."""
     found = _numbers(pa.int64(), columns.count, columns.timestamps)
     masks = (
         pc.and_(
@@ -74,7 +74,7 @@ def of_times(batch: Any, columns: Columns, times: Times) -> Any:
 
 
 def offset_batch(offsets: range, topic: str, partition: int, schema: Any) -> Any:
-    """One batch of records of which no more is wanted than their offsets, `topic` and `partition`."""
+    """Return one batch of records of which only offsets, `topic` and `partition` are wanted."""
     count = len(offsets)
     start = _integer(pa.int64(), offsets.start - 1)
     columns = {
@@ -86,13 +86,13 @@ def offset_batch(offsets: range, topic: str, partition: int, schema: Any) -> Any
 
 
 def repeated(name: str, value: str | int, count: int) -> Any:
-    """The column `name` of `count` rows that all have this topic, or partition."""
+    """Return the column `name` of `count` rows that all have this topic, or partition."""
     return _kept(name, value)[:count] if count <= _KEPT_ROWS else _repeat(name, value, count)
 
 
 @lru_cache(maxsize=2)
 def _kept(name: str, value: str | int) -> Any:
-    """Of a topic and a partition: all batches of a task begin with the same."""
+    """Cache the column of a topic and of a partition: all batches of a task begin with the same."""
     return _repeat(name, value, _KEPT_ROWS)
 
 
@@ -107,7 +107,7 @@ def _proved(name: str, columns: Columns, topic: str, partition: int) -> Any:
     try:
         array = _array(name, columns, topic, partition)
         if name in _VARIABLE:
-            array.validate(full=True)  # Arrow itself proves no more than that the last offset is in the data
+            array.validate(full=True)  # by default Arrow checks only that the last offset is in the data
     except pa.ArrowInvalid as e:
         raise CorruptionError(f"column {name}: {e}") from e
     return array
@@ -147,7 +147,7 @@ def _bytes(
 
 
 def timestamps_of(milliseconds: Any) -> Any:
-    """An int64 array as Spark's timestamps; `OverflowError` for one that those cannot hold."""
+    """Convert an int64 array to Spark's timestamps; `OverflowError` for one that those cannot hold."""
     try:
         return milliseconds.cast(_UTC_MS).cast(_UTC_US)
     except pa.ArrowInvalid as e:
@@ -157,7 +157,7 @@ def timestamps_of(milliseconds: Any) -> Any:
 
 
 def _headers(c: Columns) -> Any:
-    """``list<struct<key, value>>``: one list per row, null where a record has none, as Spark has it."""
+    """Return ``list<struct<key, value>>``: one list per row, null where a record has none, as in Spark."""
     assert c.header_lists is not None
     entries = c.header_lists[c.count]
     ends = _numbers(pa.int32(), c.count + 1, c.header_lists)

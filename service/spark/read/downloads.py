@@ -1,10 +1,10 @@
-"""Blocks of segment objects in the order of their offsets, downloaded ahead of their use.
+"""Downloads of segment blocks ahead of their use, in the order of their offsets.
 
-Where offsets are all that is wanted, a block is not downloaded if its row in the block table tells them.
+Where only offsets are wanted, a block is not downloaded if its row in the block table tells them.
 
-One `Downloads` serves one task on a few threads. Objects ahead are opened early (their footers), then ranges
-of neighbouring blocks are fetched while earlier ones are decoded. Bytes that are under way or not yet taken
-stay within a budget; only a single range may exceed it. Checksums are verified on the threads that download.
+One `Downloads` serves one task on a few threads. It opens the next objects early (their footers), then
+fetches ranges of neighbouring blocks while earlier ones are decoded. Bytes in flight or not yet taken stay
+within a budget; only a single range may exceed it. The download threads verify checksums.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from service.remote.reading.object_reader import footer_of, open_footer_of
 from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
 from service.remote.stores.store import ObjectStore
 from service.spark.errors import DataLossError
-from service.spark.plan.splits import Piece, wanted_blocks
+from service.spark.plan.splits import SegmentPiece, wanted_blocks
 
 THREADS: Final = 4
 OPEN_AHEAD: Final = 4
 SMALL_OBJECT_BYTES: Final = 1 << 20
-"""An object not larger than this comes with one GET, footer and all."""
+"""Largest object that one GET fetches whole, with its footer."""
 
 
 Part = memoryview | range
-"""Whole batches, or the offsets of records of which no more is wanted."""
+"""Whole batches, or the offsets of records where only offsets are wanted."""
 
 
 class _Run(NamedTuple):
     """Neighbouring blocks of the piece with this number, to be fetched together.
 
-    `is_known`: the block table says what they hold as far as it is wanted, so nothing is fetched.
+    `is_known`: the block table tells all that is wanted of them, so nothing is fetched.
     """
 
     number: int
@@ -54,12 +54,12 @@ class _Run(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes to be fetched."""
+        """The bytes to be fetched."""
         return 0 if self.is_known else self.blocks[-1].end - self.blocks[0].position
 
 
 class _Opened(NamedTuple):
-    """The wanted blocks of a piece; `data` is the whole log where it came along. None of both: it is gone.
+    """The wanted blocks of a piece; `data` is the whole log where it came along. Neither: it is gone.
 
     `has_markers` is False where no record is a control record or may belong to an aborted transaction.
     """
@@ -72,15 +72,15 @@ class _Opened(NamedTuple):
 class Downloads:
     """The wanted bytes of `pieces`: ``for piece, parts in downloads``, each part being whole batches.
 
-    With `offsets_alone` a part may be a range instead, the offsets of records that there are. Parts that are
-    not taken before the next piece are dropped. `lost` is told what is missing where that is not to be an
-    error; without it `DataLossError` is raised. `CorruptionError` names object and offsets.
+    With `offsets_alone` a part may be a range instead, the offsets of existing records. Parts that are not
+    taken before the next piece are dropped. Missing objects are passed to `lost` as a message; without it
+    `DataLossError` is raised. `CorruptionError` names object and offsets.
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        pieces: Sequence[Piece],
+        pieces: Sequence[SegmentPiece],
         *,
         fetch_bytes: int,
         budget_bytes: int,
@@ -108,44 +108,44 @@ class Downloads:
         self.close()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Give up what is in flight."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def __iter__(self) -> Iterator[tuple[Piece, Iterator[Part]]]:
+    def __iter__(self) -> Iterator[tuple[SegmentPiece, Iterator[Part]]]:
         for number, piece in enumerate(self._pieces):
             yield piece, self._parts(number)
             for _ in self._parts(number):
-                pass  # what the taker did not want
+                pass  # parts that the caller did not take
 
     def _parts(self, number: int) -> Iterator[Part]:
         while self._has_more(number):
             run, fetch = self._fetches.popleft()
             data = fetch.result()
-            # From here on it is the taker's to account for, one range at a time.
+            # From here on the caller accounts for it, one range at a time.
             self._ahead_bytes -= run.length
             if data is not None:
                 self._fill()
                 yield data
 
     def _has_more(self, number: int) -> bool:
-        """Whether the next fetch is of this piece. Openings, runs and fetches all keep the pieces' order."""
+        """Return whether the next fetch is of this piece. All queues keep the pieces' order."""
         while True:
             self._fill()
             if self._fetches:
                 return self._fetches[0][0].number == number
             if not self._openings or self._openings[0][0] > number:
                 return False
-            self._take_opened()
+            self._queue_runs()
 
     def _fill(self) -> None:
-        """Start what may be started: openings, then fetches within the budget, at least one."""
+        """Start openings, and as many fetches as the budget allows, at least one."""
         while len(self._openings) < OPEN_AHEAD and self._next_piece < len(self._pieces):
             piece = self._pieces[self._next_piece]
             self._openings.append((self._next_piece, self._pool.submit(self._open, piece)))
             self._next_piece += 1
         while True:
             while not self._runs and self._openings and self._openings[0][1].done():
-                self._take_opened()
+                self._queue_runs()
             if not self._runs:
                 return
             run, data = self._runs[0]
@@ -155,7 +155,7 @@ class Downloads:
             self._ahead_bytes += run.length
             self._fetches.append((run, self._pool.submit(self._fetch, run, data)))
 
-    def _take_opened(self) -> None:
+    def _queue_runs(self) -> None:
         number, opening = self._openings.popleft()
         opened = opening.result()
         may_know = self._offsets_alone and not opened.has_markers
@@ -167,7 +167,7 @@ class Downloads:
         """One GET fetches blocks that touch, so many bytes of them; a larger block is fetched by itself."""
         return block.position != run[-1].end or block.end - run[0].position > self._fetch_bytes
 
-    def _open(self, piece: Piece) -> _Opened:
+    def _open(self, piece: SegmentPiece) -> _Opened:
         entry = piece.entry
         data: memoryview | None = None
         try:
@@ -219,12 +219,12 @@ class Downloads:
                     )
         return view
 
-    def _missing(self, piece: Piece, first_offset: int, last_offset: int) -> None:
+    def _missing(self, piece: SegmentPiece, first_offset: int, last_offset: int) -> None:
         message = (
             f"{piece.topic}-{piece.partition}: offsets {first_offset} to {last_offset} are lost: "
             f"there is no object {piece.entry.key}, it was deleted after this read was planned: "
-            "by retention, or with its topic. A DataFrame stays with what its first action found, "
-            "load() finds what is there now"
+            "by retention, or with its topic. A DataFrame keeps the plan of its first action, "
+            "load() makes a new one"
         )
         if self._lost is None:
             raise DataLossError(f"{message} (failOnDataLoss=false reads on)")
@@ -232,7 +232,7 @@ class Downloads:
 
 
 def _is_dense(block: LogBlock) -> bool:
-    """Whether every offset of the block is that of a record: none compacted away."""
+    """Return whether every offset of the block is that of a record: none compacted away."""
     return block.record_count == block.last_offset - block.first_offset + 1
 
 

@@ -1,4 +1,4 @@
-"""One split read to its end: downloads, decoding, Arrow. What a task does. Needs pyarrow."""
+"""Reader of one split in a task: downloads, decoding, conversion to Arrow. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from service.records.columns import COLUMNS, ColumnDecoder, Columns
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
-from service.spark.plan.splits import Piece, Split
+from service.spark.plan.splits import SegmentPiece, Split
 from service.spark.read.arrow import arrow_schema, of_times, offset_batch, record_batch
 from service.spark.read.downloads import Downloads, Part
-from service.spark.schema import Column
+from service.spark.schema import ReadColumn
 from service.spark.selection import ALL_TIMES, END_OF_TIME, MIN_TIMESTAMP, Times
 
 log = logging.getLogger(__name__)
 
 
-class Wanted(Protocol):
-    """Of one partition these offsets, half open, and times: a `Piece` of the archive, or one of its tail."""
+class ReadRange(Protocol):
+    """A range of one partition's offsets, half open, and timestamps: a `SegmentPiece` or a `TailSplit`."""
 
     @property
     def topic(self) -> str: ...
@@ -36,9 +36,9 @@ class Wanted(Protocol):
 
 
 def read_split(
-    store: ObjectStore, split: Split, options: ReadOptions, columns: Sequence[Column]
+    store: ObjectStore, split: Split, options: ReadOptions, columns: Sequence[ReadColumn]
 ) -> Iterator[Any]:
-    """The rows of `split` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
+    """Yield the rows of `split` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
 
     Raises `DataLossError`, `CorruptionError` or a store's error, all of which name the object.
     """
@@ -63,7 +63,7 @@ def read_split(
 
 
 def _rows(
-    piece: Piece, parts: Iterator[Part], options: ReadOptions, want: frozenset[str]
+    piece: SegmentPiece, parts: Iterator[Part], options: ReadOptions, want: frozenset[str]
 ) -> Iterator[Columns | range]:
     decoder = decoder_of(piece, options, want, piece.aborted)
     with naming(piece.entry.key):
@@ -75,9 +75,12 @@ def _rows(
 
 
 def decoder_of(
-    part: Wanted, options: ReadOptions, want: frozenset[str], aborted: Iterable[tuple[int, int, int]]
+    part: ReadRange, options: ReadOptions, want: frozenset[str], aborted: Iterable[tuple[int, int, int]]
 ) -> ColumnDecoder:
-    """Of several spans of time it is told the outermost, and leaves the choice to `chosen_rows`."""
+    """Return a decoder of the part's records. With several spans of time it keeps the outermost bounds.
+
+    `chosen_rows` then drops the rows between the spans.
+    """
     begin, end = part.times[0][0], part.times[-1][1]
     return ColumnDecoder(
         want=want if len(part.times) == 1 else want | {"timestamp"},
@@ -91,8 +94,8 @@ def decoder_of(
     )
 
 
-def chosen_rows(columns: Columns, part: Wanted, schema: Any) -> Any:
-    """What `decoder_of` has decoded as one `pyarrow.RecordBatch`, of the part's times alone."""
+def chosen_rows(columns: Columns, part: ReadRange, schema: Any) -> Any:
+    """Convert decoded columns to one `pyarrow.RecordBatch` with the rows in the part's times alone."""
     found = record_batch(columns, part.topic, part.partition, schema)
     return found if len(part.times) == 1 else of_times(found, columns, part.times)
 

@@ -1,1 +1,1 @@
-"""Streams: offsets that Spark keeps, the step to the next ones, and the reader that Spark holds."""
+"""Structured Streaming: offsets, limits and plans of micro-batches."""

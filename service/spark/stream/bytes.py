@@ -1,7 +1,7 @@
-"""How many bytes of the log a range of offsets is, and how far so many bytes reach. [P]
+"""Estimates between log bytes and offset ranges, for byte limits and lag. [P]
 
-Blocks are the grain: what is cut is cut between two of them. Past the sealed segments nobody tells sizes, so
-the tail is reckoned at what an offset of the newest sealed segment takes.
+Cuts fall between blocks. No sizes are known past the sealed segments, so each offset of the tail is estimated
+at the bytes per offset of the newest sealed segment.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from service.spark.stream.offsets import Backlog, Taken
 
 
 def bytes_between(manifest: Manifest | None, load: Load | None, begin_offset: int, end_offset: int) -> int:
-    """About how many bytes the range is; a segment that is partly in it counts in proportion.
+    """Return about how many bytes the range is; a segment partly in it counts in proportion.
 
-    So does a page of the manifest where nothing is to be loaded.
+    So does a page of the manifest without `load`.
     """
     if manifest is None:
         return (end_offset - begin_offset) * UNKNOWN_BYTES_PER_OFFSET
@@ -46,7 +46,7 @@ def _bytes_in(children: Sequence[Child], load: Load | None, begin: int, end: int
 def take_bytes(
     manifest: Manifest | None, load: Load, blocks_of: BlocksOf, backlog: Backlog, budget: int
 ) -> Taken:
-    """As many blocks, then offsets of the tail, as `budget` bytes are; one at least."""
+    """Return the end after as many blocks, then offsets of the tail, as fit `budget` bytes; at least one."""
     at, spent = backlog.begin_offset, 0
     segments = () if manifest is None else wanted_segments(manifest, load, at, backlog.end_offset, EVERYTHING)
     for entry in segments:

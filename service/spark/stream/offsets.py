@@ -1,10 +1,10 @@
-"""How far a stream has come: its offsets as Spark's checkpoint has them, and the next step from there. [P]
+"""A stream's offsets as Spark's checkpoint has them, and the shares of the next micro-batch. [P]
 
 ``{"flights": {"0": 123, "1": 456}}``, as Spark's Kafka source writes it: the offset of the next record. A
-topic is called what the user called it, name or id. Beside the topics, under a key that no topic can have,
-stands what has been read, so that another topic of the same name is not taken for it:
+topic has the user's name of it, which may be its id. The identity of what was read is beside the topics,
+under a key that no topic can have, so that another topic of the same name is not mistaken for it:
 ``"@firn": {"cluster": "…", "topics": {"flights": "<its id>"}}``, and ``"names"`` of topics that the user
-calls by their ids. Spark compares offsets as text, so the order is always the same.
+names by id. Spark compares offsets as text, so their order is fixed.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ Spot = tuple[str, int]
 """Topic, as the user wrote it, and partition."""
 Offsets = Mapping[Spot, int]
 OWN_KEY: Final = "@firn"
-"""Topics are named with letters, digits, dots, hyphens and underscores."""
+"""Key of the source's own fields; names of topics cannot contain its ``@``."""
 _OWN_FIELDS: Final = frozenset({"cluster", "topics", "names"})
 
 
-class Topic(NamedTuple):
-    """Which topic it is, whatever the user called it."""
+class TopicIdentity(NamedTuple):
+    """The identity of a topic, whatever the user calls it."""
 
     topic_id: UUID
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """How far a stream has come, and in what: the cluster, and its topics by what the user called them.
+class StreamPosition:
+    """Offsets that a stream has reached, and their cluster and topics, by the user's names.
 
-    Checkpoints that were written before the source did so have neither.
+    Checkpoints of older versions have neither cluster nor topics.
     """
 
     offsets: Offsets
     cluster_id: str | None = None
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
 
     def name_of(self, asked: str) -> str:
-        """The topic's name, as far as it is known."""
+        """Return the topic's name, as far as it is known."""
         topic = self.topics.get(asked)
         return asked if topic is None else topic.name
 
 
-def encode_position(position: Position) -> dict[str, Any]:
-    """What Spark gets, which it writes as JSON."""
+def encode_position(position: StreamPosition) -> dict[str, Any]:
+    """Return the document for Spark, which writes it as JSON."""
     document: dict[str, Any] = dict(encode_offsets(position.offsets))
     own: dict[str, Any] = {}
     if position.cluster_id is not None:
@@ -65,14 +65,14 @@ def encode_position(position: Position) -> dict[str, Any]:
 
 
 def with_own(document: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Offsets of topics, and what the source says besides; `CorruptionError` for a topic of that name."""
+    """Add the source's own fields to the offsets; `CorruptionError` for a topic of that name."""
     if OWN_KEY in document:
         raise CorruptionError(f"the archive has a topic {OWN_KEY!r}, as no cluster can have")
     return {**document, OWN_KEY: dict(own)} if own else document
 
 
-def decode_position(document: Any) -> Position:
-    """What Spark read back from its checkpoint; `ConfigError` if this source has not written it."""
+def decode_position(document: Any) -> StreamPosition:
+    """Parse a position from Spark's checkpoint; `ConfigError` if this source has not written it."""
     if not isinstance(document, dict):
         raise _foreign(document)
     own = document.get(OWN_KEY, {})
@@ -83,10 +83,10 @@ def decode_position(document: Any) -> Position:
     if not (isinstance(cluster, str | None) and _is_texts(ids) and _is_texts(names)):
         raise _foreign(own)
     try:
-        topics = {asked: Topic(UUID(text), names.get(asked, asked)) for asked, text in ids.items()}
+        topics = {asked: TopicIdentity(UUID(text), names.get(asked, asked)) for asked, text in ids.items()}
     except ValueError as e:
         raise _foreign(own) from e
-    return Position(offsets, cluster, topics)
+    return StreamPosition(offsets, cluster, topics)
 
 
 def _is_texts(value: object) -> bool:
@@ -98,7 +98,7 @@ def _foreign(found: object) -> ConfigError:
 
 
 def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """The offsets as Spark's Kafka source writes them, for ``startingOffsets`` as well.
+    """Return the offsets as Spark's Kafka source writes them, for ``startingOffsets`` as well.
 
     >>> encode_offsets({("b", 10): 7, ("b", 9): 8, ("a", 0): 0})
     {'a': {'0': 0}, 'b': {'9': 8, '10': 7}}
@@ -110,7 +110,7 @@ def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def decode_offsets(document: Any) -> dict[Spot, int]:
-    """The offsets of topics; `ConfigError` if they are none."""
+    """Parse the offsets of topics; `ConfigError` if they are none."""
     offsets: dict[Spot, int] = {}
     rows = document.items() if isinstance(document, dict) else [("", None)]
     for topic, row in rows:
@@ -131,7 +131,7 @@ def decode_offsets(document: Any) -> dict[Spot, int]:
 
 
 class Backlog(NamedTuple):
-    """What a partition has to read: from `begin_offset` to before `end_offset`."""
+    """The offsets that a partition has to read: from `begin_offset` to before `end_offset`."""
 
     spot: Spot
     begin_offset: int
@@ -143,7 +143,7 @@ class Backlog(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """How far a partition goes, and what of the budget that costs."""
+    """The end of a partition's share, and its cost."""
 
     end_offset: int
     cost: int
@@ -155,11 +155,11 @@ def share_out(
     limit: int,
     take: Callable[[Backlog, int], Taken],
 ) -> dict[Spot, int]:
-    """Where each partition ends when all together may cost `limit`: in proportion to what they have to read.
+    """Return where each partition ends when all may cost `limit`, in proportion to their backlogs.
 
-    `sizes` are what the backlogs would cost. `take` says how far a partition gets with its share and what
-    that costs; it always gets on. A share is rounded up, so small partitions get on too while big ones lag;
-    once the limit is used up the rest waits, so whoever calls begins elsewhere the next time.
+    `sizes` are the costs of the whole backlogs. `take` says how far a partition gets with its share and what
+    that costs; it always advances. A share is rounded up, so small partitions advance while big ones lag.
+    Once the limit is used up the rest is left out, so the caller has to begin elsewhere the next time.
     """
     total = sum(sizes)
     left = limit
@@ -175,7 +175,7 @@ def share_out(
 
 
 def by_count(backlogs: Sequence[Backlog], limit: int) -> dict[Spot, int]:
-    """`share_out` of so many offsets, never more.
+    """Share out `limit` offsets, never more.
 
     >>> by_count([Backlog(("t", 0), 0, 900), Backlog(("t", 1), 50, 150)], 100)
     {('t', 0): 90, ('t', 1): 60}
@@ -189,7 +189,7 @@ def by_count(backlogs: Sequence[Backlog], limit: int) -> dict[Spot, int]:
 
 
 def rotated(backlogs: Iterable[Backlog], after: Spot | None) -> list[Backlog]:
-    """In order, but beginning behind `after`, so that each is first in its turn."""
+    """Return the backlogs in order, beginning behind `after`, so that each is first in its turn."""
     ordered = sorted(backlogs)
     if after is None:
         return ordered

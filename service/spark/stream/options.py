@@ -1,4 +1,4 @@
-"""Options that a batch read does not have: limits of a stream, how often it looks, what it may miss. [P]
+"""Options that only a stream has: limits, poll interval, tolerance of missing topics. [P]
 
 Names are those of Spark's Kafka source, where it has them.
 """
@@ -13,7 +13,7 @@ from service.base.errors import ConfigError
 from service.spark.durations import duration_ms
 from service.spark.kafka_options import check_moved
 from service.spark.options import ReadOptions, count_of, flag_of, named, parse_options, size_of, with_headers
-from service.spark.tail.options import TAIL, TailOptions, apart, tail_of, without
+from service.spark.tail.options import TAIL, TailOptions, split_options, tail_of, without
 
 LIMITS: Final = (
     "maxOffsetsPerTrigger",
@@ -24,7 +24,7 @@ LIMITS: Final = (
 )
 MISSING: Final = ("failOnMissingTopic",)
 MAX_INTERVAL_MS: Final = 600_000
-"""Objects that a look has seen stay for ``firn.remote.object.grace.ms``, an hour by default."""
+"""Longest interval; objects that a poll has seen stay for ``firn.remote.object.grace.ms``, 1 h by default."""
 _MAX_DELAY_MS: Final = 366 * 86_400_000
 
 
@@ -32,9 +32,9 @@ _MAX_DELAY_MS: Final = 366 * 86_400_000
 class StreamOptions:
     """The options of a stream. Limits are per micro-batch, None for none; bytes are those of the log.
 
-    A batch of less than `min_offsets` waits for more, `max_trigger_delay_ms` at most. The bucket is looked at
-    once in `refresh_interval_ms`, 0 for with every trigger. Without `fail_on_missing` a topic that is not
-    there is left out, with a warning, and goes on where it was should it come back.
+    A batch of less than `min_offsets` waits for more, `max_trigger_delay_ms` at most. The bucket is polled
+    once in `refresh_interval_ms`, with 0 on every trigger. Without `fail_on_missing` an absent topic is left
+    out, with a warning, and continues where it was should it come back.
     """
 
     read: ReadOptions
@@ -48,15 +48,15 @@ class StreamOptions:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Names of the limits that are set."""
+        """The names of the limits that are set."""
         values = (self.max_offsets, self.max_bytes, self.min_offsets)
         return tuple(name for name, value in zip(LIMITS, values, strict=False) if value is not None)
 
 
 def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
-    """The options of a stream, checked and typed."""
+    """Check and type the options of a stream."""
     check_moved(raw, streaming=True)
-    client, rest = apart(raw)
+    client, rest = split_options(raw)
     more = (*TAIL, *LIMITS, *MISSING)
     given = named(rest, more)
     read = parse_options(without(given, more), streaming=True)
@@ -64,7 +64,7 @@ def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
     if least is not None and most is not None and least > most:
         raise ConfigError(f"option minOffsetsPerTrigger is {least}, above maxOffsetsPerTrigger, {most}")
     if least is None and "maxTriggerDelay" in given:
-        raise ConfigError("option maxTriggerDelay says nothing without minOffsetsPerTrigger")
+        raise ConfigError("option maxTriggerDelay has no effect without minOffsetsPerTrigger")
     return StreamOptions(
         read,
         tail_of(given, client),
@@ -78,5 +78,5 @@ def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
 
 
 def includes_headers(raw: Mapping[str, str]) -> bool:
-    """Whether the schema has headers; of batch reads and of streams, whose other options differ."""
-    return with_headers(named(apart(raw)[1], (*TAIL, *LIMITS, *MISSING)))
+    """Return whether the schema has headers; accepts options of batch reads and of streams."""
+    return with_headers(named(split_options(raw)[1], (*TAIL, *LIMITS, *MISSING)))

@@ -1,8 +1,8 @@
-"""What a stream reads next, and the tasks of one micro-batch: the driver's part of a stream.
+"""Planning of a stream on the driver: the next offsets, and the tasks of one micro-batch.
 
-A micro-batch is a range of offsets per partition that Spark writes to its checkpoint before anything of it is
-read. The plan of it is made from manifests that reach that far and covers that range and nothing else, so a
-batch that is repeated after a crash has the same rows.
+A micro-batch is a range of offsets per partition that Spark writes to its checkpoint before any of it is
+read. Its plan is made from manifests that reach that far and covers that range and nothing else, so a batch
+that is repeated after a crash has the same rows.
 """
 
 from __future__ import annotations
@@ -16,101 +16,110 @@ from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import ManifestPage, PageRef, SegmentEntry
 from service.spark.errors import DataLossError
 from service.spark.parallelism import parallelism_of
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
 from service.spark.plan.splits import Split
 from service.spark.stream import losses
-from service.spark.stream.bucket_polling import Look, Looks, Snapshots
+from service.spark.stream.bucket_polling import BucketPoller, BucketView, Snapshots
 from service.spark.stream.bytes import bytes_between, take_bytes
-from service.spark.stream.offsets import Backlog, Offsets, Position, Spot, Taken, by_count, rotated, share_out
+from service.spark.stream.offsets import (
+    Backlog,
+    Offsets,
+    Spot,
+    StreamPosition,
+    Taken,
+    by_count,
+    rotated,
+    share_out,
+)
 from service.spark.stream.options import StreamOptions
 from service.spark.stream.progress import encode_report
 from service.spark.tail.plan import TailSplit, plan_tail
 
 log = logging.getLogger(__name__)
 
-_MAX_SAID: Final = 10_000
+_MAX_WARNED: Final = 10_000
 
 
 class StreamPlan:
-    """What a running stream keeps that is not in the checkpoint; after a restart none of it is missed.
+    """State of a running stream that is not in the checkpoint; a restart does not need it.
 
-    Owned by the thread that Spark calls the stream on.
+    Owned by the thread on which Spark calls the stream.
     """
 
     def __init__(
-        self, options: StreamOptions, open_archive: Callable[[], Archive], clock: Clock | None = None
+        self, options: StreamOptions, open_archive: Callable[[], ArchiveReader], clock: Clock | None = None
     ) -> None:
-        """`open_archive` gives the archive, with its tail where brokers are given.
+        """`open_archive` returns the archive, with its tail where brokers are given.
 
-        What those it gives remember, each for the next, saves the stream from reading anything twice.
+        The archives that it returns share a cache, so that the stream reads no object twice.
         """
         self._options = options
         self._archive = open_archive
         self._clock = SystemClock() if clock is None else clock
-        self._looks = Looks(options.read.choice, options.refresh_interval_ms, self._clock)
+        self._poller = BucketPoller(options.read.choice, options.refresh_interval_ms, self._clock)
         self._target: dict[Spot, int] | None = None
         self._held: dict[Spot, int] = {}
         self._after: Spot | None = None
-        self._reached = Position({})
+        self._reached = StreamPosition({})
         self._last_batch_ms: int | None = None
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
-    def initial(self) -> Position:
-        """Where a new stream starts, by ``startingOffsets`` and its like.
+    def initial(self) -> StreamPosition:
+        """Return where a new stream starts, by ``startingOffsets`` and its like.
 
-        Spark does not write it down: should the first batch be repeated, this is asked again. Where a
-        partition starts at its end, the answer would then be a later one, so it takes nothing in that batch.
+        Spark does not write it down: it calls this again to repeat the first batch. For a partition that
+        starts at its end the answer would be later then, so the first batch reads nothing of it.
         """
         options = self._options.read
         with self._archive() as archive:
-            look = self._looks.latest(archive)
-            for error in look.missing.values():
+            view = self._poller.latest(archive)
+            for error in view.missing.values():
                 raise error
-            spots, snapshots = list(look.snapshots), list(look.snapshots.values())
+            spots, snapshots = list(view.snapshots), list(view.snapshots.values())
             check_named(options.starting, spots, "startingOffsets")
             begins = bound_offsets(archive, snapshots, options.starting, options, is_start=True)
         starts = dict(zip(spots, begins, strict=True))
         self._held = {
-            spot: begin for spot, begin in starts.items() if begin == look.snapshots[spot].end_offset
+            spot: begin for spot, begin in starts.items() if begin == view.snapshots[spot].end_offset
         }
-        self._reached = Position(starts, look.cluster_id, look.topics)
+        self._reached = StreamPosition(starts, view.cluster_id, view.topics)
         return self._reached
 
     def fix_target(self) -> None:
-        """From now on nothing is new: what is there at this moment is all there will be."""
+        """Fix the current ends as the stream's end: it does not read what comes later."""
         with self._archive() as archive:
-            look = self._looks.fresh(archive)
-        self._target = {spot: snapshot.end_offset for spot, snapshot in look.snapshots.items()}
+            view = self._poller.poll(archive)
+        self._target = {spot: snapshot.end_offset for spot, snapshot in view.snapshots.items()}
 
-    def latest(self, start: Position | None, *, limited: bool = True) -> Position:
-        """Where the next batch ends that begins at `start`, which is None where Spark does not tell.
+    def latest(self, start: StreamPosition | None, *, limited: bool = True) -> StreamPosition:
+        """Return the end of the next batch, which begins at `start`; None: Spark reports none.
 
-        That is `start` itself when there is nothing, or not enough, to read. Raises `DataLossError` when
+        It is `start` itself when there is nothing, or not enough, to read. Raises `DataLossError` when
         records after `start` are gone, or in another topic, before a batch of them is written down.
         """
         with self._archive() as archive:
-            look = self._looks.latest(archive)
+            view = self._poller.latest(archive)
             self._reached = (
-                self._unlimited(look) if start is None else self._next(archive, look, start, limited=limited)
+                self._unlimited(view) if start is None else self._next(archive, view, start, limited=limited)
             )
         return self._reached
 
     def report(self) -> dict[str, Any] | None:
-        """How far partitions go, limits or not, and how many bytes of the log lie before that; or None."""
-        look = self._looks.newest
-        if look is None or not look.snapshots:
+        """Return the partitions' ends, regardless of limits, and the log's bytes before them; or None."""
+        view = self._poller.newest
+        if view is None or not view.snapshots:
             return None
-        ends = {spot: snapshot.end_offset for spot, snapshot in look.snapshots.items()}
+        ends = {spot: snapshot.end_offset for spot, snapshot in view.snapshots.items()}
         behind = {
-            spot: bytes_between(look.snapshots[spot].manifest, None, begin, end)
+            spot: bytes_between(view.snapshots[spot].manifest, None, begin, end)
             for spot, end in ends.items()
-            if (begin := max(self._reached.offsets.get(spot, 0), look.snapshots[spot].start_offset)) < end
+            if (begin := max(self._reached.offsets.get(spot, 0), view.snapshots[spot].start_offset)) < end
         }
         return encode_report(ends, behind)
 
-    def plan(self, start: Position, end: Position) -> list[Split | TailSplit]:
-        """Tasks that read exactly ``[start, end)`` of each partition; see `_new_begins` for new ones."""
+    def plan(self, start: StreamPosition, end: StreamPosition) -> list[Split | TailSplit]:
+        """Return tasks that read exactly ``[start, end)`` of each partition; `_new_begins` of new ones."""
         options = self._options.read
         self._reached = end
         begins = self._begins(start, end)
@@ -121,38 +130,40 @@ class StreamPlan:
             return []
         with self._archive() as archive:
             ends = {spot: last for spot, (_, last) in wanted.items()}
-            look = self._looks.reaching(archive, ends, end.topics)
-            there = self._begins(Position(ends, end.cluster_id, end.topics), _position(look))
-            self._tell_gone(end, {spot: wanted[spot][0] for spot in there if spot not in look.snapshots})
-            new = self._new_begins(start, look.snapshots)
+            view = self._poller.reaching(archive, ends, end.topics)
+            there = self._begins(StreamPosition(ends, end.cluster_id, end.topics), _position(view))
+            self._report_absent(end, {spot: wanted[spot][0] for spot in there if spot not in view.snapshots})
+            new = self._new_begins(start, view.snapshots)
             ranges = [
                 within(
-                    look.snapshots[spot],
+                    view.snapshots[spot],
                     new.get(spot, wanted[spot][0]),
                     wanted[spot][1],
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
-                for spot in sorted(there.keys() & look.snapshots.keys())
+                for spot in sorted(there.keys() & view.snapshots.keys())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
             splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
             return [*splits, *plan_tail(ranges, options, archive.loader)]
 
-    def _next(self, archive: Archive, look: Look, start: Position, *, limited: bool) -> Position:
-        """The end of a batch that begins at `start`."""
-        begins = self._begins(start, _position(look))
+    def _next(
+        self, archive: ArchiveReader, view: BucketView, start: StreamPosition, *, limited: bool
+    ) -> StreamPosition:
+        """Return the end of a batch that begins at `start`."""
+        begins = self._begins(start, _position(view))
         absent = {
             spot: offset
             for spot, offset in begins.items()
-            if losses.is_absent(look.snapshots.get(spot), offset)
+            if losses.is_absent(view.snapshots.get(spot), offset)
         }
-        self._tell_missing(look, start)
-        self._tell_gone(start, absent)
-        snapshots = {spot: one for spot, one in look.snapshots.items() if spot not in absent}
+        self._report_missing(view, start)
+        self._report_absent(start, absent)
+        snapshots = {spot: one for spot, one in view.snapshots.items() if spot not in absent}
         begins = {**self._new_begins(start, snapshots), **begins}
         for loss in losses.lost_offsets(begins, snapshots):
             self._lost(loss)
-        ends, backlogs = self._ahead(begins, snapshots)
+        ends, backlogs = self._backlogs(begins, snapshots)
         if limited and self._waits_for_more(backlogs):
             return start
         self._held = {}
@@ -162,31 +173,32 @@ class StreamPlan:
             self._after = next(reversed(served), None)
             for backlog in backlogs:
                 ends[backlog.spot] = served.get(backlog.spot, begins.get(backlog.spot, 0))
-        return _with_absent(ends, look, absent, start)
+        return _with_absent(ends, view, absent, start)
 
-    def _unlimited(self, look: Look) -> Position:
-        """All there is, where Spark does not say where the batch begins: `plan` will see what is lost."""
-        self._tell_missing(look, Position({}))
-        ends = {spot: snapshot.end_offset for spot, snapshot in look.snapshots.items()}
+    def _unlimited(self, view: BucketView) -> StreamPosition:
+        """Return the ends of all logs, where Spark reports no start; `plan` then finds what is lost."""
+        self._report_missing(view, StreamPosition({}))
+        ends = {spot: snapshot.end_offset for spot, snapshot in view.snapshots.items()}
         absent = {
             spot: offset
             for spot, offset in self._reached.offsets.items()
-            if losses.is_absent(look.snapshots.get(spot), offset)
-            and look.topics.get(spot[0]) in (None, self._reached.topics.get(spot[0]))
+            if losses.is_absent(view.snapshots.get(spot), offset)
+            and view.topics.get(spot[0]) in (None, self._reached.topics.get(spot[0]))
         }
-        return _with_absent(ends, look, absent, self._reached)
+        return _with_absent(ends, view, absent, self._reached)
 
-    def _begins(self, before: Position, now: Position) -> dict[Spot, int]:
-        """The offsets `before`, without those of topics that are other ones now: they have not been read."""
-        for loss in losses.other_things(before, now):
+    def _begins(self, before: StreamPosition, now: StreamPosition) -> dict[Spot, int]:
+        """Return the offsets `before`, except of replaced topics: the new topics have not been read."""
+        for loss in losses.replacements(before, now):
             self._lost(loss)
         others = losses.other_topics(before.topics, now.topics)
         return {spot: offset for spot, offset in before.offsets.items() if spot[0] not in others}
 
-    def _new_begins(self, start: Position, snapshots: Snapshots) -> dict[Spot, int]:
-        """Where topics begin that the stream has not known: what retention took before is not lost to it.
+    def _new_begins(self, start: StreamPosition, snapshots: Snapshots) -> dict[Spot, int]:
+        """Return where topics begin that the stream has not read before: at the start of their logs.
 
-        A new partition of a topic that it knows begins at 0, wherever its log does.
+        Records that retention took before are no loss to the stream. A new partition of a known topic begins
+        at 0, wherever its log starts.
         """
         known = {topic for topic, _ in start.offsets}
         return {
@@ -195,42 +207,45 @@ class StreamPlan:
             if spot[0] not in known and (self._target is None or spot in self._target)
         }
 
-    def _tell_missing(self, look: Look, start: Position) -> None:
-        """What is asked for and not there, unless the stream has read it: that is told with its offsets."""
+    def _report_missing(self, view: BucketView, start: StreamPosition) -> None:
+        """Raise or log that chosen topics are missing; `_report_absent` reports those in `start`."""
         known = {topic for topic, _ in start.offsets}
-        for asked, error in look.missing.items():
+        for asked, error in view.missing.items():
             if asked not in known and self._options.fail_on_missing:
                 raise error
             if asked not in known:
-                self._say(str(error))
+                self._warn_once(str(error))
 
-    def _tell_gone(self, start: Position, offsets: Offsets) -> None:
-        """Where a topic may be missing, that is no loss: it goes on where it was when it comes back."""
+    def _report_absent(self, start: StreamPosition, offsets: Offsets) -> None:
+        """Report read partitions as lost, or log them where a topic may be missing.
+
+        Such a topic continues where it was when it comes back.
+        """
         if not offsets:
             return
-        loss = losses.gone(start, offsets)
+        loss = losses.absence(start, offsets)
         if self._options.fail_on_missing:
             self._lost(loss)
         else:
-            self._say(loss.what)
+            self._warn_once(loss.what)
 
     def _lost(self, loss: losses.Loss) -> None:
         if self._options.read.fail_on_data_loss:
             raise DataLossError(str(loss))
-        self._say(str(loss))
+        self._warn_once(str(loss))
 
-    def _say(self, message: str) -> None:
-        """Once, though it is found out with every trigger."""
-        if len(self._said) >= _MAX_SAID:
-            self._said.clear()
-        if message not in self._said:
-            self._said.add(message)
+    def _warn_once(self, message: str) -> None:
+        """Log a warning once, though every trigger finds its reason again."""
+        if len(self._warned) >= _MAX_WARNED:
+            self._warned.clear()
+        if message not in self._warned:
+            self._warned.add(message)
             log.warning("%s", message)
 
     def _waits_for_more(self, backlogs: Sequence[Backlog]) -> bool:
-        """Whether ``minOffsetsPerTrigger`` puts the batch off (Spark's `KafkaMicroBatchStream.delayBatch`).
+        """Return whether ``minOffsetsPerTrigger`` delays the batch (`KafkaMicroBatchStream.delayBatch`).
 
-        The first batch of a run does not wait, nor does one that AvailableNow reads: nothing will come.
+        The first batch of a run does not wait, nor does one of AvailableNow, for which no more will come.
         """
         least = self._options.min_offsets
         if least is None or self._target is not None:
@@ -242,8 +257,8 @@ class StreamPlan:
         self._last_batch_ms = now_ms
         return False
 
-    def _ahead(self, start: Offsets, snapshots: Snapshots) -> tuple[dict[Spot, int], list[Backlog]]:
-        """Where each partition could end now, and what that is to read."""
+    def _backlogs(self, start: Offsets, snapshots: Snapshots) -> tuple[dict[Spot, int], list[Backlog]]:
+        """Return where each partition could end now, and the offsets to read until there."""
         ends: dict[Spot, int] = {}
         backlogs: list[Backlog] = []
         for spot, snapshot in snapshots.items():
@@ -252,7 +267,7 @@ class StreamPlan:
             if self._target is not None:
                 if spot not in self._target and spot not in start:
                     continue
-                # A log that ran back is followed there, a target that is behind already is not.
+                # The batch follows a log that was truncated, but not to a target that it has passed.
                 end = min(end, max(begin, self._target.get(spot, begin)))
             if self._held.get(spot) == begin:
                 end = begin
@@ -262,9 +277,9 @@ class StreamPlan:
         return ends, backlogs
 
     def _limited(
-        self, archive: Archive, snapshots: Snapshots, backlogs: Sequence[Backlog]
+        self, archive: ArchiveReader, snapshots: Snapshots, backlogs: Sequence[Backlog]
     ) -> dict[Spot, int]:
-        """Where those of the backlogs end that are served in this batch, in their order."""
+        """Return the ends of the backlogs that this batch serves, in their order."""
         max_offsets, max_bytes = self._options.max_offsets, self._options.max_bytes
         if max_offsets is not None:
             ends = by_count(backlogs, max_offsets)
@@ -275,7 +290,7 @@ class StreamPlan:
 
 
 def _by_bytes(
-    archive: Archive, snapshots: Snapshots, backlogs: Sequence[Backlog], limit: int
+    archive: ArchiveReader, snapshots: Snapshots, backlogs: Sequence[Backlog], limit: int
 ) -> dict[Spot, int]:
     manifests = {backlog.spot: snapshots[backlog.spot].manifest for backlog in backlogs}
     loads = {
@@ -300,11 +315,11 @@ def _no_pages(ref: PageRef) -> ManifestPage:
     raise AssertionError(f"{ref.key} of no manifest")
 
 
-def _position(look: Look) -> Position:
-    return Position({}, look.cluster_id, look.topics)
+def _position(view: BucketView) -> StreamPosition:
+    return StreamPosition({}, view.cluster_id, view.topics)
 
 
-def _with_absent(ends: Offsets, look: Look, absent: Offsets, start: Position) -> Position:
-    """`ends`, and where the stream was in partitions that may come back: they go on from there."""
+def _with_absent(ends: Offsets, view: BucketView, absent: Offsets, start: StreamPosition) -> StreamPosition:
+    """Return `ends` with the offsets of absent partitions, which continue there if they come back."""
     kept = {asked: start.topics[asked] for asked, _ in absent if asked in start.topics}
-    return Position({**absent, **ends}, look.cluster_id, {**kept, **look.topics})
+    return StreamPosition({**absent, **ends}, view.cluster_id, {**kept, **view.topics})

@@ -1,8 +1,8 @@
-"""How far a stream is behind, as its progress tells. [P]
+"""Lag of a stream, reported in Spark's progress of the query. [P]
 
 Spark lets a Python source report offsets, and no metrics (`ReportsSourceMetrics` is for sources in Java). So
-the offsets that it reports as the latest say beside the topics, under `OWN_KEY`, how many bytes of the log
-there are between where the batch ends and there: ``{"bytesBehind": {"flights": {"0": 123}}}``.
+the offsets reported as the latest have beside the topics, under `OWN_KEY`, the bytes of the log between the
+batch's end and them: ``{"bytesBehind": {"flights": {"0": 123}}}``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BYTES_BEHIND: Final = "bytesBehind"
 
 
 class Lag(NamedTuple):
-    """What a partition has behind the newest batch: so many offsets, and about so many bytes of the log."""
+    """Offsets, and about how many bytes of the log, that a partition has after the newest batch."""
 
     topic: str
     partition: int
@@ -35,17 +35,17 @@ class Lag(NamedTuple):
 
 
 def encode_report(ends: Offsets, bytes_behind: Offsets) -> dict[str, Any]:
-    """What Spark shows as the latest offset of a source."""
+    """Return the document that Spark shows as the latest offset of a source."""
     document: dict[str, Any] = dict(encode_offsets(ends))
     return with_own(document, {BYTES_BEHIND: encode_offsets(bytes_behind)})
 
 
 def lag(query: Any) -> list[Lag]:
-    """How far a streaming query is behind in the partitions that it reads with this source.
+    """Return the lag of a streaming query in each partition that it reads with this source.
 
-    `query` is a `StreamingQuery`, or a progress of one, as a `StreamingQueryListener` gets it. As of the
-    newest batch that has ended. Empty before that, and before Spark 4.2, which asks Python sources for
-    nothing to report. Topics have their names here. Raises `ConfigError` for what is neither.
+    `query` is a `StreamingQuery`, or a progress of one, as a `StreamingQueryListener` gets it. The lag is as
+    of the newest batch that has ended; empty before that, and before Spark 4.2, which does not ask Python
+    sources for a report. Topics have their names here. Raises `ConfigError` for any other object.
 
     >>> lag({"sources": [{"endOffset": '{"t": {"0": 5}, "@firn": {}}',
     ...                   "latestOffset": '{"t": {"0": 7}, "@firn": {"bytesBehind": {"t": {"0": 90}}}}'}]})
@@ -64,7 +64,7 @@ def lag(query: Any) -> list[Lag]:
 def _lag_of(source: Mapping[str, Any]) -> list[Lag]:
     end, latest = _document(source["endOffset"]), _document(source["latestOffset"])
     own = latest.pop(OWN_KEY, {})
-    # Before Spark 4.2 the latest offset is where the batch ends, whatever there is behind it.
+    # Before Spark 4.2 the latest offset is the batch's end, even if the log goes on.
     if OWN_KEY not in end or BYTES_BEHIND not in own:
         return []
     position, sizes = decode_position(end), decode_offsets(own[BYTES_BEHIND])
@@ -80,7 +80,7 @@ def _lag_of(source: Mapping[str, Any]) -> list[Lag]:
 
 
 def _document(text: Any) -> dict[str, Any]:
-    """Of another source, or not there: empty. Some versions of pyspark show JSON as Python writes it."""
+    """Parse a source's offsets, which some versions of pyspark show as a Python literal; empty for others."""
     for parse in (json.loads, ast.literal_eval):
         try:
             document = parse(text)

@@ -1,7 +1,7 @@
-"""The stream that Spark sees: ``spark.readStream.format("firn")``. Needs pyspark.
+"""The stream source that Spark calls: ``spark.readStream.format("firn")``. Needs pyspark.
 
-Spark keeps one reader in a Python process of the driver for as long as the query runs, asks it how far it can
-go, writes that to the checkpoint and has it plan the range. Tasks get a reader of their own and a split.
+Spark keeps one reader in a Python process of the driver for as long as the query runs, asks it for the next
+offsets, writes them to the checkpoint and lets it plan the range. Tasks get a copy of the reader and a split.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from service.base.errors import ConfigError
 from service.spark.parts import open_archive, read_part
-from service.spark.plan.memory import Memory
-from service.spark.schema import Column
+from service.spark.plan.memory import PlanCache
+from service.spark.schema import ReadColumn
 from service.spark.stream.offsets import decode_position, encode_position
 from service.spark.stream.options import StreamOptions
 
@@ -24,34 +24,34 @@ try:
 
     _MIXIN: Any = control.SupportsTriggerAvailableNow
 except (ImportError, AttributeError):
-    # Before Spark 4.2 there are no limits for Python sources, and AvailableNow is one batch of everything.
+    # Before Spark 4.2 Python sources have no limits, and AvailableNow is one batch of everything.
     control = None
     _MIXIN = object
 
 CAN_LIMIT: Final = control is not None
-"""Whether this Spark knows limits of Python sources."""
+"""True where this Spark supports limits of Python sources."""
 
 
 class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """One streaming query's reader."""
 
-    def __init__(self, options: StreamOptions, columns: Sequence[Column]) -> None:
+    def __init__(self, options: StreamOptions, columns: Sequence[ReadColumn]) -> None:
         from service.spark.stream.plan import StreamPlan
 
         if not CAN_LIMIT and options.limits:
             raise ConfigError(
-                f"options that need Spark 4.2 or newer: {', '.join(options.limits)}. Older ones do not tell "
-                "a Python source where a batch begins"
+                f"options that need Spark 4.2 or newer: {', '.join(options.limits)}. Older versions do not "
+                "report to a Python source where a batch begins"
             )
         if not CAN_LIMIT and options.read.fail_on_data_loss and not options.fail_on_missing:
-            # Sources are not told there how far they were, so nobody would keep that for a missing topic.
+            # Older versions report no start, so the offsets of a missing topic would be lost.
             raise ConfigError("option failOnMissingTopic=false needs Spark 4.2 or newer")
         self._options = options
         self._columns = tuple(columns)
-        self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail, Memory()))
+        self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail, PlanCache()))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks get: how to read, without the driver's plan and what that remembers."""
+        """Return the state for tasks: how to read, without the driver's plan and its cache."""
         return {name: value for name, value in self.__dict__.items() if name != "_plan"}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return encode_position(self._plan.latest(position, limited=is_limited))
 
     def getDefaultReadLimit(self) -> Any:
-        """What Spark hands back to `latestOffset`; where several limits are set, all are kept there."""
+        """Return a limit for Spark to pass to `latestOffset`; `StreamPlan` applies all that are set."""
         if self._options.max_offsets is not None:
             return control.ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:

@@ -1,1 +1,1 @@
-"""What is not sealed yet: asked of the brokers and read from them, behind the archive."""
+"""The log's tail after the archive, read from the brokers."""

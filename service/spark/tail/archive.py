@@ -1,9 +1,9 @@
-"""The archive and the brokers' tail behind it, as one line of offsets.
+"""The archive and the brokers' tail after it, as one range of offsets.
 
-A plan puts the border where the manifest that it has seen ends: below it is read from the bucket, from it on
-through the brokers. Segments that are sealed and offloaded after that move nothing, since brokers serve every
-offset of the log, whichever tier it lies in. So for `read_committed` the border is the archive's last stable
-offset: what was undecided there the brokers decide.
+A plan puts the border at the end of the manifest that it has read: offsets below it come from the bucket,
+those from it on from the brokers. Segments that are sealed and offloaded later change nothing, since brokers
+serve every offset of the log, whichever tier it lies in. So for `read_committed` the border is the archive's
+last stable offset: brokers have the decisions on transactions that were open there.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 from collections.abc import Iterable, Sequence
 
 from service.remote.stores.store import ObjectStore
-from service.spark.plan.archive import Archive
-from service.spark.plan.memory import Memory
-from service.spark.plan.snapshots import ChosenPartition, Live, PartitionSnapshot
+from service.spark.plan.archive import ArchiveReader
+from service.spark.plan.memory import PlanCache
+from service.spark.plan.snapshots import ChosenPartition, LogBounds, PartitionSnapshot
 from service.spark.tail.log_ends import log_ends_of
 from service.spark.tail.options import TailOptions
 from service.spark.tail.topic_lookup import TopicPartition
 
 
-class LiveArchive(Archive):
-    """The archive whose partitions reach as far as the brokers say."""
+class LiveArchiveReader(ArchiveReader):
+    """An archive whose partitions reach to the ends of the brokers' logs."""
 
     def __init__(
         self,
@@ -30,17 +30,17 @@ class LiveArchive(Archive):
         *,
         read_committed: bool,
         fail_on_data_loss: bool = True,
-        memory: Memory | None = None,
+        cache: PlanCache | None = None,
     ) -> None:
-        super().__init__(store, read_committed=read_committed, memory=memory)
+        super().__init__(store, read_committed=read_committed, cache=cache)
         self._ends = log_ends_of(tail, read_committed, fail_on_data_loss, os.getpid())
 
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
-        """The archive first, then the brokers, whose log does not end before what is archived."""
+        """Read the archive first, then the brokers, so that no log ends before its archive."""
         return self.renewed(super().snapshots(chosen))
 
     def renewed(self, snapshots: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-        """The same with the ends that brokers tell now."""
+        """Return the snapshots with the current bounds of the brokers' logs."""
         if not snapshots:
             return []
         cluster_id = self.cluster_id()
@@ -48,7 +48,7 @@ class LiveArchive(Archive):
         found = []
         for snapshot in snapshots:
             ends = bounds.get(_named(snapshot))
-            found.append(snapshot._replace(live=None if ends is None else Live(*ends, cluster_id)))
+            found.append(snapshot._replace(live=None if ends is None else LogBounds(*ends, cluster_id)))
         return found
 
     def offsets_for_timestamps(

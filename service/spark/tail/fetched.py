@@ -1,11 +1,11 @@
-"""What a fetch response says of one partition: whole batches, proved, or why there are none. [P]
+"""Decoding of a fetch response for one partition: whole batches, verified, or why there are none. [P]
 
-    records    |--batch--|--batch--|--batch--|--bat      the last one is cut where the broker's limit was
+    records    |--batch--|--batch--|--batch--|--bat      the broker's size limit cut the last one
     offsets     ^ may begin before the wanted one   ^ the next fetch begins here
 
-`read_committed` is the client's work, too: the broker names producers whose transactions it knows to be
-aborted, with where each began. It ends at the producer's next control batch, or is not over in this response;
-then the next one names it again (Kafka ``CompletedFetch``, KIP-98).
+`read_committed` is also the client's work: the broker names the producers of transactions that it knows to be
+aborted, with each one's first offset. A transaction ends at the producer's next control batch, or not in this
+response; then the next response names it again (Kafka ``CompletedFetch``, KIP-98).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from service.wire.errors import MalformedMessage
 _MOST_BYTES: Final = 1 << 30
 
 
-class Fetched(NamedTuple):
-    """Batches that follow each other, `data` in all; the next offset to ask for; what is to be left out."""
+class FetchedBatches(NamedTuple):
+    """Consecutive batches in `data`, the next offset to fetch, and the aborted transactions to drop."""
 
     data: memoryview
     next_offset: int
     aborted: tuple[AbortedRange, ...] = ()
 
 
-class Wanted(NamedTuple):
-    """One fetch of one partition: from `offset` on, about so many bytes, no older leader than this."""
+class PartitionFetch(NamedTuple):
+    """One fetch of one partition: about `max_bytes` from `offset` on, from a leader of at least the epoch."""
 
     topic_id: UUID
     partition: int
@@ -47,8 +47,8 @@ class Wanted(NamedTuple):
     wait_max_ms: int
 
 
-def fetch_request(wanted: Wanted) -> Any:
-    """A request for one partition, without a session."""
+def fetch_request(wanted: PartitionFetch) -> Any:
+    """Return a request for one partition, without a session."""
     module = request_module(ApiKey.FETCH)
     max_bytes = min(wanted.max_bytes, _MOST_BYTES)
     partition = module.FetchPartition(
@@ -73,41 +73,41 @@ def fetch_request(wanted: Wanted) -> Any:
     )
 
 
-def error_of(response: Any, wanted: Wanted) -> int:
-    """The error code of the answer to `wanted`, 0 for none. `MalformedMessage` if it is of something else."""
+def error_of(response: Any, wanted: PartitionFetch) -> int:
+    """Return the error code of the response to a fetch, 0 for none. `MalformedMessage` on a mismatch."""
     code: int = response.error_code
     if code == ErrorCode.none:
         code = _partition(response, wanted).error_code
     return code
 
 
-def read_fetched(response: Any, wanted: Wanted) -> Fetched:
-    """The batches of an answer without error; perhaps none.
+def read_fetched(response: Any, wanted: PartitionFetch) -> FetchedBatches:
+    """Return the batches of a response without error; perhaps none.
 
     Raises `CorruptionError` for a batch that is not sound, and for offsets that run back, `MalformedMessage`
-    for an answer that is of something else or does not get on.
+    for a response that does not match the request or makes no progress.
     """
     partition = _partition(response, wanted)
     data = memoryview(partition.records or b"")
     scan = scan_batches(data)
     if scan.status not in (Status.OK, Status.TRUNCATED):
         offset = scan.last_offsets[-1] + 1 if scan.batches else wanted.offset
-        raise CorruptionError(f"the batch at or behind offset {offset} came damaged: {scan.status.reason}")
+        raise CorruptionError(f"the batch at or behind offset {offset} is damaged: {scan.status.reason}")
     if not scan.batches:
         if len(data):
             raise MalformedMessage(f"{len(data)} bytes from offset {wanted.offset} on, not one whole batch")
-        return Fetched(data, wanted.offset)
+        return FetchedBatches(data, wanted.offset)
     whole = data[: scan.end]
     next_offset = scan.last_offsets[-1] + 1
     if next_offset <= wanted.offset:
         raise MalformedMessage(
-            f"offsets up to {next_offset - 1} came, those from {wanted.offset} on were wanted"
+            f"the response ends at offset {next_offset - 1}, and {wanted.offset} was requested"
         )
     aborted = _aborted(whole, partition.aborted_transactions or ()) if wanted.read_committed else ()
-    return Fetched(whole, next_offset, aborted)
+    return FetchedBatches(whole, next_offset, aborted)
 
 
-def _partition(response: Any, wanted: Wanted) -> Any:
+def _partition(response: Any, wanted: PartitionFetch) -> Any:
     found = [
         partition
         for topic in response.responses
@@ -116,26 +116,26 @@ def _partition(response: Any, wanted: Wanted) -> Any:
         if partition.partition_index == wanted.partition
     ]
     if len(found) != 1:
-        raise MalformedMessage(f"{len(found)} answers of partition {wanted.partition}, one was asked for")
+        raise MalformedMessage(f"the response has partition {wanted.partition} {len(found)} times, not once")
     return found[0]
 
 
 def _aborted(data: Buffer, transactions: Any) -> tuple[AbortedRange, ...]:
-    """As the broker's list, with where each ends as far as that is in `data`."""
+    """Return the broker's aborted transactions, each up to its marker, or to the end of `data`."""
     if not transactions:
         return ()
     firsts: dict[int, list[int]] = {}
     for one in transactions:
         firsts.setdefault(one.producer_id, []).append(one.first_offset)
-    for waiting in firsts.values():
-        waiting.sort(reverse=True)
+    for starts in firsts.values():
+        starts.sort(reverse=True)
     ranges = []
     last = -1
     for header in iter_headers(data):
         last = header.last_offset
-        waiting = firsts.get(header.producer_id, [])
-        if header.is_control and waiting and waiting[-1] <= header.base_offset:
-            ranges.append(AbortedRange(header.producer_id, waiting.pop(), last))
-    for producer_id, waiting in firsts.items():
-        ranges += [AbortedRange(producer_id, first, last) for first in waiting if first <= last]
+        starts = firsts.get(header.producer_id, [])
+        if header.is_control and starts and starts[-1] <= header.base_offset:
+            ranges.append(AbortedRange(header.producer_id, starts.pop(), last))
+    for producer_id, starts in firsts.items():
+        ranges += [AbortedRange(producer_id, first, last) for first in starts if first <= last]
     return tuple(ranges)

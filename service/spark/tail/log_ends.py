@@ -1,6 +1,6 @@
-"""Where the brokers' logs begin and end: what planning asks them, once per plan.
+"""Start and end offsets of the brokers' logs, which planning fetches once per plan.
 
-Before anything else it is made sure that they are the archive's brokers, and its topics.
+Before that it checks that brokers and topics are those of the archive.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from service.spark.plan.snapshots import ChosenPartition
 from service.spark.tail.brokers import Brokers
 from service.spark.tail.client_options import Address
 from service.spark.tail.options import TailOptions
-from service.spark.tail.patience import Patience
+from service.spark.tail.patience import RetryTimer
 from service.spark.tail.topic_lookup import (
     EARLIEST,
     LATEST,
-    Place,
-    Standing,
+    PartitionLeader,
+    TopicMatch,
     TopicPartition,
     check_cluster,
     find_topic,
@@ -41,12 +41,12 @@ from service.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
-_LOOKS_FOR_ABSENT: Final = 2
-"""A topic that is missing so many times in a row is not there."""
+_ABSENT_LOOKUPS: Final = 2
+"""A topic that is unknown in so many consecutive look-ups does not exist."""
 
 
 class LogEnds:
-    """Offsets of whole logs, from the brokers of one cluster. For any thread, one at a time."""
+    """Offsets of whole logs, from the brokers of one cluster. Any thread may call it; calls take turns."""
 
     def __init__(self, tail: TailOptions, *, read_committed: bool, fail_on_data_loss: bool) -> None:
         self._tail = tail
@@ -59,101 +59,101 @@ class LogEnds:
     def bounds(
         self, partitions: Sequence[ChosenPartition], cluster_id: str
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Where each log starts and where it ends (exclusive): for `read_committed` its last stable offset.
+        """Return the start and the end (exclusive) of each log: for `read_committed` its last stable offset.
 
-        Left out is what the brokers do not know, or (with ``failOnDataLoss=false``) know as another topic.
-        Both are logged. Raises `ConfigError` for brokers of another cluster than `cluster_id`,
-        `DataLossError` for another topic, `BrokerError` when they do not tell.
+        Topics are left out that the brokers do not have, or (with ``failOnDataLoss=false``) have with another
+        id. Both are logged. Raises `ConfigError` for brokers of another cluster than `cluster_id`,
+        `DataLossError` for another topic, `BrokerError` when the brokers do not answer in time.
         """
         ids = {one.topic: one.topic_id for one in partitions}
         wanted = [(one.topic, one.partition) for one in partitions]
         with self._lock:
-            # Starts first: a log never starts behind where it ends later.
-            starts = self._ask(dict.fromkeys(wanted, EARLIEST), ids, cluster_id)
-            ends = self._ask(dict.fromkeys(starts, LATEST), ids, cluster_id)
+            # Starts come first: a log's later end is never below an earlier start.
+            starts = self._resolve(dict.fromkeys(wanted, EARLIEST), ids, cluster_id)
+            ends = self._resolve(dict.fromkeys(starts, LATEST), ids, cluster_id)
         return {partition: (starts[partition], end) for partition, end in ends.items()}
 
     def offsets_for_timestamps(
         self, timestamps_ms: Mapping[ChosenPartition, int], cluster_id: str
     ) -> dict[TopicPartition, int]:
-        """The first record not older than its time, of those partitions that have one."""
+        """Return the offset of the first record not older than its time, for partitions that have one."""
         ids = {one.topic: one.topic_id for one in timestamps_ms}
         wanted = {(one.topic, one.partition): time_ms for one, time_ms in timestamps_ms.items()}
         with self._lock:
-            found = self._ask(wanted, ids, cluster_id)
+            found = self._resolve(wanted, ids, cluster_id)
         return {key: offset for key, offset in found.items() if offset >= 0}
 
-    def _ask(
+    def _resolve(
         self, wanted: Mapping[TopicPartition, int], ids: Mapping[str, UUID], cluster_id: str
     ) -> dict[TopicPartition, int]:
-        """The offset for each wanted timestamp (or `LATEST`, `EARLIEST`); asked again while leaders move."""
+        """Return the offset of each timestamp (or `LATEST`, `EARLIEST`); retries while leaders move."""
         answers: dict[TopicPartition, int] = {}
         left = dict(wanted)
         absent: dict[str, int] = defaultdict(int)
-        patience = Patience(self._tail, "no offsets of the log", time.monotonic, random.random)
+        retry = RetryTimer(self._tail, "no offsets of the log", time.monotonic, random.random)
         while left:
             causes: list[str] = []
             try:
-                places = self._places(left, ids, cluster_id, absent, causes, patience)
+                leaders = self._leaders(left, ids, cluster_id, absent, causes, retry)
             except OSError as e:
-                time.sleep(patience.failed(e))
+                time.sleep(retry.failed(e))
                 continue
-            for address, asked in _by_leader(left, places).items():
+            for address, partitions in _by_leader(left, leaders).items():
                 try:
-                    found = self._asked(address, asked, left, patience)
+                    found = self._list_offsets(address, partitions, left, retry)
                 except (OSError, WireError) as e:
                     causes.append(f"{address[0]}:{address[1]}: {e}")
                     continue
-                self._take(found, left, answers, causes)
+                self._collect(found, left, answers, causes)
             if left:
-                time.sleep(patience.failed("; ".join(causes[:3]) or "no leader"))
+                time.sleep(retry.failed("; ".join(causes[:3]) or "no leader"))
         return answers
 
-    def _places(
+    def _leaders(
         self,
         left: dict[TopicPartition, int],
         ids: Mapping[str, UUID],
         cluster_id: str,
         absent: dict[str, int],
         causes: list[str],
-        patience: Patience,
-    ) -> dict[TopicPartition, Place]:
-        """The leaders; drops from `left` what is not to be read."""
+        retry: RetryTimer,
+    ) -> dict[TopicPartition, PartitionLeader]:
+        """Return the leaders; drops topics from `left` that are not read from the brokers."""
         topics = sorted({topic for topic, _ in left})
-        response = self._brokers.metadata(topics, self._timeout_s(patience))
+        response = self._brokers.metadata(topics, self._timeout_s(retry))
         check_cluster(response.cluster_id, cluster_id)
-        places: dict[TopicPartition, Place] = {}
+        leaders: dict[TopicPartition, PartitionLeader] = {}
         for topic in topics:
             found = find_topic(response, topic, ids[topic])
             if found.reason:
                 causes.append(found.reason)
-            absent[topic] = absent[topic] + 1 if found.standing is Standing.ABSENT else 0
-            if found.standing is Standing.OTHER and self._fails:
+            absent[topic] = absent[topic] + 1 if found.match is TopicMatch.ABSENT else 0
+            if found.match is TopicMatch.OTHER and self._fails:
                 raise DataLossError(f"{found.reason} (failOnDataLoss=false reads the archive alone)")
-            if found.standing is Standing.OTHER or absent[topic] >= _LOOKS_FOR_ABSENT:
-                self._warn(f"{found.reason}; what is read of it is the archive alone")
+            if found.match is TopicMatch.OTHER or absent[topic] >= _ABSENT_LOOKUPS:
+                self._warn(f"{found.reason}; only its archive is read")
                 for key in [key for key in left if key[0] == topic]:
                     del left[key]
-            places |= {(topic, partition): place for partition, place in found.places.items()}
-        return places
+            leaders |= {(topic, partition): leader for partition, leader in found.leaders.items()}
+        return leaders
 
-    def _asked(
+    def _list_offsets(
         self,
         address: Address,
-        asked: list[TopicPartition],
+        partitions: list[TopicPartition],
         times_ms: Mapping[TopicPartition, int],
-        patience: Patience,
+        retry: RetryTimer,
     ) -> dict[TopicPartition, Any]:
         request = offsets_request(
-            {key: times_ms[key] for key in asked},
+            {key: times_ms[key] for key in partitions},
             read_committed=self._read_committed,
             timeout_ms=self._tail.client.request_timeout_ms,
         )
         return offsets_found(
-            self._brokers.ask(address, ApiKey.LIST_OFFSETS, request, timeout_s=self._timeout_s(patience))
+            self._brokers.ask(address, ApiKey.LIST_OFFSETS, request, timeout_s=self._timeout_s(retry))
         )
 
-    def _take(
+    def _collect(
         self,
         found: Mapping[TopicPartition, Any],
         left: dict[TopicPartition, int],
@@ -169,31 +169,29 @@ class LogEnds:
             elif is_transient(row.error_code):
                 causes.append(f"{key[0]}-{key[1]}: {named(row.error_code)}")
             else:
-                raise BrokerError(
-                    f"{key[0]}-{key[1]}: brokers do not tell its offsets: {named(row.error_code)}"
-                )
+                raise BrokerError(f"{key[0]}-{key[1]}: brokers refuse its offsets: {named(row.error_code)}")
 
-    def _timeout_s(self, patience: Patience) -> float:
-        return min(patience.left_s, self._tail.client.request_timeout_ms / 1000)
+    def _timeout_s(self, retry: RetryTimer) -> float:
+        return min(retry.left_s, self._tail.client.request_timeout_ms / 1000)
 
     def _warn(self, message: str) -> None:
-        """Once: streams look again and again."""
+        """Log a warning once: streams plan again and again."""
         if message not in self._warned:
             self._warned.add(message)
             log.warning("%s", message)
 
 
 def _by_leader(
-    left: Mapping[TopicPartition, int], places: Mapping[TopicPartition, Place]
+    left: Mapping[TopicPartition, int], leaders: Mapping[TopicPartition, PartitionLeader]
 ) -> dict[Address, list[TopicPartition]]:
-    leaders: dict[Address, list[TopicPartition]] = defaultdict(list)
+    found: dict[Address, list[TopicPartition]] = defaultdict(list)
     for key in left:
-        if key in places:
-            leaders[places[key].address].append(key)
-    return leaders
+        if key in leaders:
+            found[leaders[key].address].append(key)
+    return found
 
 
 @lru_cache(maxsize=4)
 def log_ends_of(tail: TailOptions, read_committed: bool, fail_on_data_loss: bool, _pid: int) -> LogEnds:
-    """The same for all plans of a process, so that connections stay."""
+    """Return the `LogEnds` that all plans of this process share, so that connections stay open."""
     return LogEnds(tail, read_committed=read_committed, fail_on_data_loss=fail_on_data_loss)

@@ -1,6 +1,7 @@
-"""Options of the tail: which brokers are read behind the archive, and what their client is told. [P]
+"""Options of the tail: the brokers to read after the archive, and their client's settings. [P]
 
-Names are those of Spark's Kafka source. What begins with ``kafka.`` is the client's, see `client_options`.
+Names are those of Spark's Kafka source. Options that begin with ``kafka.`` are the client's
+(`client_options`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
 TAIL: Final = (BOOTSTRAP, TIMEOUT)
 _PREFIX: Final = "kafka."
 _OURS: Final = frozenset({"kafka.isolation.level"})
-"""Synonyms of the source's own options that begin like the client's."""
+"""Synonyms of the source's own options that have the client's prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class TailOptions:
-    """Where the brokers are and how to connect; `timeout_ms` is how long to wait for them."""
+    """The brokers and how to connect to them; `timeout_ms` bounds the wait without progress."""
 
     servers: tuple[Address, ...]
     timeout_ms: int
@@ -32,23 +33,23 @@ class TailOptions:
 
 
 def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
-    """The options of a batch read and, where brokers are given, those of its tail; or `ConfigError`."""
+    """Return the options of a batch read and, where brokers are given, its tail's. Raises `ConfigError`."""
     check_moved(raw, streaming=False)
-    client, rest = apart(raw)
+    client, rest = split_options(raw)
     given = named(rest, TAIL)
     return parse_options(without(given, TAIL)), tail_of(given, client)
 
 
 def refuse_tail(raw: Mapping[str, str], reason: str) -> None:
-    """`ConfigError` with this reason if there are options of the tail among these."""
-    client, rest = apart(raw)
+    """Raise `ConfigError` with this reason if options of the tail are among these."""
+    client, rest = split_options(raw)
     names = {name.lower() for name in TAIL}
     for name in (*(key for key in rest if key.lower() in names), *(_PREFIX + key for key in client)):
         raise ConfigError(f"option {name} is refused: {reason}")
 
 
-def apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is the client's, without the prefix, and what is the source's; what says nothing is left out."""
+def split_options(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Separate the client's options, without the prefix, from the source's; drops those without effect."""
     client: dict[str, str] = {}
     rest: dict[str, str] = {}
     for key, value in raw.items():
@@ -75,6 +76,6 @@ def tail_of(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions 
     if not servers:
         alone = [name for name in (BOOTSTRAP, TIMEOUT) if name in given] + [_PREFIX + key for key in client]
         if alone:
-            raise ConfigError(f"option {alone[0]} says nothing without {BOOTSTRAP}")
+            raise ConfigError(f"option {alone[0]} has no effect without {BOOTSTRAP}")
         return None
     return TailOptions(parse_servers(servers), count_of(given, TIMEOUT) or 120_000, parse_client(client))

@@ -1,8 +1,8 @@
-"""How long brokers are waited for, and how long between two tries. [P]
+"""Deadline and back-off of requests to brokers. [P]
 
-Time counts from the last progress, not from the start: a task that gets on may take as long as it likes.
-Waits double from one failure in a row to the next and are spread, so that the tasks of a job that lost the
-same broker do not come back to it together.
+The deadline counts from the last progress, not from the start: a task that makes progress may take any time.
+Back-offs double with each consecutive failure and have jitter, so that tasks of a job that lost the same
+broker do not return to it together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from service.spark.tail.options import TailOptions
 _JITTER: Final = 0.2
 
 
-class Patience:
-    """`what` names what is waited for in the error; `monotonic` is in seconds, `uniform` gives [0, 1)."""
+class RetryTimer:
+    """The deadline and back-off of one operation. `what` says in its error what is missing.
+
+    `monotonic` is in seconds, `uniform` returns a number in [0, 1).
+    """
 
     def __init__(
         self, tail: TailOptions, what: str, monotonic: Callable[[], float], uniform: Callable[[], float]
@@ -34,7 +37,7 @@ class Patience:
         self._final: object = None
 
     def progress(self, what: str) -> None:
-        """Something came: time counts from now, and `what` is waited for."""
+        """Restart the deadline, as something came; `what` says what is missing from now on."""
         self._what = what
         self._failures = 0
         self._since = self._monotonic()
@@ -42,11 +45,11 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """Seconds until patience is over."""
+        """Seconds until the deadline."""
         return max(0.0, self._since + self._timeout_s - self._monotonic())
 
     def failed(self, cause: object) -> float:
-        """How many seconds to wait after a try that failed. `BrokerError` names the cause when it is over."""
+        """Return the seconds to wait after a failed attempt; past the deadline raise `BrokerError`."""
         self.check(cause)
         self._failures += 1
         wait_s = backoff(
@@ -58,12 +61,12 @@ class Patience:
         )
         if wait_s < self.left_s:
             return wait_s
-        # The next try will have no time: what it fails with says less than this.
+        # The next attempt will time out, so this cause is kept for the error.
         self._final = cause
         return self.left_s
 
     def check(self, cause: object) -> None:
-        """`BrokerError` when it is over."""
+        """Raise `BrokerError` past the deadline."""
         if self.left_s <= 0:
             last = cause if self._final is None else self._final
             raise BrokerError(

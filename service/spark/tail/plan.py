@@ -1,6 +1,6 @@
-"""What of a read lies behind the border of the archive, as tasks. [P]
+"""Planning of the tail: tasks for the part of a read that lies behind the border of the archive. [P]
 
-Brokers tell no sizes: offsets are reckoned at what one takes in the newest sealed segment.
+Brokers do not report sizes: each offset is estimated at the bytes per offset of the newest sealed segment.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from service.spark.selection import ALL_TIMES, Times
 
 
 class TailSplit(NamedTuple):
-    """One task: offsets of one partition that the brokers are asked for, half open; of these `times`.
+    """One task: offsets of one partition to fetch from the brokers, half open, and their `times`.
 
-    The brokers must be those of the cluster, the topic that of the id. `size_bytes` is about what it reads.
+    The brokers must be of `cluster_id`, the topic of `topic_id`. `size_bytes` is about how much it reads.
     """
 
     topic: str
@@ -34,7 +34,7 @@ class TailSplit(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """The tail of one partition, and what is about to be read of it."""
+    """The tail of one partition to read, and its estimated bytes per offset."""
 
     wanted: OffsetRange
     begin_offset: int
@@ -52,7 +52,7 @@ def plan_tail(
     options: ReadOptions,
     load_of: Callable[[Manifest], Load],
 ) -> list[TailSplit]:
-    """What of the ranges lies behind the border, in tasks of at most ``maxPartitionBytes``.
+    """Return tasks of at most ``maxPartitionBytes`` for the part of the ranges behind the border.
 
     ``minPartitions`` are shared with the archive in proportion to the offsets of both, and among partitions
     likewise; ``maxRecordsPerPartition`` holds. `ConfigError` if that makes more than `MAX_SPLITS`.
@@ -83,7 +83,7 @@ def _stretches(
 
 
 def _tasks(stretch: _Stretch, least: int, tail: int, options: ReadOptions) -> int:
-    """How many tasks a stretch is, when all are to be `least` together."""
+    """Return the number of tasks of a stretch, when all stretches together get at least `least`."""
     share = -(-least * stretch.offsets // tail)
     by_bytes = -(-stretch.offsets * stretch.bytes_each // options.max_partition_bytes)
     by_count = -(-stretch.offsets // (options.max_records_per_partition or stretch.offsets))
@@ -91,7 +91,7 @@ def _tasks(stretch: _Stretch, least: int, tail: int, options: ReadOptions) -> in
 
 
 def _cut(stretch: _Stretch, count: int) -> Iterable[TailSplit]:
-    """Tasks of the same number of offsets, give or take one."""
+    """Yield tasks of an equal number of offsets, give or take one."""
     snapshot = stretch.wanted.snapshot
     assert snapshot.live is not None
     for number in range(count):

@@ -1,7 +1,7 @@
-"""What brokers are asked about topics: is one the archive's, who leads its partitions, where do they end. [P]
+"""Look-up of the archive's topics on the brokers: identity, partition leaders, offsets. [P]
 
 Names are reused, ids are not. So brokers of another cluster are refused by their cluster id, and a topic that
-was deleted and made again by its topic id, however well their names fit.
+was deleted and created again by its topic id, even where the names match.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ EARLIEST: Final = -2
 _UNKNOWN: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
-class Place(NamedTuple):
-    """The leader of one partition; the epoch lets it refuse a client that knows an older one than it is."""
+class PartitionLeader(NamedTuple):
+    """The leader of one partition; with the epoch a broker refuses a client that knows a newer leader."""
 
     address: Address
     leader_epoch: int
 
 
-class Standing(Enum):
-    """How the brokers' topic of a name stands to the archive's."""
+class TopicMatch(Enum):
+    """Relation of the brokers' topic of a name to the archive's topic."""
 
     SAME = auto()
     OTHER = auto()
-    """It was deleted and made again."""
+    """It was deleted and created again."""
     ABSENT = auto()
-    """It was deleted, or this broker has not heard of it yet."""
+    """It was deleted, or this broker does not know it yet."""
     UNCLEAR = auto()
-    """The broker cannot tell at the moment."""
+    """The broker's answer is not conclusive."""
 
 
-class Found(NamedTuple):
-    """A topic: `places` are those of its partitions that have a leader now; `reason` is for messages."""
+class TopicLookup(NamedTuple):
+    """A topic on the brokers: its partitions that have a leader now; `reason` is for messages."""
 
-    standing: Standing
-    places: dict[int, Place]
+    match: TopicMatch
+    leaders: dict[int, PartitionLeader]
     reason: str = ""
 
 
 def metadata_request(names: list[str]) -> Any:
-    """Asks for these topics, and makes none of them."""
+    """Return a request for these topics that creates none of them."""
     module = request_module(ApiKey.METADATA)
     return module.MetadataRequest(
         topics=tuple(module.MetadataRequestTopic(topic_id=None, name=name) for name in names),
@@ -62,12 +62,12 @@ def metadata_request(names: list[str]) -> Any:
 
 
 def offsets_request(
-    asked: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: int = 0
+    times_ms: Mapping[TopicPartition, int], *, read_committed: bool = False, timeout_ms: int = 0
 ) -> Any:
-    """Asks for the offset of each timestamp; `LATEST` and `EARLIEST` stand for the ends."""
+    """Return a ListOffsets request; the timestamps `LATEST` and `EARLIEST` stand for the ends."""
     module = request_module(ApiKey.LIST_OFFSETS)
     topics: dict[str, list[Any]] = {}
-    for (topic, partition), timestamp_ms in asked.items():
+    for (topic, partition), timestamp_ms in times_ms.items():
         row = module.ListOffsetsPartition(
             partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms
         )
@@ -83,68 +83,66 @@ def offsets_request(
 
 
 def offsets_found(response: Any) -> dict[TopicPartition, Any]:
-    """The rows of a ListOffsets response: ``error_code`` and ``offset``."""
+    """Return the rows of a ListOffsets response, with their ``error_code`` and ``offset``."""
     return {(topic.name, row.partition_index): row for topic in response.topics for row in topic.partitions}
 
 
 def check_cluster(found: str | None, archived: str) -> None:
-    """`ConfigError` unless the brokers are of the cluster that writes the archive."""
+    """Raise `ConfigError` unless the brokers are of the cluster that writes the archive."""
     if found != archived:
         raise ConfigError(
             f"option bootstrap.servers: its brokers are of the cluster {found}, the archive is that of the "
-            f"cluster {archived}. They have nothing to do with each other, whatever their topics are called"
+            f"cluster {archived}. Their topics are different ones, even where the names match"
         )
 
 
-def find_topic(response: Any, name: str, topic_id: UUID) -> Found:
-    """The topic `name`, which in the archive has this id.
+def find_topic(response: Any, name: str, topic_id: UUID) -> TopicLookup:
+    """Look up the topic `name`, which has this id in the archive.
 
-    Raises `BrokerError` where brokers do not let us see it, `ConfigError` where they know no ids.
+    Raises `BrokerError` where brokers refuse access to it, `ConfigError` where they have no topic ids.
     """
     for topic in response.topics:
         if topic.name == name:
             return _found(topic, response, topic_id)
-    return Found(Standing.UNCLEAR, {}, f"brokers say nothing of topic {name}")
+    return TopicLookup(TopicMatch.UNCLEAR, {}, f"the brokers' response lacks topic {name}")
 
 
-def _found(topic: Any, response: Any, topic_id: UUID) -> Found:
+def _found(topic: Any, response: Any, topic_id: UUID) -> TopicLookup:
     error = topic.error_code
     if error in _UNKNOWN:
-        return Found(
-            Standing.ABSENT, {}, f"brokers know no topic {topic.name}, with id {topic_id} or another"
+        return TopicLookup(
+            TopicMatch.ABSENT, {}, f"brokers know no topic {topic.name}, with id {topic_id} or another"
         )
     if is_transient(error):
-        return Found(Standing.UNCLEAR, {}, f"topic {topic.name}: {named(error)}")
+        return TopicLookup(TopicMatch.UNCLEAR, {}, f"topic {topic.name}: {named(error)}")
     if error != ErrorCode.none:
         raise BrokerError(f"topic {topic.name}: brokers answer {named(error)}")
     if topic.topic_id is None:
-        raise ConfigError(
-            f"brokers do not tell the id of topic {topic.name}: the tail needs Kafka 3.1 or newer"
-        )
+        raise ConfigError(f"brokers report no id of topic {topic.name}: the tail needs Kafka 3.1 or newer")
     if topic.topic_id != topic_id:
         reason = (
             f"topic {topic.name} is another one on the brokers, with id {topic.topic_id} instead of "
-            f"{topic_id}: it was deleted and made again"
+            f"{topic_id}: it was deleted and created again"
         )
-        return Found(Standing.OTHER, {}, reason)
+        return TopicLookup(TopicMatch.OTHER, {}, reason)
     addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-    places = {
-        one.partition_index: Place(addresses[one.leader_id], one.leader_epoch)
+    leaders = {
+        one.partition_index: PartitionLeader(addresses[one.leader_id], one.leader_epoch)
         for one in topic.partitions
         if one.leader_id in addresses
     }
-    return Found(Standing.SAME, places)
+    return TopicLookup(TopicMatch.SAME, leaders)
 
 
 def is_transient(error: int) -> bool:
-    """Whether to look for the leader again and ask once more, rather than to give up."""
+    """Return whether to look up the leader and try again, rather than to give up."""
     if error == ErrorCode.corrupt_message:
         return False
     return error == ErrorCode.unknown_server_error or bool(getattr(error, "retriable", False))
 
 
 def named(error: int) -> str:
-    """A code in Kafka's words.
+    """Return Kafka's name of an error code.
 
     >>> named(ErrorCode.not_leader_or_follower), named(999)
     ('NOT_LEADER_OR_FOLLOWER', 'error 999')

@@ -1,1 +1,1 @@
-"""Rows of a DataFrame as records of topics: sent to brokers through Kafka's protocol."""
+"""Rows of a DataFrame as records of topics, sent to brokers through Kafka's protocol."""

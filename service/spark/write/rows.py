@@ -1,4 +1,4 @@
-"""Arrow batches as records to send, a bounded number of bytes at a time. Needs pyarrow."""
+"""Conversion of Arrow batches to records to send, a bounded number of bytes at a time. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class RowError(FirnError):
-    """A row cannot be a record; the message says why."""
+    """A row that cannot be a record; the message says why."""
 
 
 Record = tuple[str, int, bytes | None, bytes | None, int, Headers | None]
-"""Topic, partition, key, value, timestamp (ms), headers; plain, as millions are made.
+"""Topic, partition, key, value, timestamp (ms), headers; a plain tuple, as millions are made.
 
-The partition may be `ANY_PARTITION`: then the producer's partitioner chooses. A timestamp of 0 is the time of
-sending: librdkafka knows no record of 1970's first millisecond.
+With `ANY_PARTITION` the producer's partitioner chooses. Timestamp 0 stands for the time of sending:
+librdkafka cannot send a record of 1970's first millisecond.
 """
 
 
 def records_of(batch: Any, topic: str | None, partition: int | None = None) -> Iterator[Record]:
-    """The rows of a `pyarrow.RecordBatch`, in their order; `topic` and `partition` win over the columns.
+    """Yield the rows of a `pyarrow.RecordBatch` in order; `topic` and `partition` override the columns.
 
-    Columns are those of `options.COLUMNS`, of which only ``value`` has to be there. A row without a partition
-    goes where the partitioner says, one without a time (or from 1970 or before) gets that of sending.
-    Raises `RowError` for a row without a topic, and for a partition below 0.
+    Columns are those of `options.COLUMNS`, of which only ``value`` is mandatory. The partitioner chooses the
+    partition of a row without one; a row without a time (or from 1970 or before) gets that of sending. Raises
+    `RowError` for a row without a topic, and for a partition below 0.
     """
-    # What Python holds is a slice, however large Spark's batches are.
+    # Python objects are made a slice at a time, however large Spark's batches are.
     rows = max(1, min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
     for begin in range(0, batch.num_rows, rows):
         yield from _slice_of(batch.slice(begin, rows), topic, partition)
@@ -80,7 +80,7 @@ def _bytes(column: Any, count: int) -> Sequence[bytes | None] | repeat[None]:
 
 
 def _times_ms(column: Any, count: int) -> Sequence[int] | repeat[int]:
-    """Milliseconds. A double is in seconds, as where Spark casts one to a timestamp."""
+    """Return timestamps in milliseconds. A double is in seconds, as in Spark's cast to a timestamp."""
     if column is None:
         return repeat(0, count)
     if pa.types.is_floating(column.type):
@@ -99,7 +99,7 @@ def _micros(seconds: float) -> int:
 def _headers(column: Any, count: int) -> Sequence[Headers | None] | repeat[None]:
     if column is None or column.null_count == count:
         return repeat(None, count)
-    # Keys and values of the whole slice at once: a dictionary for each header is what takes time.
+    # Keys and values are converted for the whole slice at once: a dictionary per header would be slow.
     lengths = pc.list_value_length(column).to_pylist()
     flat = column.flatten()
     if flat.null_count:

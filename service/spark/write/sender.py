@@ -1,7 +1,7 @@
-"""Records sent to brokers, acknowledged or an error: what the sink and `firn pipeline replay` share.
+"""Sender of records to brokers, acknowledged or an error: shared by the sink and `firn pipeline replay`.
 
-Memory is bounded by ``queue.buffering.max.kbytes``, time by ``delivery.timeout.ms``: after that a record that
-no broker took is an error, and with it whoever sends. Needs confluent-kafka.
+Memory is bounded by ``queue.buffering.max.kbytes``, time by ``delivery.timeout.ms``: after that an
+unacknowledged record is an error, which ends the sending task. Needs confluent-kafka.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 TOPIC_S: Final = 15.0
-"""How long brokers that answer may say that there is no such topic: a new one takes a moment to be known."""
+"""How long to retry while brokers answer that the topic is unknown: a new topic takes a moment to appear."""
 STOP_S: Final = 2.0
 _RECORDS_PER_POLL: Final = 256
 Acknowledged = Callable[[int, int], None]
-"""Called with the number that the record was sent with and its bytes."""
+"""Callback with the number that the record was sent with, and its bytes."""
 
 
 class SendError(StorageError):
-    """Brokers did not take a record; the message names topic, partition and cause."""
+    """A record that brokers did not take; the message names topic, partition and cause."""
 
 
-class Sender:
-    """One producer, of one thread: callbacks run inside `send`, `wait` and `stop`.
+class RecordSender:
+    """One producer, used by one thread: callbacks run inside `send`, `wait` and `stop`.
 
-    Records of one sender for one partition arrive in the order of `send`, also where librdkafka has to send
-    them again, and until `SendError` is raised without a gap. `acknowledged` is told of each record that the
-    brokers took; `idle` is called whenever this waits for brokers, and may raise to give up.
+    Records of one sender for one partition arrive in the order of `send`, also where librdkafka sends them
+    again, and without a gap until `SendError` is raised. It calls `acknowledged` for each record that the
+    brokers took, and `idle` whenever it waits for brokers; `idle` may raise to give up.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class Sender:
         self._partitions: dict[str, int] = {}
         self._since_poll = 0
         self._timeout_s = _timeout_s(settings)
-        self._producer = made(
+        self._producer = create_client(
             self._kafka.Producer,
             {
                 **settings,
-                "on_delivery": partial(self._reported, None),
-                "error_cb": self._noted,
-                # Python is called for every record, or only for those that failed.
+                "on_delivery": partial(self._on_delivery, None),
+                "error_cb": self._on_error,
+                # librdkafka calls Python for every record, or only for those that failed.
                 "delivery.report.only.error": acknowledged is None,
             },
         )
 
     def send_all(self, records: Iterable[Record]) -> None:
-        """`send` for many, in two thirds of the time."""
+        """Send many records, in two thirds of the time of `send`."""
         produce, partitions, refused = self._producer.produce, self._partitions, self._kafka.KafkaException
         for record in records:
             topic, target, key, value, timestamp_ms, headers = record
@@ -83,14 +83,16 @@ class Sender:
                 self.poll(0)
 
     def send(self, record: Record, number: int | None = None) -> None:
-        """Hand over one record, and wait while there is no room; `SendError` if one before it has failed."""
+        """Queue one record, and wait while there is no room; `SendError` if an earlier one has failed."""
         topic, target, key, value, timestamp_ms, headers = record
         partitions = self._partitions.get(topic)
         if partitions is None:
-            partitions = self._known(topic)
+            partitions = self._count_partitions(topic)
         if target >= partitions:
             raise SendError(f"{topic}-{target}: the topic has {partitions} partitions")
-        more = {} if number is None else {"on_delivery": partial(self._reported, (number, _size(key, value)))}
+        more = (
+            {} if number is None else {"on_delivery": partial(self._on_delivery, (number, _size(key, value)))}
+        )
         was_empty = False
         while True:
             try:
@@ -102,18 +104,20 @@ class Sender:
                 if was_empty:
                     raise SendError(
                         f"{topic}: a record of {_size(key, value, headers):,} bytes does not fit into "
-                        "queue.buffering.max.kbytes, which bounds what is under way"
+                        "queue.buffering.max.kbytes, which bounds what is in flight"
                     ) from None
                 was_empty = not len(self._producer)
                 self._wait_for_room()
             except self._kafka.KafkaException as e:
-                raise SendError(self._words(topic, target, _size(key, value, headers), e.args[0])) from e
+                raise SendError(
+                    self._failure_text(topic, target, _size(key, value, headers), e.args[0])
+                ) from e
         self._since_poll += 1
         if self._since_poll >= _RECORDS_PER_POLL:
             self.poll(0)
 
     def poll(self, seconds: float) -> None:
-        """Take reports for at most so long; `SendError` where a record was not taken."""
+        """Handle delivery reports for at most `seconds`; `SendError` where a record was not taken."""
         self._since_poll = 0
         self._producer.poll(seconds)
         self.check()
@@ -123,21 +127,21 @@ class Sender:
             raise SendError(self._failure)
 
     def wait(self) -> None:
-        """Until the brokers took everything, or `SendError`."""
+        """Wait until the brokers took everything. Raises `SendError`."""
         while self._producer.flush(POLL_S):
             self._idle()
             self.check()
         self.check()
         self._last_error = ""
-        self._partitions.clear()  # of a sender that is used again they may be more by then
+        self._partitions.clear()  # partitions may be added before this sender is used again
 
     def stop(self) -> bool:
-        """Send nothing more; whether nothing is under way any more. What was sent stays sent."""
+        """Drop what is queued; return whether nothing is in flight any more. Sent records stay sent."""
         self._producer.purge(in_queue=True, in_flight=False, blocking=True)
         return not self._producer.flush(STOP_S)
 
     def close(self) -> None:
-        """Ends the producer, whose callbacks would keep it alive; what is under way is given up."""
+        """Drop the producer, whose callbacks would keep it alive; what is in flight is given up."""
         del self._producer
 
     def _wait_for_room(self) -> None:
@@ -145,11 +149,11 @@ class Sender:
         self._idle()
         self.check()
 
-    def _known(self, topic: str) -> int:
-        """How many partitions a topic has, asked before its first record is sent.
+    def _count_partitions(self, topic: str) -> int:
+        """Fetch the number of a topic's partitions, before its first record is sent.
 
-        What is produced before librdkafka knows a topic's partitions waits in another queue, and records
-        produced later would overtake it.
+        Records produced before librdkafka knows a topic's partitions wait in another queue, and records
+        produced later would overtake them.
         """
         kafka, began = self._kafka, time.monotonic()
         while True:
@@ -164,47 +168,47 @@ class Sender:
                 cause, limit_s = e.args[0], self._timeout_s
             if waited_s > limit_s or _is_final(kafka, cause):
                 last = f" ({self._last_error})" if self._last_error else ""
-                raise SendError(f"{topic}: brokers do not tell its partitions: {cause}{last}")
+                raise SendError(f"{topic}: brokers did not describe its partitions: {cause}{last}")
             self._wait_for_room()
 
-    def _reported(self, sent: tuple[int, int] | None, error: Any, message: Any) -> None:
+    def _on_delivery(self, sent: tuple[int, int] | None, error: Any, message: Any) -> None:
         if error is None:
             if sent is not None and self._acknowledged is not None:
                 self._acknowledged(*sent)
         elif self._failure is None:
             size = _size(message.key(), message.value())
-            self._failure = self._words(message.topic(), message.partition(), size, error)
+            self._failure = self._failure_text(message.topic(), message.partition(), size, error)
 
-    def _noted(self, error: Any) -> None:
-        """Librdkafka mends these itself; they are the cause when time is up."""
+    def _on_error(self, error: Any) -> None:
+        """Keep the last error. Librdkafka retries by itself; on a timeout this error is the cause."""
         self._last_error = error.str()
 
-    def _words(self, topic: str, partition: int | None, size: int, error: Any) -> str:
+    def _failure_text(self, topic: str, partition: int | None, size: int, error: Any) -> str:
         where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
-        codes, said = (
+        codes, failure = (
             self._kafka.KafkaError,
             f"{where}: a record of {size:,} bytes was not accepted: {error.str()}",
         )
         if error.code() == codes.MSG_SIZE_TOO_LARGE:
-            return f"{said}; max.message.bytes of the topic bounds it, and what batch.size sends at once"
+            return f"{failure}; max.message.bytes of the topic bounds it, and the batches of batch.size"
         if error.code() == codes._MSG_TIMED_OUT:
             last = f", last: {self._last_error}" if self._last_error else ""
-            return f"{said} within {self._timeout_s:g} s (delivery.timeout.ms{last})"
-        return said
+            return f"{failure} within {self._timeout_s:g} s (delivery.timeout.ms{last})"
+        return failure
 
 
 @contextmanager
-def sender_of(settings: Mapping[str, str]) -> Iterator[Sender]:
-    """A sender for one task; when the block ends the brokers have everything, or it raises.
+def sender_of(settings: Mapping[str, str]) -> Iterator[RecordSender]:
+    """Yield a sender for one task; when the block ends the brokers have everything, or it raises.
 
     A worker's next task with the same settings gets it again: a stream's tasks are short, and each producer
-    is a connection, a producer id, and something that brokers remember for a day.
+    costs a connection, a producer id, and state that brokers keep for a day.
     """
     key = (os.getpid(), tuple(sorted(settings.items())))
     sender = _kept.pop(key, None)
     while _kept:
         _kept.popitem()[1].close()
-    sender = sender or Sender(settings)
+    sender = sender or RecordSender(settings)
     try:
         yield sender
         sender.wait()
@@ -215,24 +219,24 @@ def sender_of(settings: Mapping[str, str]) -> Iterator[Sender]:
     _kept[key] = sender
 
 
-_kept: dict[tuple[int, tuple[tuple[str, str], ...]], Sender] = {}
+_kept: dict[tuple[int, tuple[tuple[str, str], ...]], RecordSender] = {}
 
 
 def confluent_kafka() -> Any:
-    """The client's module; `ConfigError` that says what to do where there is none."""
+    """Import the client's module; `ConfigError` with the remedy where it is not installed."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError as e:
         raise ConfigError(
             "to write to brokers the Python of the driver and of every executor needs the package "
-            f"confluent-kafka, and it is not here ({e}): pip install confluent-kafka"
+            f"confluent-kafka, which is not installed here ({e}): pip install confluent-kafka"
         ) from e
     return confluent_kafka
 
 
-def made(client: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:
-    """A client; what it refuses of its settings is the user's to mend."""
+def create_client(client: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:
+    """Construct a client; `ConfigError` for settings that it refuses."""
     kafka = confluent_kafka()
     try:
         return client(dict(settings))
@@ -242,14 +246,14 @@ def made(client: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -
 
 
 def _timeout_s(settings: Mapping[str, str]) -> float:
-    """What librdkafka goes by; 0 is for ever there, and is as long as anybody waits here."""
+    """Return librdkafka's delivery timeout in seconds; its 0 means no limit."""
     name = "message.timeout.ms" if "message.timeout.ms" in settings else "delivery.timeout.ms"
     text = settings.get(name, "")
     return int(text) / 1000 or float("inf") if text.isdecimal() else 300.0
 
 
 def _is_final(kafka: Any, cause: Any) -> bool:
-    """Whether asking again is no use."""
+    """Return whether another attempt would fail the same way."""
     codes = kafka.KafkaError
     return cause is not None and cause.code() in (
         codes.TOPIC_EXCEPTION,

@@ -1,7 +1,7 @@
-"""A write, as Spark sees it: ``df.write.format("firn")``, ``df.writeStream.format("firn")``. Needs pyspark.
+"""The sink that Spark calls: ``df.write.format("firn")``, ``df.writeStream.format("firn")``. Needs pyspark.
 
-At least once: a task says that it is done when the brokers took all its records, and what a task or a
-micro-batch has sent before it fails is sent again when it is repeated. Nothing can be taken back.
+Delivery is at least once: a task reports success when the brokers took all its records, and a repeated task
+or micro-batch sends its records again. Nothing that was sent can be taken back.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Sent(WriterCommitMessage):
-    """What one task has sent, all of it acknowledged."""
+class WriteCommitMessage(WriterCommitMessage):
+    """A task's commit message: the number of its records, all of them acknowledged."""
 
     records: int
 
 
 class FirnWriter(DataSourceArrowWriter):
-    """One batch write."""
+    """The writer of one batch write."""
 
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
@@ -35,36 +35,36 @@ class FirnWriter(DataSourceArrowWriter):
         check(options)
         self._options = options
 
-    def write(self, iterator: Iterator[Any]) -> Sent:
+    def write(self, iterator: Iterator[Any]) -> WriteCommitMessage:
         return send_all(self._options, iterator)
 
-    def abort(self, messages: Sequence[Sent | None]) -> None:
+    def abort(self, messages: Sequence[WriteCommitMessage | None]) -> None:
         log.warning("the write has failed; %s", left_behind(messages))
 
 
 class FirnStreamWriter(DataSourceStreamArrowWriter):
-    """The micro-batches of one stream."""
+    """The writer of one stream's micro-batches."""
 
     def __init__(self, options: WriteOptions) -> None:
         check(options)
         self._options = options
 
-    def write(self, iterator: Iterator[Any]) -> Sent:
+    def write(self, iterator: Iterator[Any]) -> WriteCommitMessage:
         return send_all(self._options, iterator)
 
-    def abort(self, messages: Sequence[Sent | None], batchId: int) -> None:
+    def abort(self, messages: Sequence[WriteCommitMessage | None], batchId: int) -> None:
         log.warning("micro-batch %d has failed; %s", batchId, left_behind(messages))
 
 
 def check(options: WriteOptions) -> None:
-    """`ConfigError` where the producer would refuse its settings. It tells only when it is made."""
-    from service.spark.write.sender import confluent_kafka, made
+    """Raise `ConfigError` where the producer refuses its settings, which it checks when it is made."""
+    from service.spark.write.sender import confluent_kafka, create_client
 
-    made(confluent_kafka().Producer, dict(options.client))
+    create_client(confluent_kafka().Producer, dict(options.client))
 
 
-def send_all(options: WriteOptions, batches: Iterator[Any]) -> Sent:
-    """What a task does."""
+def send_all(options: WriteOptions, batches: Iterator[Any]) -> WriteCommitMessage:
+    """Send the batches of one task."""
     from service.spark.write.rows import records_of
     from service.spark.write.sender import sender_of
 
@@ -73,10 +73,10 @@ def send_all(options: WriteOptions, batches: Iterator[Any]) -> Sent:
         for batch in batches:
             sender.send_all(records_of(batch, options.topic))
             count += batch.num_rows
-    return Sent(count)
+    return WriteCommitMessage(count)
 
 
-def left_behind(messages: Sequence[Sent | None]) -> str:
-    """What an aborted write has left in its topics, in words."""
+def left_behind(messages: Sequence[WriteCommitMessage | None]) -> str:
+    """Describe what an aborted write has left in its topics."""
     count = sum(message.records for message in messages if message is not None)
     return f"{count:,} records of tasks that were done stay in their topics, and maybe some of other tasks"

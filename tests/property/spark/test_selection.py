@@ -10,9 +10,9 @@ from service.spark.selection import (
     NOTHING,
     Slab,
     Window,
+    may_match,
     of_offsets,
     of_times,
-    takes_times,
 )
 
 spans = st.lists(st.tuples(st.integers(-3, 20), st.integers(-3, 20)), max_size=4)
@@ -85,7 +85,7 @@ def test_nothing_is_left_out_that_holds_a_wanted_record(
         if first <= offset <= first + span and time <= high and (low < 0 or time >= low)
     ]
     if any(holds(window, *record) for record in records):
-        assert window.takes(first, first + span, low, high)
+        assert window.may_want(first, first + span, low, high)
 
 
 def test_ends_of_everything_and_nothing() -> None:
@@ -103,4 +103,4 @@ def test_ends_of_everything_and_nothing() -> None:
 def test_times_prune_what_lies_wholly_outside_and_trust_no_unknown_minimum(
     low: int, high: int, taken: bool
 ) -> None:
-    assert takes_times(((100, 200),), low, high) == taken
+    assert may_match(((100, 200),), low, high) == taken

@@ -16,7 +16,7 @@ from service.remote.format.manifest import ManifestLimits
 from service.remote.reading.object_reader import open_footer_of
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import Downloads
-from service.spark.selection import END_OF_TIME, MIN_TIMESTAMP, takes_all_times, takes_times
+from service.spark.selection import END_OF_TIME, MIN_TIMESTAMP, all_match, may_match
 from tests.unit.spark.bucket import START_MS, Bucket, plain
 
 DAY_MS = 86_400_000
@@ -173,10 +173,10 @@ def test_all_times_are_taken_where_no_record_can_be_left_out(
 ) -> None:
     times = ((begin, end),)
     low, high = span
-    if takes_all_times(times, low, high):
+    if all_match(times, low, high):
         # Where the minimum is not known, records may be as old as there is a number for.
         assert begin <= (low if low >= 0 else MIN_TIMESTAMP)
         assert high < end
-        assert takes_times(times, low, high)
+        assert may_match(times, low, high)
     else:
         assert low < 0 or not all(begin <= time < end for time in (low, high))

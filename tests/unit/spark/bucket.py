@@ -30,7 +30,7 @@ from service.remote.reading.object_reader import entry_of, open_page
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo
 from service.spark.options import ReadOptions, parse_options
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import plan_batch
 from service.spark.plan.splits import Split
 
@@ -200,7 +200,7 @@ class Bucket:
         if where is not None:
             options["where"] = where
         read = options_of(**options)
-        with Archive(self.store, read_committed=read.read_committed, threads=4) as archive:
+        with ArchiveReader(self.store, read_committed=read.read_committed, threads=4) as archive:
             return plan_batch(archive, read)
 
 

@@ -11,7 +11,7 @@ from service.base.types import Buffer
 from service.records.columns import ColumnDecoder
 from service.remote.format.manifest import SegmentEntry
 from service.spark.errors import DataLossError
-from service.spark.plan.splits import Piece, Split
+from service.spark.plan.splits import SegmentPiece, Split
 from service.spark.read.downloads import Downloads
 from tests.unit.spark.bucket import START_MS, Bucket, CountingStore, marker, plain, transactional
 
@@ -127,7 +127,7 @@ def test_parts_that_nobody_takes_do_not_hold_up_the_next_piece() -> None:
         assert [piece.entry.base_offset for piece, _ in downloads] == [0, 200, 400]
 
 
-def _pieces(splits: list[Split]) -> list[Piece]:
+def _pieces(splits: list[Split]) -> list[SegmentPiece]:
     return [piece for split in splits for piece in split.pieces]
 
 

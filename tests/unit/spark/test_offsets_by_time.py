@@ -17,7 +17,7 @@ from service.remote.format.manifest import ManifestLimits, live_segments
 from service.remote.reading.object_reader import open_head
 from service.remote.reading.reader import RemoteReader
 from service.spark.options import Subscribe
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from tests.support.world import WORLD
 from tests.unit.spark.bucket import START_MS, Bucket, plain
 
@@ -34,7 +34,7 @@ def by_broker(bucket: Bucket, timestamp_ms: int) -> int | None:
 
 
 def by_spark(bucket: Bucket, timestamp_ms: int) -> int | None:
-    with Archive(bucket.store, threads=1) as archive:
+    with ArchiveReader(bucket.store, threads=1) as archive:
         snapshots = archive.snapshots(archive.choose(Subscribe(("t",))))
         return archive.offsets_for_timestamps(snapshots, [timestamp_ms])[0]
 

@@ -6,7 +6,7 @@ import pytest
 
 from service.remote.format.manifest import ManifestLimits
 from service.remote.stores.memory_store import MemoryStore
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import plan_batch
 from service.spark.plan.splits import Split
 from tests.support.older_format import version_1
@@ -47,7 +47,7 @@ def older(bucket: Bucket) -> CountingStore:
 
 def planned(store: CountingStore, **options: object) -> list[Split]:
     read = options_of(**options)
-    with Archive(store, read_committed=read.read_committed, threads=4) as archive:
+    with ArchiveReader(store, read_committed=read.read_committed, threads=4) as archive:
         return plan_batch(archive, read)
 
 
@@ -82,7 +82,7 @@ def test_an_archive_goes_on_in_version_2_where_version_1_ended() -> None:
     bucket = filled()
     expected = sorted(offsets(bucket.store, planned(bucket.store, subscribe="t")))
     store = older(bucket)
-    with Archive(store) as archive:
+    with ArchiveReader(store) as archive:
         chosen = archive.choose(options_of(subscribe="t").choice)
         for snapshot in archive.snapshots(chosen):
             assert snapshot.manifest is not None

@@ -8,12 +8,12 @@ from service.spark.options import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
-    Edge,
+    LogicalOffset,
     Subscribe,
     SubscribePattern,
     parse_options,
 )
-from service.spark.schema import Column, check_columns, schema_ddl
+from service.spark.schema import ReadColumn, check_columns, schema_ddl
 
 URL = {"url": "s3://bucket/prefix"}
 ONE = {**URL, "subscribe": "flights"}
@@ -22,12 +22,12 @@ ONE = {**URL, "subscribe": "flights"}
 def test_what_is_not_said_is_as_in_sparks_kafka_source() -> None:
     options = parse_options(ONE)
     assert options.choice == Subscribe(("flights",))
-    assert (options.starting, options.ending) == (Edge.EARLIEST, Edge.LATEST)
+    assert (options.starting, options.ending) == (LogicalOffset.EARLIEST, LogicalOffset.LATEST)
     assert options.fail_on_data_loss
     assert not options.include_headers
     assert not options.read_committed
     assert options.max_partition_bytes == 256 << 20
-    assert parse_options(ONE, streaming=True).starting is Edge.LATEST
+    assert parse_options(ONE, streaming=True).starting is LogicalOffset.LATEST
 
 
 def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
@@ -85,7 +85,7 @@ def test_bounds_can_be_offsets_or_times_and_a_time_for_all_comes_first() -> None
         ({**URL, "assign": '{"a":[]}'}, "no partition"),
         ({**ONE, "startingOffsets": "latest"}, "cannot start at the latest"),
         ({**ONE, "startingOffsets": '{"flights":{"0":-1}}'}, "cannot start at the latest"),
-        ({**ONE, "startingOffsets": '{"flights":{"0":-3}}'}, "will not do"),
+        ({**ONE, "startingOffsets": '{"flights":{"0":-3}}'}, "not a valid value"),
         ({**ONE, "startingOffsets": '{"flights":{"x":1}}'}, "not a partition"),
         ({**ONE, "startingOffsets": "[" * 100_000}, "not JSON"),
         ({**ONE, "endingOffsets": "earliest"}, "cannot end at the earliest"),
@@ -126,7 +126,7 @@ def test_the_columns_are_those_of_sparks_kafka_source() -> None:
 
 def test_a_schema_may_leave_columns_out_and_turn_them_round() -> None:
     fields = [("offset", "bigint", False), ("key", "binary", True)]
-    assert check_columns(fields, include_headers=False) == (Column("offset", False), Column("key"))
+    assert check_columns(fields, include_headers=False) == (ReadColumn("offset", False), ReadColumn("key"))
 
 
 @pytest.mark.parametrize(

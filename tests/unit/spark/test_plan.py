@@ -15,7 +15,7 @@ from service.base.errors import ConfigError, CorruptionError
 from service.remote.format.keys import TOPICS_KEY, head_key
 from service.remote.format.manifest import ManifestLimits
 from service.spark.errors import DataLossError
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import plan_batch
 from service.spark.plan.splits import AbortedTransaction, Split
 from tests.unit.spark.bucket import (
@@ -378,6 +378,6 @@ def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:
     for partition in range(40):
         bucket.add("wide", partition, batches=1)
     bucket.store.reset()
-    with Archive(bucket.store) as archive:
+    with ArchiveReader(bucket.store) as archive:
         assert len(plan_batch(archive, options_of(subscribe="wide"))) == 1
     assert sum(bucket.store.got("HEAD").values()) == 40

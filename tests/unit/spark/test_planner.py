@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from service.remote.format.block_table import BlockTable, LogBlock
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import SegmentEntry
-from service.spark.plan.splits import Candidate, Split, SplitLimits, plan_splits, wanted_blocks
+from service.spark.plan.splits import SegmentCandidate, Split, SplitLimits, plan_splits, wanted_blocks
 from service.spark.selection import ALL_TIMES, Times
 
 MIB = 1 << 20
@@ -37,9 +37,9 @@ def segment_of(blocks: BlockTable, partition: int = 0) -> SegmentEntry:
 
 def candidate_of(
     blocks: BlockTable, partition: int = 0, *, shown: bool = False, begin: int = 0, end: int = 1 << 62
-) -> Candidate:
+) -> SegmentCandidate:
     entry = segment_of(blocks, partition)
-    return Candidate("t", partition, entry, begin, end, (), blocks if shown else None)
+    return SegmentCandidate("t", partition, entry, begin, end, (), blocks if shown else None)
 
 
 def read_by(splits: list[Split], tables: dict[str, BlockTable]) -> Counter[tuple[str, int]]:
@@ -147,7 +147,7 @@ def test_small_data_is_spread_over_the_tasks_that_are_worth_having() -> None:
     candidates = [candidate_of(table_of([100_000]), n) for n in range(40)]
     assert len(plan_splits(candidates, SplitLimits(128 * MIB, min_splits=4))) == 4
     assert len(plan_splits(candidates, SplitLimits(128 * MIB))) == 1
-    nothing: list[Candidate] = []
+    nothing: list[SegmentCandidate] = []
     assert plan_splits(nothing, SplitLimits(MIB)) == []
 
 

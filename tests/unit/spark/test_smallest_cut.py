@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.spark.plan.splits import Candidate, SplitLimits, needs_blocks, plan_splits
+from service.spark.plan.splits import SegmentCandidate, SplitLimits, needs_blocks, plan_splits
 from service.spark.selection import ALL_TIMES
 
 KIB = 1024
@@ -18,7 +18,7 @@ def planned(log_kib: list[int], max_kib: int) -> list[list[tuple[int, int, int]]
     candidates = []
     for n, size in enumerate(log_kib):
         entry: Any = SimpleNamespace(log_length=size * KIB, base_offset=10 * n, last_offset=10 * n + 9, key=n)
-        candidates.append(Candidate("t", 0, entry, 0, 1000))
+        candidates.append(SegmentCandidate("t", 0, entry, 0, 1000))
     splits = plan_splits(candidates, SplitLimits(max_kib * KIB))
     pieces = [[(piece.entry, piece) for piece in split.pieces] for split in splits]
     return [

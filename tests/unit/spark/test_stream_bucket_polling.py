@@ -10,9 +10,9 @@ import pytest
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError
 from service.remote.format.manifest import ManifestLimits
-from service.spark.plan.archive import Archive
-from service.spark.plan.memory import Memory
-from service.spark.stream.offsets import Position, encode_position
+from service.spark.plan.archive import ArchiveReader
+from service.spark.plan.memory import PlanCache
+from service.spark.stream.offsets import StreamPosition, encode_position
 from service.spark.stream.options import parse_stream
 from service.spark.stream.plan import StreamPlan
 from service.spark.stream.progress import Lag, lag
@@ -43,8 +43,8 @@ def opened(bucket: Bucket, clock: ManualClock) -> Opened:
     def opened(**options: object) -> StreamPlan:
         given = {"subscribe": "flights", "startingOffsets": "earliest", **options}
         parsed = parse_stream({"url": "file:///none", **{k: str(v) for k, v in given.items()}})
-        memory = Memory()
-        return StreamPlan(parsed, lambda: Archive(bucket.store, memory=memory, threads=2), clock)
+        cache = PlanCache()
+        return StreamPlan(parsed, lambda: ArchiveReader(bucket.store, cache=cache, threads=2), clock)
 
     return opened
 
@@ -195,7 +195,7 @@ def test_what_waits_is_told_to_spark_in_the_very_words_of_its_checkpoint(
 ) -> None:
     stream = opened(minOffsetsPerTrigger=250)
     stream.latest(stream.initial())
-    old = Position({("flights", number): 90 for number in range(4)})
+    old = StreamPosition({("flights", number): 90 for number in range(4)})
     assert json.dumps(encode_position(stream.latest(old))) == json.dumps(encode_position(old))
 
 
@@ -216,7 +216,7 @@ def test_a_trigger_without_limits_does_not_wait_either(bucket: Bucket, opened: O
     assert stream.latest(position, limited=False).offsets["flights", 0] == 200
 
 
-def progress_of(stream: StreamPlan, end: Position) -> dict[str, object]:
+def progress_of(stream: StreamPlan, end: StreamPosition) -> dict[str, object]:
     source = {"endOffset": json.dumps(encode_position(end)), "latestOffset": json.dumps(stream.report())}
     return {
         "sources": [

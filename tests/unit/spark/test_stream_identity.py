@@ -12,9 +12,9 @@ from service.base.clock import ManualClock
 from service.remote.format.keys import TOPICS_KEY, head_key
 from service.remote.format.manifest_codec import encode_topics
 from service.spark.errors import DataLossError
-from service.spark.plan.archive import Archive
+from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.splits import Split
-from service.spark.stream.offsets import Position, decode_position, encode_position
+from service.spark.stream.offsets import StreamPosition, decode_position, encode_position
 from service.spark.stream.options import parse_stream
 from service.spark.stream.plan import StreamPlan
 from service.spark.tail.plan import TailSplit
@@ -43,16 +43,16 @@ def opened(bucket: Bucket) -> Opened:
         if not given.keys() & {"assign", "subscribePattern"}:
             given.setdefault("subscribe", "flights,trains")
         parsed = parse_stream({"url": "file:///none", **{k: str(v) for k, v in given.items()}})
-        return StreamPlan(parsed, lambda: Archive(bucket.store, threads=2), ManualClock())
+        return StreamPlan(parsed, lambda: ArchiveReader(bucket.store, threads=2), ManualClock())
 
     return opened
 
 
-def read_all(stream: StreamPlan) -> Position:
+def read_all(stream: StreamPlan) -> StreamPosition:
     return noted(stream.latest(stream.initial()))
 
 
-def noted(position: Position) -> Position:
+def noted(position: StreamPosition) -> StreamPosition:
     """As it comes back from the checkpoint."""
     return decode_position(json.loads(json.dumps(encode_position(position))))
 
@@ -248,7 +248,7 @@ def test_the_archive_of_another_cluster_is_refused_and_its_topics_are_others(
 def test_a_checkpoint_that_does_not_say_of_which_topics_takes_those_there_are(
     bucket: Bucket, opened: Opened
 ) -> None:
-    old = Position({("flights", 0): 150, ("flights", 1): 100, ("trains", 0): 100})
+    old = StreamPosition({("flights", 0): 150, ("flights", 1): 100, ("trains", 0): 100})
     stream = opened()
     end = noted(stream.latest(old))
     assert ranges_of(stream.plan(old, end)) == [("flights", 0, 150, 200)]
@@ -259,9 +259,9 @@ def test_a_checkpoint_that_does_not_say_of_which_topics_takes_those_there_are(
 
 
 def test_a_topic_that_never_was_is_a_wrong_option_and_not_a_loss(bucket: Bucket, opened: Opened) -> None:
-    with pytest.raises(Exception, match="the archive knows no topic 'ships'"):
+    with pytest.raises(Exception, match="the archive has no topic 'ships'"):
         opened(subscribe="flights,ships").initial()
     position = read_all(opened(subscribe="flights"))
-    with pytest.raises(Exception, match="the archive knows no topic 'ships'"):
+    with pytest.raises(Exception, match="the archive has no topic 'ships'"):
         opened(subscribe="flights,ships").latest(position)
     assert opened(subscribe="flights,ships", failOnDataLoss="false").latest(position) == position

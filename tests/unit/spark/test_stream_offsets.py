@@ -13,8 +13,8 @@ from service.base.errors import ConfigError, CorruptionError
 from service.spark.stream.offsets import (
     OWN_KEY,
     Backlog,
-    Position,
-    Topic,
+    StreamPosition,
+    TopicIdentity,
     by_count,
     decode_position,
     encode_position,
@@ -23,25 +23,25 @@ from service.spark.stream.offsets import (
 
 FLIGHTS = UUID("3e4f0001-0000-4000-8000-00000000000a")
 NAMES = st.text(min_size=1, max_size=5)
-TOPICS = st.dictionaries(NAMES, st.builds(Topic, st.uuids(), NAMES), max_size=5)
+TOPICS = st.dictionaries(NAMES, st.builds(TopicIdentity, st.uuids(), NAMES), max_size=5)
 SPOTS = st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2000))
 OFFSETS = st.dictionaries(SPOTS, st.integers(0, 2**62), max_size=20)
 
 
 @given(OFFSETS, st.none() | st.text(max_size=5), TOPICS)
 def test_a_position_comes_back_from_json_and_the_order_does_not_matter(
-    offsets: dict[tuple[str, int], int], cluster_id: str | None, topics: dict[str, Topic]
+    offsets: dict[tuple[str, int], int], cluster_id: str | None, topics: dict[str, TopicIdentity]
 ) -> None:
-    position = Position(offsets, cluster_id, topics)
+    position = StreamPosition(offsets, cluster_id, topics)
     text = json.dumps(encode_position(position))
     assert decode_position(json.loads(text)) == position
-    other_way = Position(dict(reversed(offsets.items())), cluster_id, dict(reversed(topics.items())))
+    other_way = StreamPosition(dict(reversed(offsets.items())), cluster_id, dict(reversed(topics.items())))
     assert json.dumps(encode_position(other_way)) == text
 
 
 def test_topics_come_first_and_what_they_are_last() -> None:
-    topics = {"flights": Topic(FLIGHTS, "flights"), str(FLIGHTS): Topic(FLIGHTS, "flights")}
-    position = Position({("flights", 0): 7, ("Zoo", 0): 1}, "c-1", topics)
+    topics = {"flights": TopicIdentity(FLIGHTS, "flights"), str(FLIGHTS): TopicIdentity(FLIGHTS, "flights")}
+    position = StreamPosition({("flights", 0): 7, ("Zoo", 0): 1}, "c-1", topics)
     assert json.dumps(encode_position(position)) == (
         '{"Zoo": {"0": 1}, "flights": {"0": 7}, "@firn": {"cluster": "c-1", "topics": '
         f'{{"{FLIGHTS}": "{FLIGHTS}", "flights": "{FLIGHTS}"}}, "names": {{"{FLIGHTS}": "flights"}}}}}}'
@@ -51,13 +51,13 @@ def test_topics_come_first_and_what_they_are_last() -> None:
 def test_a_checkpoint_that_does_not_say_of_which_topics_loads_and_is_written_as_it_was() -> None:
     old = '{"flights": {"0": 7, "1": 9}}'
     position = decode_position(json.loads(old))
-    assert position == Position({("flights", 0): 7, ("flights", 1): 9})
+    assert position == StreamPosition({("flights", 0): 7, ("flights", 1): 9})
     assert json.dumps(encode_position(position)) == old
 
 
 def test_no_topic_can_be_called_like_the_sources_own_key() -> None:
     with pytest.raises(CorruptionError, match="as no cluster can have"):
-        encode_position(Position({(OWN_KEY, 0): 1}, "c-1"))
+        encode_position(StreamPosition({(OWN_KEY, 0): 1}, "c-1"))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import ConfigError
-from service.spark.kafka_options import words
-from service.spark.options import Edge
+from service.spark.kafka_options import ignored_option_warnings
+from service.spark.options import LogicalOffset
 from service.spark.stream.options import includes_headers, parse_stream
 from service.spark.tail.client_options import ClientOptions
 from service.spark.tail.options import TailOptions, parse_batch
@@ -20,7 +20,7 @@ def test_limits_and_brokers_are_read() -> None:
     )
     assert (options.max_offsets, options.max_bytes) == (100, 2 << 20)
     assert options.tail == TailOptions((("a", 1), ("b", 2)), 120_000, ClientOptions())
-    assert options.read.starting is Edge.LATEST
+    assert options.read.starting is LogicalOffset.LATEST
 
 
 def test_without_brokers_there_is_no_tail() -> None:
@@ -47,9 +47,9 @@ def test_what_begins_with_kafka_is_the_clients() -> None:
     [
         (
             {"kafka.security.protocol": "SSL"},
-            "kafka.security.protocol says nothing without bootstrap.servers",
+            "kafka.security.protocol has no effect without bootstrap.servers",
         ),
-        ({"kafkaConsumer.pollTimeoutMs": "5"}, "says nothing without"),
+        ({"kafkaConsumer.pollTimeoutMs": "5"}, "has no effect without"),
         ({"bootstrap.servers": "a:1", "kafka.group.instance.id": "g"}, "id is not yours to set"),
         (
             {"bootstrap.servers": "a:1", "kafka.auto.offset.reset": "latest"},
@@ -58,7 +58,7 @@ def test_what_begins_with_kafka_is_the_clients() -> None:
         ({"bootstrap.servers": "a:1", "kafka.sasl.jaas.config": "x"}, "write kafka.sasl.mechanism"),
         ({"bootstrap.servers": "a:1", "kafka.key.deserializer": "x"}, "keys are binary"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is 5, above maxOffsetsPerTrigger, 4"),
-        ({"maxTriggerDelay": "1m"}, "says nothing without minOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "1m"}, "has no effect without minOffsetsPerTrigger"),
         ({"refreshInterval": "11m"}, "not a time of at most 600 s"),
         ({"refreshInterval": "-1s"}, "not a time"),
         ({"refreshInterval": "1w"}, "not a time"),
@@ -109,13 +109,13 @@ def test_what_means_nothing_here_is_taken_with_a_word(brokers: dict[str, str]) -
     assert parse_stream({**BASE, **brokers, **more}) == parse_stream({**BASE, **brokers})
     assert parse_batch({**BASE, **brokers, **more}) == parse_batch({**BASE, **brokers})
     assert includes_headers({**BASE, **more, "includeHeaders": "true"})
-    assert [text.split(":")[0] for text in words({**BASE, **more})] == [
+    assert [text.split(":")[0] for text in ignored_option_warnings({**BASE, **more})] == [
         "option fetchoffset.numretries means nothing here",
         "option fetchoffset.retryintervalms means nothing here",
         "option groupidprefix means nothing here",
         "option kafka.group.id means nothing here",
     ]
-    assert words(BASE) == []
+    assert ignored_option_warnings(BASE) == []
 
 
 def test_brokers_without_an_archive_are_told_what_to_add() -> None:
@@ -177,7 +177,7 @@ def test_a_batch_has_no_limits_per_trigger() -> None:
 
 def test_offsets_that_a_stream_has_written_are_taken_without_what_the_topics_were() -> None:
     offsets = '{"t": {"0": 5}, "@firn": {"cluster": "c-1"}}'
-    with pytest.raises(ConfigError, match="startingOffsets: of a stream's offsets only topics go there"):
+    with pytest.raises(ConfigError, match="startingOffsets takes topics alone"):
         parse_stream({**BASE, "startingOffsets": offsets})
 
 

@@ -11,12 +11,12 @@ from service.base.errors import ConfigError
 from service.remote.format.keys import TOPICS_KEY
 from service.remote.format.manifest import ManifestLimits
 from service.spark.errors import DataLossError
-from service.spark.plan.archive import Archive
-from service.spark.plan.memory import Memory
+from service.spark.plan.archive import ArchiveReader
+from service.spark.plan.memory import PlanCache
 from service.spark.plan.sizes import bytes_per_offset
 from service.spark.plan.splits import Split
 from service.spark.stream.bytes import bytes_between
-from service.spark.stream.offsets import Position, Spot
+from service.spark.stream.offsets import Spot, StreamPosition
 from service.spark.stream.options import parse_stream
 from service.spark.stream.plan import StreamPlan
 from service.spark.tail.plan import TailSplit
@@ -39,11 +39,11 @@ class Driven:
         return dict(self.stream.initial().offsets)
 
     def latest(self, start: dict[Spot, int] | None, *, limited: bool = True) -> dict[Spot, int]:
-        position = None if start is None else Position(start)
+        position = None if start is None else StreamPosition(start)
         return dict(self.stream.latest(position, limited=limited).offsets)
 
     def plan(self, start: dict[Spot, int], end: dict[Spot, int]) -> list[Split | TailSplit]:
-        return self.stream.plan(Position(start), Position(end))
+        return self.stream.plan(StreamPosition(start), StreamPosition(end))
 
 
 Opened = Callable[..., Driven]
@@ -69,12 +69,12 @@ def opened(bucket: Bucket) -> Opened:
         if "subscribePattern" in given:
             del given["subscribe"]
         parsed = parse_stream({"url": "file:///none", **{k: str(v) for k, v in given.items()}})
-        memory = Memory(max_children=MAX_CHILDREN)
+        cache = PlanCache(max_children=MAX_CHILDREN)
         return Driven(
             StreamPlan(
                 parsed,
-                lambda: Archive(
-                    bucket.store, read_committed=parsed.read.read_committed, memory=memory, threads=2
+                lambda: ArchiveReader(
+                    bucket.store, read_committed=parsed.read.read_committed, cache=cache, threads=2
                 ),
             )
         )
@@ -188,7 +188,7 @@ def test_sizes_of_long_archives_are_read_off_their_pages(bucket: Bucket) -> None
     entries = [bucket.add("long", batches=2) for _ in range(40)]
     manifest = bucket.manifest("long", 0)
     assert manifest.pages
-    with Archive(bucket.store, threads=1) as archive:
+    with ArchiveReader(bucket.store, threads=1) as archive:
         load = archive.loader(manifest)
         everything = bytes_between(manifest, load, 0, 800)
         part = bytes_between(manifest, load, 310, 490)
@@ -395,7 +395,7 @@ def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:
     for partition in range(40):
         bucket.add("wide", partition, batches=1)
     options = parse_stream({"url": "file:///none", "subscribe": "wide", "startingOffsets": "earliest"})
-    stream = Driven(StreamPlan(options, lambda: Archive(bucket.store)))
+    stream = Driven(StreamPlan(options, lambda: ArchiveReader(bucket.store)))
     end = at(*[10] * 40, topic="wide")
     assert stream.latest(stream.initial()) == end
     assert len(covered(stream.plan(stream.initial(), end))) == 40

@@ -13,13 +13,13 @@ from service.base.errors import ConfigError, CorruptionError
 from service.records.columns import ColumnDecoder
 from service.spark.errors import BrokerError
 from service.spark.options import ReadOptions
-from service.spark.plan.snapshots import ChosenPartition, Live, OffsetRange, PartitionSnapshot
+from service.spark.plan.snapshots import ChosenPartition, LogBounds, OffsetRange, PartitionSnapshot
 from service.spark.plan.splits import MAX_SPLITS
-from service.spark.tail.fetched import Wanted, error_of, fetch_request, read_fetched
+from service.spark.tail.fetched import PartitionFetch, error_of, fetch_request, read_fetched
 from service.spark.tail.options import TailOptions, parse_batch
-from service.spark.tail.patience import Patience
+from service.spark.tail.patience import RetryTimer
 from service.spark.tail.plan import TailSplit, plan_tail
-from service.spark.tail.topic_lookup import Standing, check_cluster, find_topic, is_transient
+from service.spark.tail.topic_lookup import TopicMatch, check_cluster, find_topic, is_transient
 from service.wire.api import ApiKey, encode_request, parse_request_header, response_module
 from service.wire.errors import MalformedMessage
 from service.wire.fetch import parse_fetch
@@ -41,7 +41,9 @@ def options(**more: object) -> tuple[ReadOptions, TailOptions]:
 def tail_of(*ends: int, **more: object) -> list[TailSplit]:
     """The tasks of partitions of which nothing is sealed: an offset is reckoned at 1 KiB."""
     ranges = [
-        OffsetRange(PartitionSnapshot(ChosenPartition("t", TOPIC, p, "t"), None, Live(0, end, "c")), 0, end)
+        OffsetRange(
+            PartitionSnapshot(ChosenPartition("t", TOPIC, p, "t"), None, LogBounds(0, end, "c")), 0, end
+        )
         for p, end in enumerate(ends)
     ]
     return plan_tail(ranges, options(**more)[0], lambda _: pytest.fail("there is no manifest"))
@@ -68,7 +70,9 @@ def test_there_is_a_bound_to_the_number_of_tasks_and_nothing_is_made_before_it_i
 
 
 def test_least_tasks_are_shared_with_the_archive_by_offsets() -> None:
-    snapshot = PartitionSnapshot(ChosenPartition("t", TOPIC, 0, "t"), None, Live(0, 100, "c"), stable_end=75)
+    snapshot = PartitionSnapshot(
+        ChosenPartition("t", TOPIC, 0, "t"), None, LogBounds(0, 100, "c"), stable_end=75
+    )
     # Three quarters lie before the border, so a quarter of the tasks is enough.
     found = plan_tail(
         [OffsetRange(snapshot, 0, 100)],
@@ -84,7 +88,7 @@ def test_least_tasks_are_shared_with_the_archive_by_offsets() -> None:
 def test_patience_counts_from_the_last_progress_and_tells_the_last_cause() -> None:
     now = [0.0]
     tail = options(kafkaConsumer__pollTimeoutMs=10_000, kafka__retry__backoff__ms=100)[1]
-    patience = Patience(tail, "nothing", lambda: now[0], lambda: 0.5)
+    patience = RetryTimer(tail, "nothing", lambda: now[0], lambda: 0.5)
     waits = [patience.failed("x") for _ in range(6)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
     now[0] = 9.5
@@ -100,7 +104,7 @@ def test_patience_counts_from_the_last_progress_and_tells_the_last_cause() -> No
 
 # Fetches
 
-WANTED = Wanted(TOPIC, 3, 100, 1 << 20, 5, True, 500)
+WANTED = PartitionFetch(TOPIC, 3, 100, 1 << 20, 5, True, 500)
 
 
 @pytest.mark.parametrize("version", range(13, 19))
@@ -151,15 +155,15 @@ def test_a_last_batch_that_is_cut_is_left_for_the_next_fetch() -> None:
 @pytest.mark.parametrize(
     ("records", "kind", "reason"),
     [
-        (batch(98, 10)[:-1] + b"\xff", CorruptionError, "behind offset 100 came damaged: its checksum"),
+        (batch(98, 10)[:-1] + b"\xff", CorruptionError, "behind offset 100 is damaged: its checksum"),
         (
             batch(98, 10) + batch(90, 4),
             CorruptionError,
-            "behind offset 108 came damaged: its offsets overlap",
+            "behind offset 108 is damaged: its offsets overlap",
         ),
-        (b"\xff" * 200, CorruptionError, "came damaged"),
+        (b"\xff" * 200, CorruptionError, "is damaged"),
         (batch(98, 10)[:70], MalformedMessage, "70 bytes from offset 100 on, not one whole batch"),
-        (batch(10, 20), MalformedMessage, "offsets up to 29 came, those from 100 on were wanted"),
+        (batch(10, 20), MalformedMessage, "the response ends at offset 29, and 100 was requested"),
     ],
 )
 def test_batches_that_are_not_sound_are_refused(records: bytes, kind: type[Exception], reason: str) -> None:
@@ -172,7 +176,7 @@ def test_answers_of_something_else_are_refused() -> None:
     refused = answer(partition_error=ErrorCode.not_leader_or_follower)
     assert error_of(refused, WANTED) == ErrorCode.not_leader_or_follower
     assert error_of(answer(), WANTED) == ErrorCode.none
-    with pytest.raises(MalformedMessage, match="0 answers of partition 3"):
+    with pytest.raises(MalformedMessage, match="the response has partition 3 0 times"):
         error_of(answer(topic=OTHER), WANTED)
 
 
@@ -221,15 +225,15 @@ def metadata(topic_id: UUID | None = TOPIC, error: int = ErrorCode.none, leader:
 
 def test_a_topic_is_known_by_its_id() -> None:
     found = find_topic(metadata(), "t", TOPIC)
-    assert (found.standing, found.places) == (Standing.SAME, {0: (("h", 9), 4)})
-    assert find_topic(metadata(leader=-1), "t", TOPIC).places == {}
-    assert find_topic(metadata(OTHER), "t", TOPIC).standing is Standing.OTHER
+    assert (found.match, found.leaders) == (TopicMatch.SAME, {0: (("h", 9), 4)})
+    assert find_topic(metadata(leader=-1), "t", TOPIC).leaders == {}
+    assert find_topic(metadata(OTHER), "t", TOPIC).match is TopicMatch.OTHER
     assert (
-        find_topic(metadata(error=ErrorCode.unknown_topic_or_partition), "t", TOPIC).standing
-        is Standing.ABSENT
+        find_topic(metadata(error=ErrorCode.unknown_topic_or_partition), "t", TOPIC).match
+        is TopicMatch.ABSENT
     )
-    assert find_topic(metadata(error=ErrorCode.leader_not_available), "t", TOPIC).standing is Standing.UNCLEAR
-    assert find_topic(metadata(), "u", TOPIC).standing is Standing.UNCLEAR
+    assert find_topic(metadata(error=ErrorCode.leader_not_available), "t", TOPIC).match is TopicMatch.UNCLEAR
+    assert find_topic(metadata(), "u", TOPIC).match is TopicMatch.UNCLEAR
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         find_topic(metadata(error=ErrorCode.topic_authorization_failed), "t", TOPIC)
     with pytest.raises(ConfigError, match=r"Kafka 3\.1 or newer"):

@@ -62,10 +62,10 @@ def test_headers_and_what_is_said_of_them_have_to_agree(flag: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"url": "s3://bucket/x"}, "option url is of reads, and this is a write"),
-        ({"path": "flights"}, "option url is of reads"),
-        ({"startingoffsets": "earliest"}, "option startingOffsets is of reads"),
-        ({"kafkaconsumer.polltimeoutms": "1"}, "option kafkaConsumer.pollTimeoutMs is of reads"),
+        ({"url": "s3://bucket/x"}, "option url is for reads, and this is a write"),
+        ({"path": "flights"}, "option url is for reads"),
+        ({"startingoffsets": "earliest"}, "option startingOffsets is for reads"),
+        ({"kafkaconsumer.polltimeoutms": "1"}, "option kafkaConsumer.pollTimeoutMs is for reads"),
         ({"topics": "x"}, "unknown option topics of a write; there are topic, includeHeaders, kafka."),
         ({"topic": " "}, "option topic names none"),
         ({"kafka.bootstrap.servers": " "}, "option kafka.bootstrap.servers is missing"),
@@ -76,7 +76,7 @@ def test_headers_and_what_is_said_of_them_have_to_agree(flag: str) -> None:
         ({"kafka.transactional.id": "x"}, "without transactions, at least once"),
         ({"kafka.buffer.memory": "1"}, "librdkafka calls it queue.buffering.max.kbytes"),
         ({"kafka.value.serializer": "x"}, "cast the column"),
-        ({"kafka.stats_cb": "x"}, "it is no text"),
+        ({"kafka.stats_cb": "x"}, "it is not text"),
     ],
 )
 def test_what_is_not_taken_is_said(options: dict[str, str], said: str) -> None:
@@ -110,5 +110,5 @@ def test_columns_that_will_not_do_are_named(fields: list[tuple[str, str]], said:
 
 
 def test_records_have_to_go_somewhere() -> None:
-    with pytest.raises(ConfigError, match="neither an option nor a column topic"):
+    with pytest.raises(ConfigError, match="neither an option topic nor a column topic"):
         parse_write(BROKERS, VALUE)

@@ -154,11 +154,11 @@ def test_fsck_and_an_audit_say_the_same_of_it(world: World, how: str, count: int
     from service.pipelines.audit_task import Chains, Checked, check_segment
     from service.remote.reading.object_reader import open_cluster
     from service.spark.options import Subscribe, parse_options
-    from service.spark.plan.archive import Archive
+    from service.spark.plan.archive import ArchiveReader
 
     damage(world, how)
     options = parse_options({"url": (tmp_path / "bucket").as_uri(), "subscribe": "events"})
-    with Archive(world.bucket, threads=1) as archive:
+    with ArchiveReader(world.bucket, threads=1) as archive:
         chosen = archive.choose(Subscribe(("events",)))
     audited = [
         one if isinstance(one, Checked) else check_segment(world.bucket, one)
