@@ -1,4 +1,4 @@
 """The jobs that a long-retention archive needs, each a plain PySpark job: `firn pipeline …` or spark-submit.
 
-On top of the Spark source and of the bucket's formats; knows nothing of a running broker but its address.
+They build on the Spark source and on the bucket's formats; of a running broker they know only its address.
 """

@@ -1,10 +1,10 @@
-"""Topics as Parquet or as an Iceberg table, each offset exactly once however often it is restarted.
+"""The archive job: topics as Parquet or an Iceberg table, each offset exactly once despite restarts.
 
     firn pipeline archive s3://bucket/prefix /data/flights --topics flights --values json
 
-A Spark stream: by default it takes what there is and ends, and the next run goes on from there; with an
-interval it stays and looks again. Its checkpoint and the sink's own log make it exactly-once: a row is
-(`topic_id`, `partition`, `offset`), and readers see only files of batches that were completed.
+It is a Spark stream: by default it processes what there is and ends, and the next run continues from there;
+with an interval it stays and polls. Its checkpoint and the sink's own log make it exactly-once: a row is
+(`topic_id`, `partition`, `offset`), and readers see only files of completed batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import functions as F
 
 from service.base.errors import ConfigError
-from service.pipelines.archive_guard import Admitted, admit, check_adopted, say
+from service.pipelines.archive_guard import Admitted, admit, check_adopted, print_note
 from service.pipelines.archive_options import check_arguments, stream_options
 from service.pipelines.archive_values import decoding
 from service.pipelines.arguments import add_archive_arguments
@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
             topics = topics_text(admitted.topics)
             spark.sparkContext.setJobDescription(f"firn archive {topics}")
             query = _start(spark, args, admitted)
-            # Topics are fixed when a query starts, so one that stays is started again for new ones.
+            # A query's topics are fixed when it starts, so a query that stays is restarted for new topics.
             is_outdated = admitted.has_new_topics if args.interval is not None else lambda: False
             done = follow(spark, query, f"archive: {topics}", is_outdated)
             rows, seconds = rows + done.rows, seconds + done.seconds
-    stopped = "" if done.signal is None else "; stopped, the next run goes on from here"
+    stopped = "" if done.signal is None else "; stopped, the next run continues from here"
     print(f"archive: {rows:,} records to {args.output} in {seconds:.1f} s{stopped}", file=sys.stderr)
-    # A job that was to stay has ended as it should; one that was to take everything has not.
+    # A signal is the regular end of a job that stays; a job that was to process everything is cut short.
     return 0 if done.signal is None or args.interval is not None else 128 + done.signal
 
 
@@ -64,12 +64,12 @@ def _check_output(spark: Any, output: str, checkpoint: Checkpoint) -> None:
     if checkpoint.is_new and exists(spark, f"{output}/_spark_metadata"):
         raise ConfigError(
             f"{output} is the output of another checkpoint than {checkpoint.url}: "
-            "Spark would take new batches for those that it has written already"
+            "Spark would mistake new batches for written ones"
         )
 
 
 def _start(spark: Any, args: argparse.Namespace, admitted: Admitted) -> Any:
-    """Everything is compared before anything is written, and written down before the query is started."""
+    """Compare everything with the first run, save the job document, then start the query."""
     values = decoding(spark, args, admitted)
     admitted = admitted.fits(values.described)
     records = spark.readStream.format("firn").options(**admitted.options).load()
@@ -86,9 +86,9 @@ def _start(spark: Any, args: argparse.Namespace, admitted: Admitted) -> Any:
         writer = _writer(args, frame, admitted).format("parquet").option("compression", "zstd")
         writer = writer.option("path", args.output).partitionBy("topic", "date")
     if admitted.is_adopted:
-        say(
-            f"checkpoint {admitted.checkpoint.url} does not say what it was started with; what can be looked "
-            "at fits, and what this run is started with is written down beside it"
+        print_note(
+            f"checkpoint {admitted.checkpoint.url} has no job document; what can be compared matches, and "
+            "this run's document is written beside it"
         )
     admitted.write_down()
     return writer.toTable(args.output) if args.format == "iceberg" else writer.start()

@@ -1,7 +1,7 @@
-"""Whether an archive job may go on from a checkpoint, and with which topics: asked before it writes anything.
+"""Admission of an archive run: checks, before it writes, that it fits its checkpoint and its topics.
 
-What the job was started with (`archive_job`) lies beside the checkpoint, a version for every change. A
-checkpoint from before there was such a document is adopted where what can be looked at fits. Needs pyspark.
+The job document (`archive_job`) lies beside the checkpoint, a version for every change. A checkpoint from
+before there was such a document is adopted where what can be compared matches. Needs pyspark.
 """
 
 from __future__ import annotations
@@ -45,44 +45,44 @@ _PARTITIONED_BY: Final = ("topic", "date")
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A run that may begin as far as its topics and options go; its values are compared by `fits`."""
+    """A run that may start as far as its topics and options go; `fits` compares its values."""
 
     checkpoint: Checkpoint
     known: ArchiveJob | None
-    """What the first run was started with, and topics that came later; None where this is the first."""
-    asked: ArchiveJob
+    """The document of earlier runs, with topics added later; None where this is the first run."""
+    requested: ArchiveJob
     gone: Mapping[str, str]
-    """Topics that were archived and are not there any more: name by id."""
+    """Topics that were archived and do not exist any more: name by id."""
     is_adopted: bool
     options: dict[str, str]
-    """Of the stream; its topics are named by id, so that one made again under its name is another one."""
+    """Options of the stream. They name topics by id: a topic created again with its name is another one."""
     topics: Mapping[str, str]
-    """What is read: id by name."""
-
+    """Topics to read: id by name."""
     choice: Choice
-    """What was asked for, which may be more by now."""
+    """The requested topics; more may match it later."""
 
     def has_new_topics(self) -> bool:
-        """Whether the archive has topics that were asked for and are not read; a store that does not answer
-        has none, as the stream will say itself.
+        """Return whether the archive has requested topics that the query does not read.
+
+        False where the store does not answer: the stream itself then reports that.
         """
         with (
             suppress(FirnError, OSError),
             ArchiveReader(open_store_of(parse_stream(self.options).read)) as archive,
         ):
-            return any(str(one.topic_id) not in self.asked.topics for one in archive.choose(self.choice))
+            return any(str(one.topic_id) not in self.requested.topics for one in archive.choose(self.choice))
         return False
 
     def fits(self, values: Mapping[str, Any]) -> Admitted:
-        """The run with all that is to be said of its values. `ConfigError` where the first had others."""
-        found = replace(self.asked, values=values)
+        """Return the run with the description of its values. `ConfigError` where the first run had others."""
+        found = replace(self.requested, values=values)
         if self.known is not None and not self.is_adopted:
             _refuse(self.checkpoint, differences(self.known, found, self.gone))
-        return replace(self, asked=found)
+        return replace(self, requested=found)
 
     def write_down(self) -> None:
-        """Beside the checkpoint, where it is not there yet. The last thing before the query is started."""
-        job = self.asked if self.known is None else merged(self.known, self.asked)
+        """Write the document beside the checkpoint, if it has changed: the last step before the query."""
+        job = self.requested if self.known is None else merged(self.known, self.requested)
         if self.known is None or self.is_adopted or job.encode() != self.known.encode():
             self.checkpoint.add(_KEPT, job.encode())
 
@@ -90,13 +90,14 @@ class Admitted:
 def admit(
     args: argparse.Namespace, given: Mapping[str, str], options: Mapping[str, str], checkpoint: Checkpoint
 ) -> Admitted:
-    """`given` are the options that the command line says, `options` those of the stream with all defaults.
+    """Check a run against its checkpoint and the archive.
 
-    Raises `ConfigError` that names what differs from the first run, or the topic that is gone.
+    `given` are the options of the command line, `options` those of the stream with all defaults. Raises
+    `ConfigError` that names what differs from the first run, or the topic that is gone.
     """
     if args.on_missing_topic == "skip":
         if not CAN_LIMIT:
-            raise ConfigError("--on-missing-topic skip needs Spark 4.2: before, nobody remembers its offsets")
+            raise ConfigError("--on-missing-topic skip needs Spark 4.2: before, its offsets would be lost")
         options = {**options, "failOnMissingTopic": "false"}
     read = parse_stream(options).read
     store = open_store_of(read)
@@ -105,15 +106,15 @@ def admit(
         known = _known(checkpoint)
         before = known.topics if known is not None else _topics_of_offsets(checkpoint, listed)
         gone = {topic_id: one.name for topic_id, one in before.items() if topic_id not in listed}
-        _told_gone(args, gone, listed)
+        _report_gone(args, gone, listed)
         wanted = without_gone(read.choice, gone, listed.values())
         chosen = archive.choose(wanted)
     if not chosen:
-        raise ConfigError("no topic of the archive is asked for")
+        raise ConfigError("no topic of the archive is selected")
     stream = by_id(options, chosen)
     if known is not None and not any(is_starting(name) for name in given):
         stream = {name: text for name, text in stream.items() if not is_starting(name)} | {**known.starting}
-    asked = ArchiveJob(
+    requested = ArchiveJob(
         args.url,
         _cluster_id(store),
         _job_topics(chosen, with_partitions=isinstance(read.choice, Assign)),
@@ -124,32 +125,32 @@ def admit(
     )
     is_adopted = known is None and not checkpoint.is_new
     if is_adopted:
-        known = replace(asked, topics=before)
+        known = replace(requested, topics=before)
     if known is not None:
-        _refuse(checkpoint, differences(replace(known, values=_kind(known)), asked, gone))
-        _tell_new(asked, known)
+        _refuse(checkpoint, differences(replace(known, values=_kind(known)), requested, gone))
+        _report_new(requested, known)
     topics = {one.topic: str(one.topic_id) for one in chosen}
-    return Admitted(checkpoint, known, asked, gone, is_adopted, stream, topics, wanted)
+    return Admitted(checkpoint, known, requested, gone, is_adopted, stream, topics, wanted)
 
 
 def check_adopted(spark: Any, output: str, frame: Any) -> None:
-    """`ConfigError` where a Parquet output has other columns than the frame."""
+    """Raise `ConfigError` where a Parquet output has other columns than the frame."""
     if exists(spark, f"{output}/_spark_metadata"):
         try:
             found = _columns(spark.read.parquet(output))
         except PySparkException as e:
             if e.getCondition() != "UNABLE_TO_INFER_SCHEMA":
                 raise
-            return  # batches without rows have left no file to look at
+            return  # batches without rows have left no file with a schema
         wanted = _columns(frame)
         if differ := sorted(name for name in found | wanted if found.get(name) != wanted.get(name)):
-            said = "; ".join(
+            details = "; ".join(
                 f"{n}: {found.get(n, 'none')} there, {wanted.get(n, 'none')} here" for n in differ
             )
-            raise ConfigError(f"{output} was written with other columns: {said}")
+            raise ConfigError(f"{output} was written with other columns: {details}")
 
 
-def say(text: str) -> None:
+def print_note(text: str) -> None:
     print(f"archive: {text}", file=sys.stderr)
 
 
@@ -159,32 +160,34 @@ def _known(checkpoint: Checkpoint) -> ArchiveJob | None:
 
 
 def _topics_of_offsets(checkpoint: Checkpoint, listed: Mapping[str, str]) -> dict[str, JobTopic]:
-    """Of a checkpoint without a document: topics are there by id, and that is all that is known of them."""
+    """Return the topics of a checkpoint without a document: its offsets name them by id, and tell no more."""
     if checkpoint.is_new:
         return {}
     ids = {topic for topic, _ in checkpoint.offsets()}
     return {topic_id: JobTopic(listed.get(topic_id, topic_id), None) for topic_id in ids}
 
 
-def _told_gone(args: argparse.Namespace, gone: Mapping[str, str], listed: Mapping[str, str]) -> None:
+def _report_gone(args: argparse.Namespace, gone: Mapping[str, str], listed: Mapping[str, str]) -> None:
     for topic_id, name in sorted(gone.items()):
-        again = ", and another topic is called so now" if name in listed.values() else ""
+        again = ", and another topic has its name now" if name in listed.values() else ""
         what = f"topic {name} (id {topic_id}) is not in the archive any more: it was deleted{again}"
         if args.on_missing_topic == "fail":
-            raise ConfigError(f"{what}; --on-missing-topic skip goes on without it")
-        say(f"{what}. What was written of it stays, and should it come back it goes on where it was")
+            raise ConfigError(f"{what}; --on-missing-topic skip continues without it")
+        print_note(f"{what}. Its output stays, and should it come back it continues where it was")
 
 
-def _tell_new(asked: ArchiveJob, known: ArchiveJob) -> None:
-    for topic_id in sorted(asked.topics.keys() - known.topics.keys()):
-        say(f"topic {asked.topics[topic_id].name} (id {topic_id}) is new and is read from its beginning")
+def _report_new(requested: ArchiveJob, known: ArchiveJob) -> None:
+    for topic_id in sorted(requested.topics.keys() - known.topics.keys()):
+        print_note(
+            f"topic {requested.topics[topic_id].name} (id {topic_id}) is new and is read from its beginning"
+        )
 
 
 def _refuse(checkpoint: Checkpoint, found: Iterable[str]) -> None:
     if lines := "; ".join(found):
         raise ConfigError(
-            f"checkpoint {checkpoint.url} is of a job that was started otherwise ({lines}); "
-            "give what it was started with, or another checkpoint and output"
+            f"checkpoint {checkpoint.url} is of a job with other arguments ({lines}); "
+            "give those of its first run, or another checkpoint and output"
         )
 
 
@@ -209,7 +212,7 @@ def _output(args: argparse.Namespace, checkpoint: Checkpoint) -> str:
 
 
 def _cluster_id(store: ObjectStore) -> str | None:
-    """None where the bucket does not say, or not so that it can be read, which is for an audit to tell."""
+    """Return the bucket's cluster id, or None where it is unreadable, which an audit reports."""
     try:
         return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)).cluster_id
     except (ObjectNotFound, CorruptionError):

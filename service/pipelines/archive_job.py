@@ -1,12 +1,12 @@
-"""What an archive job was started with: the document beside its checkpoint, and what may differ later. [P]
+"""The document beside an archive job's checkpoint, and its comparison with later runs. [P]
 
 ``{"format": "firn-archive-job", "format_version": 1, "url": …, "cluster_id": …, "topics": {ID: {"name": …,
 "partitions": null or [0, 1]}}, "reading": {OPTION: …}, "starting": {OPTION: …}, "output": {"format": …,
 "url": …}, "values": {"kind": "raw" | "json" | "avro", …}}``
 
-A checkpoint says how far each partition was read and nothing of what was made of it. So whatever decides
-which rows come and what is written of them is compared before anything is written; what decides only how
-fast they come, from which machine or with whose credentials is not in the document.
+A checkpoint records how far each partition was read, and nothing about the output. So every setting that
+decides which rows are read and how they are written is compared before anything is written; settings of
+speed, place and credentials are not in the document.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _FREE: Final = frozenset(
         *CHOICES,
     )
 )
-"""Options that may change: rows are the same whatever they say. Topics are compared by id. An option that is
-in no list counts as one that decides over rows."""
+"""Options that may change without changing rows. Topics are compared by id. An option that is in no list
+counts as one that decides over rows."""
 _FREE_PREFIXES: Final = ("kafka.",)
 _DEFAULTS: Final = {"isolationLevel": "read_uncommitted"}
 _WORDS: Final = ("includeHeaders", "isolationLevel")
-"""Options that are read however they are capitalized."""
+"""Options whose values are case-insensitive."""
 _SHOWN_CHARS: Final = 300
 
 
 class JobTopic(NamedTuple):
-    """A topic that is archived; `partitions` is None where all are, those to come included."""
+    """A topic that is archived; `partitions` is None where all are, including future ones."""
 
     name: str
     partitions: tuple[int, ...] | None
@@ -65,7 +65,7 @@ class JobTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveJob:
-    """The document. Topics by id; `reading` and `starting` are options of the source."""
+    """The document. Topics are by id; `reading` and `starting` are options of the source."""
 
     url: str
     cluster_id: str | None
@@ -95,13 +95,13 @@ class ArchiveJob:
 
 
 def decode_job(text: str) -> ArchiveJob:
-    """`ConfigError` for anything that `encode` has not written."""
+    """Parse a document of `encode`; `ConfigError` for anything else."""
     try:
         document = json.loads(text)
         if (document["format"], document["format_version"]) != (_FORMAT, _VERSION):
             raise ConfigError(
-                f"what the archive job was started with is in format {document['format']} "
-                f"{document['format_version']}, this firn knows {_FORMAT} {_VERSION}"
+                f"the archive job's document has format {document['format']} "
+                f"{document['format_version']}, this firn supports {_FORMAT} {_VERSION}"
             )
         return ArchiveJob(
             str(document["url"]),
@@ -113,7 +113,7 @@ def decode_job(text: str) -> ArchiveJob:
             dict(document["values"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
-        raise ConfigError(f"what the archive job was started with cannot be read: {str(e)[:200]}") from e
+        raise ConfigError(f"the archive job's document cannot be read: {str(e)[:200]}") from e
 
 
 def _topic(document: Mapping[str, Any]) -> JobTopic:
@@ -126,7 +126,7 @@ def _texts(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of a stream's options that decide over rows and columns, where it starts apart."""
+    """Return a stream's options that decide over rows and columns, except where it starts."""
     decisive = {
         name: text
         for name, text in options.items()
@@ -138,7 +138,7 @@ def reading_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def starting_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Those that say where a stream starts."""
+    """Return a stream's options that decide where it starts."""
     return {name: text for name, text in options.items() if is_starting(name)}
 
 
@@ -146,51 +146,56 @@ def is_starting(name: str) -> bool:
     return name.lower().startswith("starting")
 
 
-def differences(known: ArchiveJob, asked: ArchiveJob, gone: Iterable[str] = ()) -> list[str]:
-    """What differs so that going on would harm the output, each with both values.
+def differences(known: ArchiveJob, requested: ArchiveJob, gone: Iterable[str] = ()) -> list[str]:
+    """Return the differences that would harm the output, each with both values.
 
-    New topics harm nothing. `gone` are ids that the archive does not have any more, so that nobody could ask
-    for them. Where both know the cluster, it decides and not its address.
+    New topics are harmless. `gone` are ids that the archive does not have any more, so that no run could
+    request them. Where both runs know the cluster, its id is compared and not its address.
     """
     found = []
-    if known.cluster_id is not None and asked.cluster_id is not None:
-        found += _differ("cluster", known.cluster_id, asked.cluster_id)
+    if known.cluster_id is not None and requested.cluster_id is not None:
+        found += _differ("cluster", known.cluster_id, requested.cluster_id)
     else:
-        found += _differ("archive", known.url, asked.url)
-    for name in sorted(known.output.keys() | asked.output.keys()):
-        found += _differ("output" if name == "url" else name, known.output.get(name), asked.output.get(name))
-    found += _topics_differ(known, asked, frozenset(gone))
-    for one, other in ((known.reading, asked.reading), (known.starting, asked.starting)):
+        found += _differ("archive", known.url, requested.url)
+    for name in sorted(known.output.keys() | requested.output.keys()):
+        found += _differ(
+            "output" if name == "url" else name, known.output.get(name), requested.output.get(name)
+        )
+    found += _topics_differ(known, requested, frozenset(gone))
+    for one, other in ((known.reading, requested.reading), (known.starting, requested.starting)):
         for name in sorted(one.keys() | other.keys()):
             found += _differ(name, one.get(name), other.get(name))
-    return found + _values_differ(known.values, asked.values)
+    return found + _values_differ(known.values, requested.values)
 
 
 def _differ(name: str, there: Any, here: Any) -> list[str]:
     return [] if there == here else [f"{name}: {_shown(there)} there, {_shown(here)} here"]
 
 
-def _topics_differ(known: ArchiveJob, asked: ArchiveJob, gone: frozenset[str]) -> list[str]:
-    left_out = sorted(known.topics.keys() - asked.topics.keys() - gone)
+def _topics_differ(known: ArchiveJob, requested: ArchiveJob, gone: frozenset[str]) -> list[str]:
+    left_out = sorted(known.topics.keys() - requested.topics.keys() - gone)
     if left_out:
         there, here = (
-            ", ".join(sorted(one.name for one in topics.values())) for topics in (known.topics, asked.topics)
+            ", ".join(sorted(one.name for one in topics.values()))
+            for topics in (known.topics, requested.topics)
         )
         return [f"topics: {there} there, {here} here"]
     return [
         line
         for topic_id, one in sorted(known.topics.items())
-        if topic_id in asked.topics
-        for line in _differ(f"partitions of {one.name}", one.partitions, asked.topics[topic_id].partitions)
+        if topic_id in requested.topics
+        for line in _differ(
+            f"partitions of {one.name}", one.partitions, requested.topics[topic_id].partitions
+        )
     ]
 
 
-def _values_differ(known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def _values_differ(known: Mapping[str, Any], requested: Mapping[str, Any]) -> list[str]:
     found = []
-    for name in sorted((known.keys() | asked.keys()) - {"schemas"}):
+    for name in sorted((known.keys() | requested.keys()) - {"schemas"}):
         label = "values" if name == "kind" else f"values' {name.replace('_', ' ')}"
-        found += _differ(label, known.get(name), asked.get(name))
-    there, here = known.get("schemas") or {}, asked.get("schemas") or {}
+        found += _differ(label, known.get(name), requested.get(name))
+    there, here = known.get("schemas") or {}, requested.get("schemas") or {}
     for schema_id in sorted(there.keys() & here.keys()):
         found += _differ(f"schema {schema_id}", there[schema_id], here[schema_id])
     return found
@@ -203,10 +208,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
-def merged(known: ArchiveJob, asked: ArchiveJob) -> ArchiveJob:
-    """What later runs are compared with: topics and schemas of both, all else as it is asked for now."""
-    values = dict(asked.values)
-    schemas = {**(known.values.get("schemas") or {}), **(asked.values.get("schemas") or {})}
+def merged(known: ArchiveJob, requested: ArchiveJob) -> ArchiveJob:
+    """Return the document for later runs: topics and schemas of both, everything else of the current run."""
+    values = dict(requested.values)
+    schemas = {**(known.values.get("schemas") or {}), **(requested.values.get("schemas") or {})}
     if schemas:
         values["schemas"] = schemas
-    return replace(asked, topics={**known.topics, **asked.topics}, values=values)
+    return replace(requested, topics={**known.topics, **requested.topics}, values=values)

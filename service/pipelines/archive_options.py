@@ -1,4 +1,4 @@
-"""From the command line of `firn pipeline archive` to the options of its stream. [P]"""
+"""Mapping of `firn pipeline archive`'s command line to the options of its stream. [P]"""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _PER_PARTITION: Final = ("startingOffsets", "startingOffsetsByTimestamp")
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """`ConfigError` for arguments that make no sense together."""
+    """Raise `ConfigError` for arguments that make no sense together."""
     plain, by_number = schema_files(args.schema)
     if args.confluent_header:
         _check_confluent(args, plain, by_number)
     else:
         if by_number:
-            raise ConfigError("--schema ID=FILE says nothing without --confluent-header")
+            raise ConfigError("--schema ID=FILE has no effect without --confluent-header")
         for name in ("schema_registry", "reader_schema"):
             if getattr(args, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} says nothing without --confluent-header")
+                raise ConfigError(f"--{name.replace('_', '-')} has no effect without --confluent-header")
         if args.values == "avro" and not plain:
             raise ConfigError("--values avro needs --schema FILE.avsc")
     if args.values == "raw" and args.schema:
-        raise ConfigError("--schema says nothing without --values json or avro")
+        raise ConfigError("--schema has no effect without --values json or avro")
     if args.format == "iceberg" and args.checkpoint is None:
-        raise ConfigError("--format iceberg needs --checkpoint URL: a table is no place for it")
+        raise ConfigError("--format iceberg needs --checkpoint URL: a table cannot hold it")
 
 
 def _check_confluent(args: argparse.Namespace, plain: str, by_number: Mapping[int, str]) -> None:
     if args.values != "avro":
-        raise ConfigError("--confluent-header says nothing without --values avro")
+        raise ConfigError("--confluent-header has no effect without --values avro")
     if plain:
         raise ConfigError(
-            f"--schema {plain}: with --confluent-header each value names its schema by id, so say whose "
-            "schema this is: --schema ID=FILE, or --schema-registry URL; a schema of columns alone is "
+            f"--schema {plain}: with --confluent-header each value names its schema by id, so give this "
+            "schema's id: --schema ID=FILE, or use --schema-registry URL; a schema for the columns alone is "
             "--reader-schema FILE"
         )
     if not by_number and args.schema_registry is None:
@@ -54,7 +54,7 @@ def _check_confluent(args: argparse.Namespace, plain: str, by_number: Mapping[in
 
 
 def schema_files(given: Sequence[str]) -> tuple[str, dict[int, str]]:
-    """The one file without an id ("" where there is none), and those with one, by id.
+    """Return the one file without an id ("" where there is none), and those with one, by id.
 
     >>> schema_files(["7=v1.avsc", "9=v2.avsc"])
     ('', {7: 'v1.avsc', 9: 'v2.avsc'})
@@ -66,7 +66,7 @@ def schema_files(given: Sequence[str]) -> tuple[str, dict[int, str]]:
         if match is None:
             plain.append(one)
         elif int(match[1]) in by_number or int(match[1]) >= 1 << 31:
-            raise ConfigError(f"--schema {one}: no id, or one that is given twice")
+            raise ConfigError(f"--schema {one}: not an id, or an id that is given twice")
         else:
             by_number[int(match[1])] = match[2]
     if len(plain) > 1:
@@ -75,9 +75,9 @@ def schema_files(given: Sequence[str]) -> tuple[str, dict[int, str]]:
 
 
 def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_limit: bool) -> dict[str, str]:
-    """The options of the stream under their proper names, from those `given` for any read of the source.
+    """Return the stream's options under their proper names, from those `given` for any read of the source.
 
-    `can_limit` is whether this Spark knows limits of Python sources.
+    `can_limit`: this Spark supports limits of Python sources.
     """
     names = known_names((*TAIL, *LIMITS, *MISSING))
     found = {names.get(key.lower(), key): text for key, text in given.items()}
@@ -90,10 +90,9 @@ def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_li
 
 
 def without_gone(choice: Choice, gone: Mapping[str, str], names: Collection[str]) -> Choice:
-    """The same choice without the topics that were archived and are `gone` (name by id).
+    """Return the choice without the topics that were archived and are `gone` (name by id).
 
-    `names` are those of the topics that there are; one of them is another topic, though one that is gone was
-    called so, too.
+    `names` are those of the existing topics; an existing topic that has the name of a gone one stays.
     """
     absent = {*gone, *gone.values()} - set(names)
     if isinstance(choice, Subscribe):
@@ -104,9 +103,9 @@ def without_gone(choice: Choice, gone: Mapping[str, str], names: Collection[str]
 
 
 def by_id(options: Mapping[str, str], chosen: Sequence[ChosenPartition]) -> dict[str, str]:
-    """The same read with its topics named by id.
+    """Return the options with their topics named by id.
 
-    So a topic made again under the name of one that was read is another one, and never goes on in its place.
+    So a topic that was created again with the name of a read one is another topic, and never continues it.
     """
     ids = {one.asked: str(one.topic_id) for one in chosen}
     found = {name: text for name, text in options.items() if name not in CHOICES}
@@ -124,7 +123,7 @@ def by_id(options: Mapping[str, str], chosen: Sequence[ChosenPartition]) -> dict
 
 
 def _renamed(text: str, ids: dict[str, str]) -> str:
-    """The keys of a JSON object renamed; whatever else it is, the source will say what is wrong with it."""
+    """Rename the keys of a JSON object; leave other text for the source to report."""
     try:
         document: Any = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `firn pipeline archive` makes of values: by which schema, and how that is described. Needs pyspark.
+"""Decoding of values in `firn pipeline archive`: the schemas to use, and their description. Needs pyspark.
 
 The description goes into the job's document, so that later runs make the same columns.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from service.base.errors import ConfigError
-from service.pipelines.archive_guard import Admitted, say
+from service.pipelines.archive_guard import Admitted, print_note
 from service.pipelines.archive_options import schema_files
 from service.pipelines.avro_types import load_schema
 from service.pipelines.confluent import ConfluentDecoder, reading
@@ -23,14 +23,14 @@ from service.pipelines.values import decode_avro, decode_json, decode_with, pars
 
 
 class Decoding(NamedTuple):
-    """`described` as JSON has it; `decode` makes the columns of a frame."""
+    """A decoding of values: `described` is its JSON description; `decode` makes the columns of a frame."""
 
     described: dict[str, Any]
     decode: Callable[[Any], Any]
 
 
 def decoding(spark: Any, args: argparse.Namespace, admitted: Admitted) -> Decoding:
-    """`ConfigError` for a schema that has no columns."""
+    """Return the decoding that the arguments request. `ConfigError` for a schema without columns."""
     if args.values == "raw":
         return Decoding({"kind": "raw"}, lambda frame: frame)
     if args.values == "json":
@@ -42,7 +42,7 @@ def decoding(spark: Any, args: argparse.Namespace, admitted: Admitted) -> Decodi
 
 
 def _confluent(args: argparse.Namespace, admitted: Admitted) -> Decoding:
-    """Values by the ids in their headers. The first run decides which schema the columns are of."""
+    """Return the decoding by schema ids in the values' headers. The first run decides the columns' schema."""
     known = {} if admitted.known is None else admitted.known.values
     given = {number: load_schema(text) for number, text in _texts(args.schema).items()}
     kept = {int(number): schema for number, schema in (known.get("schemas") or {}).items()}
@@ -66,7 +66,8 @@ def _confluent(args: argparse.Namespace, admitted: Admitted) -> Decoding:
         "schemas": {str(number): schema for number, schema in schemas.items()},
     }
     if "reader" not in known:
-        say(f"columns are those of {'the reader schema' if reader_id is None else f'schema {reader_id}'}")
+        schema_name = "the reader schema" if reader_id is None else f"schema {reader_id}"
+        print_note(f"columns are those of {schema_name}")
     decoder = ConfluentDecoder(reader, schemas, registry)
     return Decoding(described, partial(decode_with, decoder=decoder, schema=reader))
 
@@ -81,39 +82,44 @@ def _reader(
     schemas: Mapping[int, dict[str, Any]],
     registry: str | None,
 ) -> tuple[int | None, dict[str, Any]]:
-    """Whose columns: what ``--reader-schema`` says, else the greatest id given, else the subject's newest."""
-    said = args.reader_schema
-    if said is not None and not said.isdecimal():
-        return None, load_schema(Path(said).read_text("utf-8"))
-    number = int(said) if said is not None else max(schemas, default=None)
+    """Return id and schema of the columns.
+
+    They are those of ``--reader-schema``, else of the greatest id given, else of the subject's newest
+    version.
+    """
+    given = args.reader_schema
+    if given is not None and not given.isdecimal():
+        return None, load_schema(Path(given).read_text("utf-8"))
+    number = int(given) if given is not None else max(schemas, default=None)
     if number is not None and number in schemas:
         return number, schemas[number]
     if registry is None:
         raise ConfigError(f"--reader-schema {number}: there is no --schema {number}=FILE, nor a registry")
-    asked = SchemaRegistry(registry)
+    client = SchemaRegistry(registry)
     if number is not None:
-        schema = asked.schema(number)
+        schema = client.schema(number)
         if schema is None:
             raise ConfigError(f"--reader-schema {number}: the registry {registry} has no such schema")
         return number, load_schema(json.dumps(schema))
-    return _newest(asked, sorted(admitted.topics))
+    return _newest(client, sorted(admitted.topics))
 
 
 def _newest(registry: SchemaRegistry, topics: list[str]) -> tuple[int, dict[str, Any]]:
-    """Of the subject that Confluent's serializers call a topic's values by; one for all topics."""
+    """Return id and schema of the newest version of ``TOPIC-value``, which must be one for all topics."""
     found: dict[int, Any] = {}
     for topic in topics:
         newest = registry.newest(f"{topic}-value")
         if newest is None:
             raise ConfigError(
-                f"the schema registry has no subject {topic}-value, so say whose columns there are to be: "
+                f"the schema registry has no subject {topic}-value, so give the columns' schema: "
                 "--reader-schema FILE or ID"
             )
         found[newest[0]] = newest[1]
     if len(found) != 1:
         raise ConfigError(
             f"the topics {', '.join(topics)} have different schemas ({', '.join(map(str, sorted(found)))}), "
-            "and all go into the same columns: --reader-schema FILE or ID says which, or archive them apart"
+            "and all go into the same columns: choose one with --reader-schema FILE or ID, or archive the "
+            "topics separately"
         )
     ((number, schema),) = found.items()
     return number, load_schema(json.dumps(schema))
@@ -122,14 +128,14 @@ def _newest(registry: SchemaRegistry, topics: list[str]) -> tuple[int, dict[str,
 def _same_registry(
     registry: str | None, known: Mapping[str, Any], reader_id: int | None, reader: Mapping[str, Any]
 ) -> str | None:
-    """What the document has for the registry: the first address, where another one is the same registry."""
+    """Return the registry's address for the document: the first run's, if both are one registry."""
     before = known.get("registry")
     if before is None or registry is None or before == registry or reader_id is None:
         return registry
     found = SchemaRegistry(registry).schema(reader_id)
     if found is None or load_schema(json.dumps(found)) != reader:
         return registry
-    say(f"schema registry {registry} has the columns' schema as {before} had it, and is taken for the same")
+    print_note(f"schema registry {registry} has the columns' schema of {before} and counts as the same")
     return str(before)
 
 

@@ -1,4 +1,4 @@
-"""Command lines of the pipelines, for `firn pipeline` and for ``python -m`` alike. Standard library only."""
+"""Command-line arguments of the pipelines, for `firn pipeline` and ``python -m``. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 
 def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
-    """`firn pipeline archive`."""
+    """Add the arguments of `firn pipeline archive`."""
     add_bucket_arguments(parser)
     parser.add_argument(
         "output",
@@ -19,12 +19,12 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("parquet", "iceberg"),
         default="parquet",
-        help="Parquet files, or an Iceberg table, whose runtime jar is Spark's to have (default: parquet)",
+        help="Parquet files, or an Iceberg table, whose runtime jar Spark needs (default: parquet)",
     )
     parser.add_argument(
         "--checkpoint",
         metavar="URL",
-        help="how far it has come (default: OUTPUT/_checkpoint; must be given for a table)",
+        help="the job's progress (default: OUTPUT/_checkpoint; must be given for a table)",
     )
     add_start_arguments(parser)
     add_source_option(parser)
@@ -32,13 +32,13 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-missing-topic",
         choices=("fail", "skip"),
         default="fail",
-        help="when a topic that was archived is not there any more: end, or go on without it (default: fail)",
+        help="when an archived topic no longer exists: end, or continue without it (default: fail)",
     )
     parser.add_argument(
         "--interval",
         type=count_from(1),
         metavar="SECONDS",
-        help="stay and look again every so often (default: take what there is and end)",
+        help="stay and poll with this interval (default: process what there is and end)",
     )
     parser.add_argument(
         "--batch-bytes",
@@ -50,44 +50,44 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
         "--values",
         choices=("raw", "json", "avro"),
         default="raw",
-        help="what values are: bytes kept as they are, JSON objects or Avro data as columns (default: raw)",
+        help="values: bytes unchanged, or columns of JSON objects or Avro data (default: raw)",
     )
     parser.add_argument(
         "--schema",
         metavar="[ID=]FILE",
         action="append",
         default=[],
-        help="of JSON: Spark's DDL or JSON form (default: inferred); of Avro: .avsc, with --confluent-header"
-        " of the id in the values' header; repeatable then",
+        help="for JSON: Spark's DDL or JSON form (default: inferred); for Avro: .avsc, with"
+        " --confluent-header for the id in the values' header; repeatable then",
     )
     parser.add_argument(
         "--infer-records",
         type=count_from(1),
         default=10_000,
         metavar="N",
-        help="infer a JSON schema from so many records (default: 10000)",
+        help="infer a JSON schema from N records (default: 10000)",
     )
     parser.add_argument(
         "--confluent-header",
         action="store_true",
-        help="Avro data begin with five bytes that name their schema: --schema ID=FILE or --schema-registry",
+        help="Avro data start with five bytes that name their schema: --schema ID=FILE or --schema-registry",
     )
     parser.add_argument(
         "--schema-registry",
         metavar="URL",
-        help="where schemas of other ids are, as Confluent's API has it; credentials are the environment's",
+        help="registry of other schemas, with Confluent's API; credentials come from the environment",
     )
     parser.add_argument(
         "--reader-schema",
         metavar="FILE|ID",
-        help="whose columns all values get (default: the greatest ID given, else the newest of TOPIC-value)",
+        help="schema of the columns (default: the greatest ID given, else the newest of TOPIC-value)",
     )
 
 
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
-    """`firn pipeline audit`."""
+    """Add the arguments of `firn pipeline audit`."""
     add_bucket_arguments(parser)
-    add_source_option(parser, "how the store is reached, as aws.profile=auditor; repeatable")
+    add_source_option(parser, "an option of the store, as aws.profile=auditor; repeatable")
     parser.add_argument(
         "--output", metavar="URL", help="write a row per segment there, as Parquet; must not exist"
     )
@@ -95,26 +95,27 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    """`firn pipeline replay`."""
+    """Add the arguments of `firn pipeline replay`."""
     add_range_arguments(parser)
     parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="brokers to write to")
-    parser.add_argument(
-        "--into", required=True, metavar="TOPIC", help="the topic that is written; must exist"
-    )
+    parser.add_argument("--into", required=True, metavar="TOPIC", help="the topic to write; must exist")
     parser.add_argument(
         "--state",
         required=True,
         metavar="FOLDER|URL",
-        help="how far it has come; on a cluster a URL that every executor reaches, as s3://bucket/replay",
+        help="the job's progress; on a cluster a URL that every executor reaches, as s3://bucket/replay",
     )
     parser.add_argument(
-        "--keep-partition", action="store_true", help="each record into its partition (default: by key)"
+        "--keep-partition", action="store_true", help="send each record to its partition (default: by key)"
     )
     parser.add_argument(
-        "--records-per-second", type=count_from(1), metavar="N", help="at most so many, all tasks together"
+        "--records-per-second", type=count_from(1), metavar="N", help="limit of all tasks together"
     )
     parser.add_argument(
-        "--bytes-per-second", type=count_from(1), metavar="N", help="at most so many of keys and values"
+        "--bytes-per-second",
+        type=count_from(1),
+        metavar="N",
+        help="limit of keys and values, of all tasks together",
     )
     parser.add_argument(
         "--parallelism", type=count_from(1), metavar="N", help="partitions at a time (default: Spark's)"
@@ -130,7 +131,7 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
-    """`firn pipeline stats`."""
+    """Add the arguments of `firn pipeline stats`."""
     add_range_arguments(parser)
     parser.add_argument(
         "--top",
@@ -144,7 +145,7 @@ def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the archive is and which topics of it, and how Spark is run."""
+    """Add the arguments for the archive, the topics of it, and Spark."""
     parser.add_argument(
         "url", metavar="URL", help="the archive: s3://bucket/prefix, gs://, az:// or file:///dir"
     )
@@ -156,7 +157,7 @@ def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", metavar="URL", help="S3 endpoint (default: AWS_ENDPOINT_URL, else AWS)")
     parser.add_argument("--region", metavar="NAME", help="region of the bucket (default: AWS_REGION)")
     parser.add_argument(
-        "--master", metavar="URL", help="Spark master (default: what spark-submit says, else all local cores)"
+        "--master", metavar="URL", help="Spark master (default: that of spark-submit, else all local cores)"
     )
     parser.add_argument(
         "--conf",
@@ -169,12 +170,12 @@ def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log",
         metavar="FILE",
-        help="what Spark says goes there (default: a temporary file, named by errors)",
+        help="file for Spark's log (default: a temporary file, named by errors)",
     )
 
 
 def add_range_arguments(parser: argparse.ArgumentParser) -> None:
-    """`add_bucket_arguments`, and a part of the topics' records."""
+    """Add `add_bucket_arguments`, and those for a part of the topics' records."""
     add_bucket_arguments(parser)
     add_start_arguments(parser)
     end = parser.add_mutually_exclusive_group()
@@ -214,7 +215,7 @@ def add_source_option(
 
 
 def setting(text: str) -> tuple[str, str]:
-    """``name=value``."""
+    """Parse ``name=value``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
@@ -222,7 +223,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def moment(text: str) -> int:
-    """Milliseconds since the epoch of an ISO 8601 time, UTC unless it says otherwise; or such a number.
+    """Parse an ISO 8601 time, UTC by default, or a number, to milliseconds since the epoch.
 
     >>> moment("2013-01-01"), moment("2013-01-01T01:00+01:00"), moment("1356998400000")
     (1356998400000, 1356998400000, 1356998400000)
@@ -238,7 +239,7 @@ def moment(text: str) -> int:
 
 
 def count_from(least: int) -> type[int]:
-    """An argparse type: whole numbers from `least` on."""
+    """Return an argparse type: whole numbers from `least` on."""
 
     class Count(int):
         def __new__(cls, text: str) -> Count:

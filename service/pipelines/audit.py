@@ -1,9 +1,10 @@
-"""Proves a whole archive at scale: every chain contiguous, every checksum right, records counted by day.
+"""The audit job: proves a whole archive at scale, and counts its records by day.
 
     firn pipeline audit s3://bucket/prefix --output s3a://reports/today
 
-One row per segment, made by a task each: `firn fsck` for archives that one machine would read for weeks.
-Exit code 1 when anything is wrong. Objects that no manifest names are `firn fsck`'s business.
+It proves that every chain is contiguous and every checksum right, in one row per segment, made by a task
+each: `firn fsck` for archives that one machine would read for weeks. Exit code 1 when anything is wrong.
+Objects that no manifest names are left to `firn fsck`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from service.base.errors import ConfigError, CorruptionError
 from service.pipelines.arguments import add_audit_arguments
 from service.pipelines.audit_task import SCHEMA, Chains, Proofs
 from service.pipelines.job import (
-    Progress,
-    Watch,
+    JobProgress,
+    ProgressLine,
     chosen_partitions,
     human_bytes,
     main,
@@ -50,21 +51,21 @@ def run(args: argparse.Namespace) -> int:
     topics = topics_of(partitions)
     with spark_session("audit", args, topics) as spark:
         context = spark.sparkContext
-        seen_bytes, seen_records = context.accumulator(0), context.accumulator(0)
+        read_bytes, read_records = context.accumulator(0), context.accumulator(0)
         tasks = context.defaultParallelism * TASKS_PER_CORE
         chains = context.parallelize(partitions, min(len(partitions), tasks)).mapPartitions(
             Chains(options, cluster_id)
         )
-        rows = spread(chains, tasks).mapPartitions(Proofs(options, seen_bytes, seen_records))
+        rows = spread(chains, tasks).mapPartitions(Proofs(options, read_bytes, read_records))
         checked = spark.createDataFrame(rows, SCHEMA).persist()
 
-        watch = Watch(spark)
+        job_progress = JobProgress(spark)
 
-        def look() -> str:
-            proved = watch.words(records=seen_records.value, size=human_bytes(seen_bytes.value))
+        def status() -> str:
+            proved = job_progress.words(records=read_records.value, size=human_bytes(read_bytes.value))
             return f"audit: {topics_text(topics)}: {proved}"
 
-        with Progress(look) as progress:
+        with ProgressLine(status) as progress:
             found = _summary(checked, problem)
             if args.output is not None:
                 checked.write.mode("errorifexists").parquet(args.output)
@@ -78,17 +79,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def spread(rows: Any, tasks: int) -> Any:
-    """The same rows in so many partitions, as many in one as in another.
+    """Distribute the rows evenly over `tasks` partitions.
 
     Spark's own `repartition` deals out rows of Python's in tens, so that of 64 tasks 55 have nothing to do
-    where there are 90 rows. Rows are kept, in memory or on disk, as numbering them looks at them twice.
+    where there are 90 rows. Rows are persisted, in memory or on disk, as numbering reads them twice.
     """
     numbered = rows.persist(StorageLevel.MEMORY_AND_DISK).zipWithIndex()
     return numbered.map(lambda pair: (pair[1] % tasks, pair[0])).partitionBy(tasks, int).values()
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """`ConfigError` for what would narrow an audit, which proves everything, or show it something else."""
+    """Raise `ConfigError` for options that narrow an audit, which proves everything, or alter its input."""
     names = {name.lower() for name in STORE_OPTIONS}
     for name in given:
         if name.lower() not in names:
@@ -99,7 +100,7 @@ def check_options(given: Mapping[str, str]) -> None:
 
 
 def _cluster(options: ReadOptions) -> tuple[str | None, str | None]:
-    """The cluster's id, or what is wrong with where it should be said."""
+    """Return the cluster's id, or what is wrong with `cluster.json`."""
     try:
         return decode_cluster(
             open_store_of(options).get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)

@@ -1,6 +1,6 @@
-"""What tasks of an audit do: walk the chain of a partition, and prove one segment. Needs pyarrow.
+"""Tasks of an audit: walk the chain of a partition, and prove one segment. Needs pyarrow.
 
-The proofs are those of `fsck` (tiering/chain_proof.py, tiering/segment_proof.py); beyond them every record is
+The proofs are those of `fsck` (remote/reading/chain_proof.py, segment_proof.py); beyond them every record is
 decoded and counted on the UTC day of its timestamp.
 """
 
@@ -41,7 +41,7 @@ SCHEMA: Final = (
 
 
 class Checked(NamedTuple):
-    """A row of the audit: a segment, or (without offsets) what is wrong with a chain."""
+    """A row of the audit: a segment, or (without offsets) the errors of a chain."""
 
     topic: str
     topic_id: str
@@ -55,8 +55,8 @@ class Checked(NamedTuple):
     days: list[tuple[date, int]]
 
 
-class Segment(NamedTuple):
-    """A segment to prove; `cluster_id` and `topic` are what its manifest says."""
+class AuditedSegment(NamedTuple):
+    """A segment to prove; `cluster_id` and `topic` are those of its manifest."""
 
     chosen: ChosenPartition
     cluster_id: str
@@ -66,12 +66,12 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Partition -> its segments, and a `Checked` for what is wrong with the chain itself."""
+    """A function from partitions to their segments, with a `Checked` for the errors of a chain."""
 
     options: ReadOptions
     cluster_id: str | None
 
-    def __call__(self, partitions: Iterable[ChosenPartition]) -> Iterator[Segment | Checked]:
+    def __call__(self, partitions: Iterable[ChosenPartition]) -> Iterator[AuditedSegment | Checked]:
         store = open_store_of(self.options)
         for chosen in partitions:
             errors: list[str] = []
@@ -79,7 +79,9 @@ class Chains:
             if errors:
                 yield _broken_chain(chosen, errors)
 
-    def _chain(self, store: ObjectStore, chosen: ChosenPartition, errors: list[str]) -> Iterator[Segment]:
+    def _chain(
+        self, store: ObjectStore, chosen: ChosenPartition, errors: list[str]
+    ) -> Iterator[AuditedSegment]:
         def error(where: str, what: str) -> None:
             errors.append(f"{where}: {what}")
 
@@ -95,7 +97,7 @@ class Chains:
         manifest = chain.manifest
         load = partial(open_page, store, owner=manifest)
         for entry in proved_segments(chain, load, error, recovering(store, manifest)):
-            yield Segment(chosen, manifest.cluster_id, manifest.topic, entry)
+            yield AuditedSegment(chosen, manifest.cluster_id, manifest.topic, entry)
 
 
 def _broken_chain(chosen: ChosenPartition, errors: list[str]) -> Checked:
@@ -115,13 +117,13 @@ def _broken_chain(chosen: ChosenPartition, errors: list[str]) -> Checked:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """Segments -> what was found. `bytes_read` is an accumulator of Spark's that the driver looks at."""
+    """A function from segments to rows. `bytes_read` and `records` are Spark accumulators for progress."""
 
     options: ReadOptions
     bytes_read: Any
     records: Any
 
-    def __call__(self, found: Iterable[Segment | Checked]) -> Iterator[Checked]:
+    def __call__(self, found: Iterable[AuditedSegment | Checked]) -> Iterator[Checked]:
         store = open_store_of(self.options)
         for one in found:
             checked = one if isinstance(one, Checked) else check_segment(store, one)
@@ -130,8 +132,8 @@ class Proofs:
             yield checked
 
 
-def check_segment(store: ObjectStore, segment: Segment) -> Checked:
-    """Footer, every section, block, batch and record. Only a store that does not answer raises."""
+def check_segment(store: ObjectStore, segment: AuditedSegment) -> Checked:
+    """Prove a segment's footer, sections, blocks, batches and records. Raises only without the store."""
     entry, chosen = segment.entry, segment.chosen
     errors: list[str] = []
     days: Counter[int] = Counter()
@@ -175,7 +177,7 @@ def _count_days(days: Counter[int], data: memoryview) -> None:
     for columns in ColumnDecoder(want=("timestamp",)).decode(data):
         assert columns.timestamps is not None
         times = pa.Array.from_buffers(pa.int64(), columns.count, [None, pa.py_buffer(columns.timestamps)])
-        # What is beyond the calendar counts on its last day, or its first.
+        # Timestamps beyond the calendar count on its first or last day.
         times = pc.min_element_wise(pc.max_element_wise(times, _FIRST_MS), _LAST_MS)
         for day, count in _counts(times.view(pa.timestamp("ms")).cast(pa.date32()).view(pa.int32())):
             days[day] += count

@@ -1,4 +1,4 @@
-"""A schema that refers to others in a registry as one document that needs none. [P]"""
+"""Inlining of the references of a registry's schema, so that it stands alone. [P]"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NAMED: Final = ("record", "enum", "fixed", "error")
 
 
 def inlined(schema: Any, referenced: Mapping[str, Any]) -> Any:
-    """`schema` with each type of `referenced` (schema by full name) written out where it is first named.
+    """Write each type of `referenced` (schema by full name) into `schema` where it is first named.
 
-    Names are full ones in the result, so that no type is another one for having moved.
+    Names in the result are full ones, so that no type changes its meaning by moving.
 
     >>> inlined({"type": "record", "name": "n.R", "fields": [{"name": "a", "type": "A"}]},
     ...         {"n.A": {"type": "fixed", "name": "A", "namespace": "n", "size": 2}})["fields"]
@@ -25,7 +25,7 @@ def inlined(schema: Any, referenced: Mapping[str, Any]) -> Any:
 
 
 def full_name(schema: Any) -> str:
-    """What a named schema is called, with its namespace. `ConfigError` for one without a name."""
+    """Return a named schema's name with its namespace. `ConfigError` for one without a name."""
     if not isinstance(schema, dict) or not isinstance(schema.get("name"), str):
         raise ConfigError("a schema that is referred to has no name")
     return _full(schema["name"], str(schema.get("namespace", "")))

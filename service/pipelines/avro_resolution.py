@@ -1,10 +1,10 @@
-"""Avro schema resolution: a value written by one schema as another one would have it. [P]
+"""Avro schema resolution: conversion of values from the writer's schema to the reader's. [P]
 
-Values are those that fastavro decodes with the writer's schema alone; a plan made once of both schemas turns
-each into the reader's (Avro specification, "Schema Resolution"). Fields go by name or the reader's alias,
-what the reader alone has is its default, what the writer alone has is dropped, numbers become wider, strings
-and bytes each other. Logical types have to be the same, but for timestamps, which are times either way:
-otherwise a number of days would become one of microseconds.
+Values are those that fastavro decodes with the writer's schema alone; a plan made once from both schemas
+converts each (Avro specification, "Schema Resolution"). Fields match by name or the reader's alias; a field
+that only the reader has gets its default, one that only the writer has is dropped; numbers are widened,
+strings and bytes converted into each other. Logical types have to be equal, except timestamps of different
+units: otherwise a number of days would become one of microseconds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unresolved(ValueError):
-    """A datum that the reader's schema has no place for."""
+    """A datum that the reader's schema cannot represent."""
 
 
 def plan_resolution(writer: Any, reader: Any, writer_names: Names, reader_names: Names) -> Convert:
-    """What makes the reader's values of the writer's. `ConfigError` with the reason where nothing can.
+    """Return a function from the writer's values to the reader's. `ConfigError` says why there is none.
 
     Schemas are as fastavro has parsed them: types are referred to by full name. The reader's is finite.
     """
@@ -47,7 +47,7 @@ class _Planner:
             raise ConfigError(f"nested deeper than {MAX_DEPTH}")
         wrote, w_null = _branches(_resolved(writer, self._writer_names), self._writer_names)
         reads, r_null = _branches(_resolved(reader, self._reader_names), self._reader_names)
-        # Branches of a reader's union differ in width only, or it would have no column.
+        # Branches of a reader's union differ in width alone: other unions have no column.
         target = max(reads, key=_width, default="null")
         if not wrote:
             return _nothing if r_null else _no_null
@@ -60,13 +60,13 @@ class _Planner:
     def _plain(self, writer: Any, reader: Any, depth: int) -> Convert:
         wrote, reads = _kind(writer), _kind(reader)
         if _logical(writer) != _logical(reader):
-            raise ConfigError(f"{_said(writer)} is no {_said(reader)}")
+            raise ConfigError(f"{_type_name(writer)} is no {_type_name(reader)}")
         if wrote in _NUMBERS and reads in _NUMBERS and _NUMBERS.index(wrote) <= _NUMBERS.index(reads):
             return _float_of(reads) if wrote in ("int", "long") else _same
         if {wrote, reads} == {"string", "bytes"}:
             return str.encode if wrote == "string" else bytes.decode
         if wrote != reads:
-            raise ConfigError(f"{_said(writer)} is no {_said(reader)}")
+            raise ConfigError(f"{_type_name(writer)} is no {_type_name(reader)}")
         match wrote:
             case "record":
                 return self._record(writer, reader, depth)
@@ -106,7 +106,7 @@ class _Planner:
 
 
 def default_of(schema: Any, value: Any, names: Names) -> Any:
-    """A field's default, which is JSON, as the value that fastavro decodes; of a union as its branch's.
+    """Convert a field's JSON default to the value that fastavro decodes; for a union to its branch's.
 
     >>> default_of("bytes", "\\u00ff", {}), default_of({"type": "int", "logicalType": "date"}, 1, {})
     (b'\\xff', datetime.date(1970, 1, 2))
@@ -120,7 +120,7 @@ def default_of(schema: Any, value: Any, names: Names) -> Any:
     try:
         return _default(schema, value, names)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as e:
-        raise ConfigError(f"the default {value!r} is no {_said(schema)}") from e
+        raise ConfigError(f"the default {value!r} is no {_type_name(schema)}") from e
 
 
 def _default(schema: Any, value: Any, names: Names) -> Any:
@@ -157,7 +157,7 @@ def _resolved(schema: Any, names: Names) -> Any:
 
 
 def _branches(schema: Any, names: Names) -> tuple[list[Any], bool]:
-    """The types of a union but null, and whether null is one of them."""
+    """Return the types of a union except null, and whether null is one of them."""
     parts: Sequence[Any] = schema if isinstance(schema, list) else [schema]
     found = [_resolved(one, names) for one in parts]
     return [one for one in found if _kind(one) != "null"], any(_kind(one) == "null" for one in found)
@@ -173,14 +173,14 @@ def _width(schema: Any) -> int:
 
 
 def _logical(schema: Any) -> Any:
-    """What has to be the same for a value to mean the same."""
+    """Return the logical type as far as it must be equal in both schemas."""
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if logical == "decimal":
         return logical, schema.get("precision"), schema.get("scale", 0)
     return "timestamp" if logical in _TIMESTAMPS else logical
 
 
-def _said(schema: Any) -> str:
+def _type_name(schema: Any) -> str:
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     return f"{_kind(schema)} ({logical})" if logical else _kind(schema)
 

@@ -1,4 +1,4 @@
-"""Avro schemas as Spark's types: which column an Avro value becomes. [P]
+"""Mapping of Avro schemas to Spark's types. [P]
 
 =========================================  ===================
 Avro                                       Spark (DDL)
@@ -15,8 +15,8 @@ union of null and one other                that other
 union of int and long, float and double    the wider one
 =========================================  ===================
 
-Other logical types are read as what they are made of. Unions of other things, records that hold themselves
-and a bare null have no column; they are refused.
+Other logical types are read as their underlying types. Other unions, records that hold themselves and a bare
+null have no column; they are refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIMES: Final = {
 
 
 def load_schema(text: str) -> dict[str, Any]:
-    """An ``.avsc`` file's record schema, without the logical types that have no column of their own."""
+    """Parse an ``.avsc`` file's record schema, and drop logical types that have no column of their own."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as e:
@@ -79,7 +79,7 @@ def _is_mapped(kind: Any, logical: Any) -> bool:
 
 
 def spark_type(schema: Any) -> str:
-    """The Spark type of an Avro schema, as DDL. `ConfigError` for what no column can hold.
+    """Return the Spark type of an Avro schema, as DDL. `ConfigError` for a schema that no column can hold.
 
     >>> spark_type({"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "long"]}]})
     'struct<`a`:bigint>'

@@ -1,7 +1,7 @@
-"""A stream's checkpoint as the jobs see it: whether it is new, and what they keep in it. Needs pyspark.
+"""Access to a stream's checkpoint: whether it is new, its offsets, and documents of the jobs. Needs pyspark.
 
-Everything goes through Spark's own readers and writers and Hadoop's file systems, so a checkpoint may lie
-wherever Spark can write.
+It uses Spark's own readers and writers and Hadoop's file systems, so a checkpoint may lie wherever Spark can
+write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OFFSETS: Final = "offsets"
 
 
 def exists(spark: Any, url: str) -> bool:
-    """Whether there is a file or a folder."""
+    """Return whether there is a file or a folder at the URL."""
     try:
         spark.read.text(url)
     except PySparkException as e:
@@ -30,7 +30,7 @@ def exists(spark: Any, url: str) -> bool:
 
 
 class Checkpoint:
-    """The folder where Spark writes down how far a query has come."""
+    """The folder where Spark records the progress of a query."""
 
     def __init__(self, spark: Any, url: str) -> None:
         self._spark = spark
@@ -38,11 +38,11 @@ class Checkpoint:
 
     @property
     def is_new(self) -> bool:
-        """Whether no query has ever begun here: Spark's first act is to write the query's id down."""
+        """True if no query has ever started here: Spark first writes the query's id."""
         return not exists(self._spark, f"{self.url}/metadata")
 
     def kept(self, name: str) -> str | None:
-        """What `keep` wrote in an earlier run."""
+        """Return the text that `keep` wrote in an earlier run."""
         place = f"{self.url}/{name}"
         if not exists(self._spark, place):
             return None
@@ -50,12 +50,12 @@ class Checkpoint:
         return str(rows[0][0]).rstrip("\n") if rows else None
 
     def keep(self, name: str, text: str) -> None:
-        """Write a text down for later runs."""
+        """Write a text for later runs."""
         frame = self._spark.createDataFrame([(text,)], "value string").coalesce(1)
         frame.write.mode("overwrite").text(f"{self.url}/{name}")
 
     def versions(self, name: str) -> list[int]:
-        """The numbers of what `add` wrote, or Spark in a folder of its own; oldest first."""
+        """Return the version numbers that `add` wrote, or Spark in a folder of its own; oldest first."""
         folder, files = self._place(name)
         if not files.exists(folder):
             return []
@@ -63,12 +63,12 @@ class Checkpoint:
         return sorted(int(one) for one in names if one.isascii() and one.isdecimal())
 
     def newest(self, name: str) -> str | None:
-        """The text with the greatest number. What is added is whole or not there."""
+        """Return the text with the greatest number. A version is whole or absent."""
         numbers = self.versions(name)
         return self._read(f"{name}/{numbers[-1]}") if numbers else None
 
     def add(self, name: str, text: str) -> None:
-        """Write the next version of a text down; earlier ones stay."""
+        """Write the next version of a text; earlier ones stay."""
         number = max(self.versions(name), default=-1) + 1
         place, files = self._place(f"{name}/{number}")
         unfinished, _ = self._place(f"{name}/.{number}.tmp")
@@ -79,11 +79,11 @@ class Checkpoint:
             stream.close()
         if not files.rename(unfinished, place):
             raise ConfigError(
-                f"{self.url}/{name}/{number} has come meanwhile: another job uses this checkpoint"
+                f"{self.url}/{name}/{number} was written meanwhile: another job uses this checkpoint"
             )
 
     def offsets(self) -> Offsets:
-        """How far the newest batch that was begun reads; empty where there is none."""
+        """Return the end offsets of the newest batch that was started; empty where there is none."""
         text = self.newest(_OFFSETS)
         if text is None:
             return {}
@@ -93,7 +93,7 @@ class Checkpoint:
             raise CorruptionError(f"{self.url}/{_OFFSETS}: the newest file has no offsets: {e}") from e
 
     def qualified(self, url: str) -> str:
-        """With scheme and whole path, so that two names of one place are the same."""
+        """Return the URL with scheme and absolute path, so that two names of one place are equal."""
         path = self._spark._jvm.org.apache.hadoop.fs.Path(url)
         return str(path.getFileSystem(self._hadoop()).makeQualified(path).toString()).rstrip("/")
 
@@ -108,7 +108,7 @@ class Checkpoint:
             stream.close()
 
     def _place(self, name: str) -> tuple[Any, Any]:
-        """A path inside the checkpoint, and its file system."""
+        """Return a path inside the checkpoint, and its file system."""
         path = self._spark._jvm.org.apache.hadoop.fs.Path(f"{self.url}/{name}")
         return path, path.getFileSystem(self._hadoop())
 

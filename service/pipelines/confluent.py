@@ -1,11 +1,10 @@
-"""Values with Confluent's header: each by the schema that its header names, as one column. Needs fastavro.
+"""Decoder of values with Confluent's header, each by the schema that its header names. Needs fastavro.
 
 The header is a zero byte and the schema's id in the registry, four bytes, big-endian (Confluent wire format).
 A value is decoded by that schema and resolved to the reader's (`avro_resolution`), which is the column's and
-stays what it is from run to run. Ids stand for the same schema for ever, so a batch that is repeated has the
-same rows wherever its schemas come from: the command line, or the registry, which a task asks for each id
-that it meets, once in its process. Values of ids that nobody knows, or whose schema cannot be resolved, stay
-as they are.
+the same in every run. An id always stands for the same schema, so a repeated batch has the same rows wherever
+its schemas come from: the command line, or the registry, which a task asks once per process for each id.
+Values with an unknown id, or whose schema cannot be resolved, stay undecoded.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ HEADER_BYTES: Final = 5
 MAX_KEPT: Final = 256
 MAX_UNKNOWN: Final = 1000
 _fetched: OrderedDict[tuple[str, int], Mapping[str, Any]] = OrderedDict()
-"""Schemas of a registry, by its url and their ids, for as long as this process lives; the last used ones."""
+"""LRU cache of this process: schemas by the registry's url and their ids."""
 
 Read = Callable[[bytes], Any]
 
 
 class ConfluentDecoder:
-    """Sent to tasks by pickle. `schemas` are those known beforehand; `registry` is asked for all others."""
+    """A decoder, sent to tasks by pickle. `registry` is asked for schemas that are not in `schemas`."""
 
     def __init__(
         self, reader: Mapping[str, Any], schemas: Mapping[int, Mapping[str, Any]], registry: str | None
@@ -48,7 +47,7 @@ class ConfluentDecoder:
 
 
 def reading(writer: Mapping[str, Any], reader: Mapping[str, Any]) -> Read:
-    """What reads values of the writer's schema as the reader's. `ConfigError` where that cannot be."""
+    """Return a function from the writer's bytes to the reader's values. `ConfigError` where there is none."""
     schema, names = parse_avro(writer)
     if writer == reader:
         return lambda data: read_datum(data, HEADER_BYTES, schema)
@@ -66,7 +65,7 @@ def reading(writer: Mapping[str, Any], reader: Mapping[str, Any]) -> Read:
 
 
 class _Opened:
-    """One task's: what it has met, so that nothing is asked or planned twice."""
+    """The decoder of one task; it plans and fetches each schema once."""
 
     def __init__(
         self, reader: Mapping[str, Any], schemas: Mapping[int, Mapping[str, Any]], registry: str | None
@@ -83,18 +82,18 @@ class _Opened:
             return None
         schema_id = int.from_bytes(data[1:HEADER_BYTES], "big")
         if schema_id not in self._reads:
-            self._meet(schema_id)
+            self._add(schema_id)
         read = self._reads[schema_id]
         return None if read is None else read(data)
 
-    def _meet(self, schema_id: int) -> None:
+    def _add(self, schema_id: int) -> None:
         schema = self._schema(schema_id)
         read: Read | None = None
         if schema is not None:
             try:
                 read = reading(load_schema(json.dumps(schema)), self._reader)
             except ConfigError as e:
-                log.warning("values of schema %d stay as they are: %s", schema_id, e)
+                log.warning("values of schema %d stay undecoded: %s", schema_id, e)
         if len(self._reads) >= MAX_UNKNOWN + MAX_KEPT:
             self._reads.popitem(last=False)
         self._reads[schema_id] = read
@@ -116,10 +115,10 @@ class _Opened:
         return _fetched[key]
 
     def _count_unknown(self) -> None:
-        """A registry is not to be asked for ever on behalf of bytes that only look like headers."""
+        """Raise `ConfigError` after too many unknown ids: the values hardly have headers."""
         self._unknown += 1
         if self._unknown > MAX_UNKNOWN:
             raise ConfigError(
-                f"a task has met more than {MAX_UNKNOWN} schema ids that the registry {self._url} does not "
-                "know: these are hardly values with Confluent's header, or it is another registry"
+                f"a task has found more than {MAX_UNKNOWN} schema ids that the registry {self._url} does not "
+                "have: the values have no Confluent header, or it is the wrong registry"
             )

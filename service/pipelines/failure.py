@@ -1,4 +1,4 @@
-"""What made a job fail, out of the pages that Spark says: the error, and under it its cause. [P]"""
+"""Extraction of a job's error and its cause from the text of Spark's exceptions. [P]"""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _JAVA: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTIL
 MAX_CHARS: Final = 2000
 
 
-class Failure(NamedTuple):
-    """One line each; `cause` is empty where there is none, or none that says more."""
+class JobFailure(NamedTuple):
+    """The error and its cause, one line each; `cause` is empty where it would add nothing."""
 
     error: str
     cause: str
 
 
-def failure_of(text: str) -> Failure:
-    """From the text of an exception of Spark's.
+def failure_of(text: str) -> JobFailure:
+    """Extract the error and the cause from the text of an exception of Spark's.
 
     The error is the last of Python's exceptions, which is the outermost of the task that failed for the last
-    time; the cause is the first of those it came from. Where Python did not fail, they are the first line of
-    Spark's words and the last of Java's causes.
+    time; the cause is the first in its chain. Where Python did not fail, they are the first line of Spark's
+    text and the last of Java's causes.
     """
     found = list(_PYTHON.finditer(text))
     if not found:
@@ -44,7 +44,7 @@ def failure_of(text: str) -> Failure:
     return _distinct(found[-1][2], "" if root is found[-1] else f"{root[1]}: {root[2]}")
 
 
-def _distinct(error: str, cause: str) -> Failure:
-    """Without a cause that the error has told already."""
+def _distinct(error: str, cause: str) -> JobFailure:
+    """Build the result, without a cause that the error contains already."""
     words = cause.partition(": ")[2]
-    return Failure(error[:MAX_CHARS], "" if not words or words in error else cause[:MAX_CHARS])
+    return JobFailure(error[:MAX_CHARS], "" if not words or words in error else cause[:MAX_CHARS])

@@ -1,4 +1,4 @@
-"""The keys of each topic with the most records, a task's share of them: in bounded memory. Needs pyarrow."""
+"""Selection of each topic's keys with the most records in one task, in bounded memory. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ORDER: Final = [
 
 
 class GreatestKeys:
-    """Arrow batches of counts -> the same without keys that `top` others of their topic come before.
+    """A function over Arrow batches of counts that drops keys with `top` greater keys of their topic.
 
-    For `mapInArrow` behind a grouping by topic and key, so that a key comes once. Rows with `is_day` set are
-    of days and pass. What is kept is `top` rows a topic and one batch. A key comes before another with more
-    records, then more bytes, then in the order of its bytes, the null key first: as Spark orders them.
+    It is for `mapInArrow` after a grouping by topic and key, so that a key comes once. Rows with `is_day` set
+    count days and pass. It holds `top` rows a topic and one batch. A key is greater with more records, then
+    with more bytes, then by the order of its bytes, the null key first: Spark's order.
     """
 
     def __init__(self, top: int) -> None:
@@ -42,7 +42,7 @@ class GreatestKeys:
 
 
 def greatest(table: Any, top: int) -> Any:
-    """At most `top` rows of each topic, in order."""
+    """Return at most `top` rows of each topic, in order."""
     sortable = table.append_column("is_null", pc.is_null(table["key"]).cast(pa.int8()))
     ordered = table.take(pc.sort_indices(sortable, _ORDER)).combine_chunks()
     starts = pc.run_end_encode(ordered["topic"].combine_chunks()).run_ends.to_pylist()

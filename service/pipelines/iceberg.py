@@ -1,8 +1,8 @@
-"""An Iceberg table as the archive's output: made where it is not there, checked where it is. Needs pyspark.
+"""Checks of an Iceberg table as the archive's output; it is created where it is absent. Needs pyspark.
 
-Exactly-once is the work of Iceberg's streaming sink: every snapshot says which query and which micro-batch it
-is of, and a batch that is repeated after a crash is skipped where the table's history has it (Iceberg
-`SparkWrite`). What is checked here is that the history is that of the checkpoint.
+Iceberg's streaming sink makes it exactly-once: every snapshot names its query and its micro-batch, and a
+batch that is repeated after a crash is skipped where the table's history has it (Iceberg `SparkWrite`). The
+checks here ensure that the history is that of the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _UNKNOWN_TYPES: Final = re.compile(r"\b(tinyint|smallint)\b(?!:)")  # a colon fo
 
 
 def check_runtime(spark: Any, table: str) -> None:
-    """`ConfigError` unless Iceberg's runtime is there, fits this Spark, and the table's catalog is set up."""
+    """Raise `ConfigError` unless Iceberg's runtime fits this Spark and the table's catalog is set up."""
     wanted = f"iceberg-spark-runtime-{'.'.join(spark.version.split('.')[:2])}_2.13"
     jvm = spark._jvm
     loader = spark._jsparkSession.sharedState().jarClassLoader()
     try:
-        # Linked, not only found: a runtime made for another Spark fails at that.
+        # `getMethods` links the class, which fails for a runtime of another Spark.
         jvm.java.lang.Class.forName(_CATALOG_CLASS, True, loader).getMethods()
     except Py4JJavaError as e:
         if is_instance_of(spark._sc._gateway, e.java_exception, "java.lang.LinkageError"):
             raise ConfigError(
-                f"the Iceberg runtime that is given does not fit Spark {spark.version}; it takes {wanted}, "
+                f"the Iceberg runtime does not fit Spark {spark.version}, which needs {wanted}, "
                 f"where Iceberg has one (docs/pipelines.md): {e.java_exception.getMessage()}"
             ) from e
         raise ConfigError(
@@ -45,15 +45,15 @@ def check_runtime(spark: Any, table: str) -> None:
     if parts.size() < 2 or spark.conf.get(f"spark.sql.catalog.{parts.apply(0)}", None) is None:
         raise ConfigError(
             f"{table}: a table is named CATALOG.DATABASE.TABLE, and the catalog is set up with "
-            f"--conf spark.sql.catalog.CATALOG={_CATALOG_CLASS} and what belongs to it"
+            f"--conf spark.sql.catalog.CATALOG={_CATALOG_CLASS} and its own settings"
         )
 
 
 def fit_table(spark: Any, name: str, frame: Any, checkpoint: Checkpoint, topic_ids: Collection[str]) -> Any:
-    """The frame with its columns in the table's order. The table is made where the checkpoint is new.
+    """Return the frame with its columns in the table's order; create the table where the checkpoint is new.
 
-    Raises `ConfigError` where the table has other columns or is of another format, and where table and
-    checkpoint do not belong together, so that rows would be missing or come twice.
+    Raises `ConfigError` where the table has other columns or another format, and where table and checkpoint
+    do not belong together, so that rows would be missing or duplicate.
     """
     is_there = spark.catalog.tableExists(name)
     if checkpoint.is_new:
@@ -63,25 +63,23 @@ def fit_table(spark: Any, name: str, frame: Any, checkpoint: Checkpoint, topic_i
     elif checkpoint.kept(_KEPT) != name:
         raise ConfigError(f"checkpoint {checkpoint.url} is of another output than table {name}")
     elif not is_there:
-        raise ConfigError(
-            f"table {name} is gone, but checkpoint {checkpoint.url} says what was written to it"
-        )
+        raise ConfigError(f"table {name} is gone, but checkpoint {checkpoint.url} records writes to it")
     table = spark.table(name)
     _check_columns(name, frame, table)
     if checkpoint.is_new and is_there and _has_rows(table, topic_ids):
         raise ConfigError(
             f"table {name} has rows of these topics already, and checkpoint {checkpoint.url} is new: "
-            "they would come twice"
+            "they would be duplicate"
         )
     return frame.select(*(F.col(f"`{column}`") for column in table.columns))
 
 
 def _create(spark: Any, name: str, frame: Any) -> None:
     if found := _UNKNOWN_TYPES.search(frame.schema.simpleString()):
-        raise ConfigError(f"the schema: Iceberg has no {found[1]}; say int")
+        raise ConfigError(f"the schema: Iceberg has no {found[1]}; use int")
     writer = spark.createDataFrame([], frame.schema).writeTo(name).using("iceberg")
     writer = writer.partitionedBy(F.col("topic"), F.partitioning.days(F.col("timestamp")))
-    # A task reads neighbouring offsets, so few days: nothing is gained by moving rows to one task per day.
+    # A task reads neighbouring offsets, so few days: a shuffle of rows to one task per day gains nothing.
     writer.tableProperty("write.distribution-mode", "none").create()
 
 
@@ -89,11 +87,11 @@ def _check_columns(name: str, frame: Any, table: Any) -> None:
     wanted = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     found = {field.name: field.dataType.simpleString() for field in table.schema.fields}
     if differ := sorted(column for column in wanted | found if wanted.get(column) != found.get(column)):
-        said = "; ".join(
+        details = "; ".join(
             f"{column} is {wanted.get(column, 'none')} here and {found.get(column, 'none')} there"
             for column in differ
         )
-        raise ConfigError(f"table {name} has other columns: {said}")
+        raise ConfigError(f"table {name} has other columns: {details}")
 
 
 def _has_rows(table: Any, topic_ids: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""A JSON schema for values that nobody has described, inferred in the first run. Needs pyspark."""
+"""Inference of a JSON schema for values, in the first run. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROWTH: Final = 10
 
 
 def kept_schema(spark: Any, options: Mapping[str, str], checkpoint: Checkpoint, records: int) -> Any:
-    """The schema that the first run inferred from so many records; later runs write the same columns."""
+    """Return the schema that the first run inferred from `records` records, so that columns stay the same."""
     kept = checkpoint.kept(_KEPT)
     if kept is not None:
         return parse_json_schema(kept)
@@ -33,7 +33,7 @@ def kept_schema(spark: Any, options: Mapping[str, str], checkpoint: Checkpoint, 
 
 
 def _inferred(spark: Any, options: Mapping[str, str], records: int) -> Any:
-    """The schema of the first records; of more of them where those are no JSON objects."""
+    """Infer the schema of the first records; of more of them where those are no JSON objects."""
     read, tail = parse_batch(options)
     with open_archive(read, tail) as archive:
         ranges = resolve_ranges(archive, read)
@@ -49,10 +49,10 @@ def _inferred(spark: Any, options: Mapping[str, str], records: int) -> Any:
 
 
 def sample_options(options: Mapping[str, str], ranges: list[OffsetRange], records: int) -> dict[str, str]:
-    """The options of a batch read of at most so many offsets, in proportion to what partitions have.
+    """Return the options of a batch read of at most `records` offsets, in proportion to the partitions.
 
     The bound is in the plan because a limit in the query would stop tasks half-way, and Spark's Python
-    workers complain on stderr when nobody takes what they have read.
+    workers then log errors about the rows that they could not deliver.
     """
     begins = {_spot(one): one.begin_offset for one in ranges}
     ends = by_count([Backlog(_spot(one), one.begin_offset, one.end_offset) for one in ranges], records)

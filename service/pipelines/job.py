@@ -1,4 +1,4 @@
-"""Around every pipeline's work: a session, its source, errors in words, progress. Needs pyspark."""
+"""Frame of every pipeline: the session, the source's options, error texts, progress. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from service.base.errors import ConfigError, FirnError
-from service.pipelines.failure import Failure, failure_of
+from service.pipelines.failure import JobFailure, failure_of
 from service.pipelines.noise import Log
-from service.pipelines.pace import Pace, Seen, topics_text
+from service.pipelines.pace import ProgressSample, RateEstimator, topics_text
 from service.spark.options import ReadOptions
 from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.snapshots import ChosenPartition
@@ -28,13 +28,13 @@ from service.spark.store import open_store_of
 
 INTERVAL_S: Final = 1.0
 LINE_EVERY_S: Final = 30.0
-"""Between two lines of progress where they stay."""
+"""Interval of progress lines where the output is not a terminal."""
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",  # days are UTC days, wherever a job runs
-    "spark.ui.showConsoleProgress": "false",  # jobs say what they have done in records
+    "spark.ui.showConsoleProgress": "false",  # jobs show their own progress, in records
     # Before Spark 4.2 AvailableNow is otherwise one batch of a Python source: the interrupted one, if any.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
-    # Over these, workers of a job that is told to end complain to its terminal.
+    # With Unix domain sockets, workers of a job that is stopped print errors to its terminal.
     "spark.python.unix.domain.socket.enabled": "false",
 }
 _SCANS: Final = ("BatchScan firn", "MicroBatchScan")
@@ -45,9 +45,9 @@ _SIZE: Final = re.compile(r"[0-9][0-9.,]* [KMGTP]?i?B")
 
 
 class PipelineError(FirnError):
-    """A job that Spark gave up: what made it fail, under that the cause, and where Spark's log is."""
+    """A job that Spark gave up: the error, its cause, and the path of Spark's log."""
 
-    def __init__(self, failure: Failure, log: Path | None) -> None:
+    def __init__(self, failure: JobFailure, log: Path | None) -> None:
         lines = [failure.error]
         if failure.cause:
             lines.append(f"  cause: {failure.cause}")
@@ -58,10 +58,10 @@ class PipelineError(FirnError):
 
 @contextmanager
 def spark_session(name: str, args: argparse.Namespace, topics: Iterable[str] = ()) -> Iterator[Any]:
-    """A session for one job, ended with it unless it was there before.
+    """Yield a session for one job, and stop it at the end unless it existed before.
 
-    What Spark says goes to a file where this process starts the JVM, and where somebody else
-    has, that is theirs to say (`noise`). Its jobs are called after the pipeline and its topics.
+    Spark's output goes to a file where this process starts the JVM (`noise`); elsewhere the
+    process that started the JVM has it. Spark's jobs are named for the pipeline and its topics.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -69,10 +69,10 @@ def spark_session(name: str, args: argparse.Namespace, topics: Iterable[str] = (
     found = SparkSession.getActiveSession()
     is_ours = SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
     if args.log is not None and not is_ours:
-        raise ConfigError("--log: Spark runs already, and whoever started it has its log (docs/pipelines.md)")
+        raise ConfigError("--log: Spark runs already, with a log of its own (docs/pipelines.md)")
     log = Log(name, args.log) if is_ours else None
     try:
-        with nullcontext() if log is None else log.taking_streams():
+        with nullcontext() if log is None else log.redirect_streams():
             spark = session(f"firn {name}", master=args.master, config={**_SETTINGS, **dict(args.conf)})
     except (PySparkException, Py4JError) as e:
         raise PipelineError(failure_of(str(e)), log.path if log else None) from e
@@ -96,13 +96,13 @@ def spark_session(name: str, args: argparse.Namespace, topics: Iterable[str] = (
 
 
 def _drop(log: Log | None) -> None:
-    """Nobody has to look into it: the job has ended well, or the error says all there is to say."""
+    """Discard Spark's log: the job has succeeded, or the error is complete without it."""
     if log is not None:
         log.drop()
 
 
 def source_options(args: argparse.Namespace, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The options of the firn source that a command line asks for."""
+    """Return the options of the firn source that a command line gives."""
     options = {"url": args.url, **dict(getattr(args, "option", ())), **(more or {})}
     for name in ("endpoint", "region"):
         if getattr(args, name) is not None:
@@ -123,36 +123,36 @@ def source_options(args: argparse.Namespace, more: Mapping[str, str] | None = No
 
 
 def chosen_partitions(options: ReadOptions) -> list[ChosenPartition]:
-    """The partitions that a read would be of. `ConfigError` when there is none."""
+    """Return the partitions that a read covers. `ConfigError` when there is none."""
     with ArchiveReader(open_store_of(options)) as archive:
         chosen = archive.choose(options.choice)
     if not chosen:
-        raise ConfigError("no topic of the archive is asked for")
+        raise ConfigError("no topic of the archive is selected")
     return chosen
 
 
 def topics_of(chosen: Iterable[ChosenPartition]) -> list[str]:
-    """Their names, in order."""
+    """Return the topics' names, in order."""
     return sorted({one.topic for one in chosen})
 
 
 def frame(spark: Any, options: Mapping[str, str], schema: str) -> Any:
-    """The archive as a DataFrame with these columns."""
+    """Return the archive as a DataFrame with these columns."""
     return spark.read.format("firn").options(**options).schema(schema).load()
 
 
-class Progress:
-    """One line on stderr that is painted over while a job runs; elsewhere than on a terminal a line now and
-    then, so that short jobs say nothing.
+class ProgressLine:
+    """A line on stderr that is overwritten while a job runs.
 
-    `look` is called every second on a thread of its own, or each time a line is due; what Spark fails with
-    there is not shown. A line is cut to the terminal's width: what wraps could not be painted over.
+    Where stderr is not a terminal it prints a line now and then, so that short jobs print nothing. `status`
+    is called on a thread of its own every second, or each time a line is due; Spark's errors there are not
+    shown. A line is cut to the terminal's width: a wrapped one could not be overwritten.
     """
 
     def __init__(
-        self, look: Callable[[], str], out: TextIO | None = None, *, every_s: float = LINE_EVERY_S
+        self, status: Callable[[], str], out: TextIO | None = None, *, every_s: float = LINE_EVERY_S
     ) -> None:
-        self._look = look
+        self._status = status
         self._out = sys.stderr if out is None else out
         self._is_terminal = self._out.isatty()
         self._interval_s = INTERVAL_S if self._is_terminal else every_s
@@ -160,7 +160,7 @@ class Progress:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._started = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         self._thread.start()
         return self
 
@@ -176,7 +176,7 @@ class Progress:
         return time.monotonic() - self._started
 
     def done(self, text: str) -> None:
-        """The job's last word, which stays; said everywhere."""
+        """Print the job's last line, which stays, on any output."""
         prefix = "\r\x1b[K" if self._is_terminal else ""
         self._out.write(f"{prefix}{text} in {self.seconds:.1f} s\n")
         self._out.flush()
@@ -184,41 +184,41 @@ class Progress:
     def _run(self) -> None:
         while not self._ended.wait(self._interval_s):
             with suppress(PySparkException, Py4JError, OSError):
-                text = self._look()
+                text = self._status()
                 painted = f"\r\x1b[K{text[: self._width() - 1]}" if self._is_terminal else f"{text}\n"
                 self._out.write(painted)
                 self._out.flush()
 
     def _width(self) -> int:
-        # A terminal that nobody has told its size has none.
+        # A terminal without a set size reports 0 columns.
         return os.get_terminal_size(self._out.fileno()).columns or 80
 
 
-class Watch:
-    """What a job has read so far, as far as executors have reported; each call is a look at a `Pace`."""
+class JobProgress:
+    """Progress of a job, as far as executors have reported it; each call of `words` samples the rate."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
-        self._pace = Pace()
+        self._rate = RateEstimator()
 
     def words(self, *, records: int | None = None, size: str = "", records_left: int | None = None) -> str:
-        """``1,234 records, 56 rows/s, …``: of the newest query's scans, or of what the job counts itself."""
+        """Return ``1,234 records, 56 rows/s, …``: of the newest query's scans, or of the job's own counts."""
         if records is None:
             records, size = _read_by_scans(self._spark)
         done, total = _tasks(self._spark)
-        return self._pace.words(time.monotonic(), Seen(records, size, done, total, records_left))
+        return self._rate.words(time.monotonic(), ProgressSample(records, size, done, total, records_left))
 
 
 def _tasks(spark: Any) -> tuple[int, int]:
-    """How many tasks of the stages that run are done, and how many there are."""
+    """Return how many tasks of the active stages are done, and how many they have."""
     tracker = spark.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    there = [info for info in infos if info is not None]
-    return sum(info.numCompletedTasks for info in there), sum(info.numTasks for info in there)
+    active = [info for info in infos if info is not None]
+    return sum(info.numCompletedTasks for info in active), sum(info.numTasks for info in active)
 
 
 def _read_by_scans(spark: Any) -> tuple[int, str]:
-    """Rows and bytes that the SQL page of Spark's UI shows; there is no public way to them for Python."""
+    """Return rows and bytes from the SQL page of Spark's UI; Python has no public API for them."""
     store = spark._jsparkSession.sharedState().statusStore()
     queries = store.executionsList()
     if queries.size() == 0:
@@ -238,7 +238,7 @@ def _read_by_scans(spark: Any) -> tuple[int, str]:
 
 
 def human_bytes(count: float) -> str:
-    """``12.3 MB``."""
+    """Format a size: ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -252,7 +252,7 @@ def main(
     run: Callable[[argparse.Namespace], int],
     argv: list[str] | None = None,
 ) -> int:
-    """A pipeline as a program of its own, for ``python -m`` and spark-submit; returns the exit code."""
+    """Run a pipeline as a program, for ``python -m`` and spark-submit; return the exit code."""
     parser = argparse.ArgumentParser(prog=f"firn-{name}", description=(run.__doc__ or "").partition("\n")[0])
     add_arguments(parser)
     args = parser.parse_args(argv)

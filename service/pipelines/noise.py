@@ -1,9 +1,9 @@
-"""Where Spark's noise goes: what its JVM and the Python workers of that write to the terminal, into a file.
+"""Redirection of the output of Spark's JVM, and of its Python workers, from the terminal to a file.
 
-All of it comes through the two streams that the JVM inherits when it starts: log4j's console, what the
-launcher says, and the workers, whose streams the JVM copies into its own. No setting of log4j reaches the
-last two. So the streams are the file's while the JVM is started, and this process's own again afterwards.
-Where the JVM is there before this process, under spark-submit, nothing can be done from here.
+All of it comes through the two streams that the JVM inherits when it starts: log4j's console, the launcher's
+messages, and the workers, whose streams the JVM copies into its own. No setting of log4j reaches the last
+two. So the streams point to the file while the JVM is started, and are restored afterwards. Where the JVM was
+started before this process, under spark-submit, the output cannot be redirected from here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 
 class Log:
-    """A file for one job; it is there when somebody has to look into it. Owned by the main thread."""
+    """Spark's log file of one job, kept for failures. Owned by the main thread."""
 
     def __init__(self, job: str, given: str | None) -> None:
-        """`given` is where it has to be, None for a new file in the folder for temporary ones."""
+        """`given` is the file's path; None: a new file in the folder for temporary ones."""
         self._is_kept = given is not None
         if given is None:
             descriptor, name = tempfile.mkstemp(prefix=f"firn-{job}-", suffix=".log")
@@ -31,8 +31,8 @@ class Log:
             self.path.open("ab").close()
 
     @contextmanager
-    def taking_streams(self) -> Iterator[None]:
-        """While this lasts, what is started writes into the file."""
+    def redirect_streams(self) -> Iterator[None]:
+        """Let processes started meanwhile write into the file."""
         sys.stdout.flush()
         sys.stderr.flush()
         before = {number: os.dup(number) for number in (1, 2)}
@@ -50,6 +50,6 @@ class Log:
             os.close(file)
 
     def drop(self) -> None:
-        """The job has ended well: a file that nobody asked for goes."""
+        """Delete the file, unless the user named it."""
         if not self._is_kept:
             self.path.unlink(missing_ok=True)

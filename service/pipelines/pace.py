@@ -1,4 +1,4 @@
-"""How a job gets on, in words: records, rows per second, bytes, tasks, time left. [P]"""
+"""Formatting of a job's progress: records, rows per second, bytes, tasks, time left. [P]"""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _NAMED: Final = 3
 _WINDOW_S: Final = 30.0
 
 
-class Seen(NamedTuple):
-    """What has been done by now. `size` is bytes in words; `records_left` is None where nobody knows."""
+class ProgressSample(NamedTuple):
+    """Progress of a job at one moment. `size` is formatted bytes; `records_left` is None if unknown."""
 
     records: int
     size: str = ""
@@ -20,51 +20,51 @@ class Seen(NamedTuple):
     records_left: int | None = None
 
 
-class Pace:
-    """Looks at a job again and again, and tells how fast it is and how long it will take.
+class RateEstimator:
+    """Samples of a job's progress, its rate and the time left.
 
-    Rows per second are those of the last half minute. Time left is that of the records that are left, or
-    where those are not known, of the tasks: as many a second as since the first of these tasks began.
+    Rows per second are those of the last half minute. Time left is that of the remaining records, or where
+    those are unknown, of the tasks, at the rate since the first of these tasks was seen.
     """
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
         self._tasks: tuple[int, float, int] | None = None
-        """How many there are, when they were first seen, and how many of them were done then."""
+        """Their number, the time of their first sample, and how many of them were done then."""
 
-    def words(self, now_s: float, seen: Seen) -> str:
-        """``1,234 records, 56 rows/s, 7.8 MiB, 9 of 10 tasks, 11 s left``; what is not known is left out."""
-        if self._looks and seen.records < self._looks[-1][1]:
-            self._looks.clear()
-        self._looks.append((now_s, seen.records))
-        while now_s - self._looks[0][0] > _WINDOW_S and len(self._looks) > 2:
-            self._looks.popleft()
-        then_s, before = self._looks[0]
-        rate = (seen.records - before) / (now_s - then_s) if now_s > then_s else 0.0
-        parts = [f"{seen.records:,} records"]
+    def words(self, now_s: float, sample: ProgressSample) -> str:
+        """Return ``1,234 records, 56 rows/s, 7.8 MiB, 9 of 10 tasks, 11 s left``, without unknown parts."""
+        if self._samples and sample.records < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((now_s, sample.records))
+        while now_s - self._samples[0][0] > _WINDOW_S and len(self._samples) > 2:
+            self._samples.popleft()
+        then_s, before = self._samples[0]
+        rate = (sample.records - before) / (now_s - then_s) if now_s > then_s else 0.0
+        parts = [f"{sample.records:,} records"]
         if rate >= 1:
             parts.append(f"{rate:,.0f} rows/s")
-        if seen.size:
-            parts.append(seen.size)
-        if seen.tasks:
-            parts.append(f"{seen.tasks_done} of {seen.tasks} tasks")
-        left_s = self._left_s(now_s, seen, rate)
+        if sample.size:
+            parts.append(sample.size)
+        if sample.tasks:
+            parts.append(f"{sample.tasks_done} of {sample.tasks} tasks")
+        left_s = self._left_s(now_s, sample, rate)
         if left_s is not None:
             parts.append(f"{duration(left_s)} left")
         return ", ".join(parts)
 
-    def _left_s(self, now_s: float, seen: Seen, rate: float) -> float | None:
-        if self._tasks is None or self._tasks[0] != seen.tasks or seen.tasks_done < self._tasks[2]:
-            self._tasks = (seen.tasks, now_s, seen.tasks_done)
-        if seen.records_left is not None:
-            return seen.records_left / rate if rate >= 1 else None
+    def _left_s(self, now_s: float, sample: ProgressSample, rate: float) -> float | None:
+        if self._tasks is None or self._tasks[0] != sample.tasks or sample.tasks_done < self._tasks[2]:
+            self._tasks = (sample.tasks, now_s, sample.tasks_done)
+        if sample.records_left is not None:
+            return sample.records_left / rate if rate >= 1 else None
         _, since_s, before = self._tasks
-        done = seen.tasks_done - before
-        return (now_s - since_s) / done * (seen.tasks - seen.tasks_done) if done and now_s > since_s else None
+        done, left = sample.tasks_done - before, sample.tasks - sample.tasks_done
+        return (now_s - since_s) / done * left if done and now_s > since_s else None
 
 
 def topics_text(names: Iterable[str]) -> str:
-    """A few names and how many more.
+    """Name a few topics, and how many more there are.
 
     >>> topics_text(["b", "a"]), topics_text("fedcba")
     ('a, b', 'a, b, c and 3 more')
@@ -75,7 +75,7 @@ def topics_text(names: Iterable[str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Format seconds for people.
 
     >>> duration(4.2), duration(200), duration(7500)
     ('4 s', '3 min', '2 h 5 min')

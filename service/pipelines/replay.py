@@ -1,11 +1,11 @@
-"""A range of the archive back into a topic, through its brokers: rate-limited, and resumed where it ended.
+"""The replay job: sends a range of the archive back into a topic, rate-limited and resumable.
 
     firn pipeline replay s3://bucket/prefix --topics flights --from 2013-02-01 --to 2013-03-01 \\
         --bootstrap-server host:9092 --into flights-february --state /var/lib/replay
 
 One task at a time sends a partition, so the order within it is kept (`replay_claim`). Keys, values, headers
-and timestamps are those of the archive. The range is resolved once and kept in the state with how far each
-partition is.
+and timestamps are those of the archive. The range is resolved once and kept in the state, with the progress
+of each partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from service.base.errors import ConfigError, StorageError
 from service.pipelines.arguments import add_replay_arguments
-from service.pipelines.job import Progress, human_bytes, main, source_options, spark_session
+from service.pipelines.job import ProgressLine, human_bytes, main, source_options, spark_session
 from service.pipelines.replay_claim import Attempts, begin_run
 from service.pipelines.replay_state import (
     JOB_KEY,
@@ -30,7 +30,7 @@ from service.pipelines.replay_state import (
     PartState,
     decode_job,
 )
-from service.pipelines.replay_task import Replayer, Work, open_state
+from service.pipelines.replay_task import Replayer, ReplayWork, open_state
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.spark.options import STORE_OPTIONS, ReadOptions, named, parse_options
@@ -46,7 +46,7 @@ from service.spark.write.target import Target, target_of
 def run(args: argparse.Namespace) -> int:
     """Send a range of the archive back into a topic."""
     given = source_options(args)
-    refuse_tail(given, "replay reads what is archived; brokers only get it (--bootstrap-server)")
+    refuse_tail(given, "replay reads the archive; brokers only receive it (--bootstrap-server)")
     options = parse_options({**given, "includeHeaders": "true"})
     settings = producer_settings(args.bootstrap_server, dict(args.client), "--client ")
     target = target_of(settings, args.into)
@@ -57,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
         attempts = Attempts(state)
         before = {part: attempts.newest(part)[1] for part in job.parts}
         works = _works(archive, options, before)
-    with spark_session("replay", args) as spark, Progress(lambda: _so_far(attempts, job.parts)) as progress:
+    with (
+        spark_session("replay", args) as spark,
+        ProgressLine(lambda: _so_far(attempts, job.parts)) as progress,
+    ):
         refuse_speculation(spark)
         if works:
             replayer = Replayer(
@@ -72,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def refuse_speculation(spark: Any) -> None:
-    """`ConfigError` where Spark would run a task twice at a time, whoever has said so."""
+    """Raise `ConfigError` where Spark would run two attempts of a task at the same time."""
     if spark.sparkContext.getConf().get("spark.speculation", "false").strip().lower() == "true":
         raise ConfigError(
-            "spark.speculation=true is refused: two tasks would send a partition at a time and repeat its "
-            "records; --conf spark.speculation=false"
+            "spark.speculation=true is refused: two tasks would send a partition at the same time and repeat "
+            "its records; --conf spark.speculation=false"
         )
 
 
@@ -93,7 +96,7 @@ def _state_url(given: str) -> str:
 def _job(
     state: ObjectStore, archive: ArchiveReader, options: ReadOptions, args: argparse.Namespace, target: Target
 ) -> Job:
-    """What the state says is to be done, or a new job. `ConfigError` where the state is of another one."""
+    """Return the job of the state, or a new job. `ConfigError` where the state is of another one."""
     asked: dict[str, Any] = {
         "source": {
             name: value for name, value in named(source_options(args)).items() if name not in STORE_OPTIONS
@@ -113,7 +116,7 @@ def _job(
         job = Job(asked, parts, target.topic_id)
         if state.put_if_absent(JOB_KEY, job.encode()):
             return job
-        raise ConfigError(f"--state {args.state}: another replay has begun with it just now") from None
+        raise ConfigError(f"--state {args.state}: another replay has just started with it") from None
     if job.asked != asked:
         differ = sorted(name for name in asked if job.asked.get(name) != asked[name])
         raise ConfigError(
@@ -121,14 +124,14 @@ def _job(
         )
     if job.target_id not in (None, target.topic_id):
         raise ConfigError(
-            f"topic {args.into} was deleted and made again since --state {args.state} was begun: what was "
-            "sent by then is gone with the old one. Use an empty state"
+            f"topic {args.into} was deleted and created again since --state {args.state} was written: the "
+            "records sent before are gone with the old topic. Use an empty state"
         )
     return job
 
 
-def _works(archive: ArchiveReader, options: ReadOptions, states: dict[Part, PartState]) -> list[Work]:
-    """What is left of each partition, as one split in the order of its offsets."""
+def _works(archive: ArchiveReader, options: ReadOptions, states: dict[Part, PartState]) -> list[ReplayWork]:
+    """Return the rest of each partition, as one split in the order of its offsets."""
     unsplit = replace(
         options, max_partition_bytes=1 << 62, min_partitions=None, max_records_per_partition=None
     )
@@ -141,7 +144,7 @@ def _works(archive: ArchiveReader, options: ReadOptions, states: dict[Part, Part
         snapshot = snapshots.get((part.topic_id, part.partition))
         if snapshot is None:
             raise StorageError(
-                f"{part.topic}-{part.partition}: topic {part.topic_id} is not in the archive any more"
+                f"{part.topic}-{part.partition}: topic {part.topic_id} is no longer in the archive"
             )
         if state.next_offset >= part.end_offset:
             continue
@@ -150,15 +153,17 @@ def _works(archive: ArchiveReader, options: ReadOptions, states: dict[Part, Part
         )
         splits = plan_ranges(archive, [rest], unsplit)
         works.append(
-            Work(part, Split(tuple(p for s in splits for p in s.pieces), sum(s.size_bytes for s in splits)))
+            ReplayWork(
+                part, Split(tuple(p for s in splits for p in s.pieces), sum(s.size_bytes for s in splits))
+            )
         )
     return works
 
 
-def _send(spark: Any, works: Sequence[Work], replayer: Replayer, args: argparse.Namespace) -> None:
+def _send(spark: Any, works: Sequence[ReplayWork], replayer: Replayer, args: argparse.Namespace) -> None:
     slots = min(len(works), args.parallelism or spark.sparkContext.defaultParallelism)
-    # The longest first, each to the slot that has the least.
-    groups: list[list[Work]] = [[] for _ in range(slots)]
+    # The longest comes first, and each goes to the slot with the least work.
+    groups: list[list[ReplayWork]] = [[] for _ in range(slots)]
     for work in sorted(works, key=lambda one: -one.split.size_bytes):
         min(groups, key=lambda group: sum(one.split.size_bytes + 1 for one in group)).append(work)
     replayer = replace(

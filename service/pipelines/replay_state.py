@@ -1,4 +1,4 @@
-"""How far a replay has come, how fast it may go, and what is left of a partition to send. [P]"""
+"""State of a replay: its job, the progress of each partition, the rate limit, the rest of a split. [P]"""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Part(NamedTuple):
     end_offset: int
 
     def key(self, attempt: int) -> str:
-        """Where the `PartState` of the nth attempt at it is kept, from 0 on."""
+        """Return the key of the `PartState` of the nth attempt, from 0 on."""
         return f"{self.topic_id}/{self.partition}{f'.{attempt}' if attempt else ''}.json"
 
 
 class PartState(NamedTuple):
-    """How far one attempt at a partition has come; only that attempt writes it.
+    """Progress of one attempt at a partition; only that attempt writes it.
 
     Everything below `next_offset` was acknowledged; counts are of all attempts, repeated records included.
-    `is_ended`: nothing of this attempt is under way any more, and nothing will be.
+    `is_ended`: nothing of this attempt is in flight, and it will send nothing more.
     """
 
     next_offset: int
@@ -49,7 +49,7 @@ class PartState(NamedTuple):
 
 
 def decode_state(data: bytes) -> PartState:
-    """`ConfigError` for what this has not written."""
+    """Parse a partition's state; `ConfigError` for anything that `encode` has not written."""
     document = _document(data)
     defaults = PartState._field_defaults
     values: dict[str, Any] = {name: document.get(name, defaults.get(name)) for name in PartState._fields}
@@ -59,9 +59,9 @@ def decode_state(data: bytes) -> PartState:
 
 
 class Job(NamedTuple):
-    """What a replay is of: later runs with the same state must ask for the same.
+    """The arguments and partitions of a replay: later runs with the same state must have the same arguments.
 
-    `target_id` is that of the topic that is written; None where the brokers do not tell it.
+    `target_id` is the id of the topic to write; None where the brokers have no topic ids.
     """
 
     asked: Mapping[str, Any]
@@ -74,7 +74,7 @@ class Job(NamedTuple):
 
 
 def decode_job(data: bytes) -> Job:
-    """`ConfigError` for what this has not written."""
+    """Parse a job; `ConfigError` for anything that `encode` has not written."""
     document = _document(data)
     try:
         parts = tuple(Part(str(t), str(i), int(p), int(b), int(e)) for t, i, p, b, e in document["parts"])
@@ -99,12 +99,12 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 class Acknowledged:
-    """What of the offsets sent, in their order, was acknowledged, in whatever order.
+    """The offset up to which all records are acknowledged, of offsets sent in order, acknowledged in any.
 
-    >>> seen = Acknowledged(5)
-    >>> seen.sent(5), seen.sent(9), seen.done(9), seen.next_offset
+    >>> offsets = Acknowledged(5)
+    >>> offsets.sent(5), offsets.sent(9), offsets.done(9), offsets.next_offset
     (None, None, None, 5)
-    >>> seen.done(5), seen.next_offset
+    >>> offsets.done(5), offsets.next_offset
     (None, 10)
     """
 
@@ -128,8 +128,8 @@ class Acknowledged:
         return len(self._sent)
 
 
-class Pace:
-    """So many records and bytes a second, None for any number; a pause is hardly made up for."""
+class RateLimiter:
+    """Limit of records and bytes a second, None for no limit; time lost in a pause is hardly made up."""
 
     def __init__(self, records_per_second: float | None, bytes_per_second: float | None) -> None:
         self._per_record = 1 / records_per_second if records_per_second else 0.0
@@ -137,14 +137,14 @@ class Pace:
         self._due = 0.0
 
     def wait_s(self, now_s: float, size: int) -> float:
-        """How long to wait before the next record, of so many bytes, is sent."""
+        """Return how long to wait before the next record, of `size` bytes, is sent."""
         at = max(self._due, now_s - BURST_S)
         self._due = at + max(self._per_record, self._per_byte * size)
         return max(0.0, at - now_s)
 
 
 def rest_of(split: Split, next_offset: int) -> Split:
-    """What of a split is left from this offset on."""
+    """Return the part of a split from this offset on."""
     pieces = tuple(
         piece._replace(begin_offset=max(piece.begin_offset, next_offset))
         for piece in split.pieces

@@ -1,7 +1,7 @@
-"""What a task of a replay does: reads its partitions in the order of their offsets and sends them.
+"""Task of a replay: reads its partitions in the order of their offsets and sends them.
 
-The state of a partition is written every second and whenever the task ends, be it by an error. A task that is
-killed leaves it up to a second behind, and what came after is sent again. Needs pyarrow and confluent-kafka.
+The state of a partition is written every second and whenever the task ends, even by an error. A killed task
+leaves it up to a second behind, and the records since then are sent again. Needs pyarrow and confluent-kafka.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from service.base.errors import StorageError
-from service.pipelines.replay_claim import LOOK_S, claim
-from service.pipelines.replay_state import Acknowledged, Pace, Part, rest_of
+from service.pipelines.replay_claim import CHECK_S, claim
+from service.pipelines.replay_state import Acknowledged, Part, RateLimiter, rest_of
 from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import Split
@@ -30,14 +30,16 @@ log = logging.getLogger(__name__)
 _COLUMNS: Final = tuple(ReadColumn(name) for name in ("key", "value", "offset", "timestamp", "headers"))
 
 
-class Work(NamedTuple):
+class ReplayWork(NamedTuple):
+    """The rest of a partition to send."""
+
     part: Part
     split: Split
 
 
 @dataclass(frozen=True, slots=True)
 class Replayer:
-    """Sent to every task. Rates are the task's share; `settings` are the producer's."""
+    """The function of every task. Rates are the task's share; `settings` are the producer's."""
 
     options: ReadOptions
     state_url: str
@@ -48,10 +50,10 @@ class Replayer:
     bytes_per_second: float | None
     settings: Mapping[str, str]
 
-    def __call__(self, works: Iterable[list[Work]]) -> Iterator[tuple[int, int]]:
-        """Yields records and bytes sent, for each partition."""
+    def __call__(self, works: Iterable[list[ReplayWork]]) -> Iterator[tuple[int, int]]:
+        """Yield records and bytes sent, for each partition."""
         state = open_state(self.state_url, self.options)
-        pace = Pace(self.records_per_second, self.bytes_per_second)
+        pace = RateLimiter(self.records_per_second, self.bytes_per_second)
         for work in (work for group in works for work in group):
             yield _Sending(self, work, state, pace).run()
 
@@ -61,19 +63,19 @@ def open_state(url: str, options: ReadOptions) -> ObjectStore:
 
 
 class _Sending:
-    """One partition, by one task. The sender calls back on the task's own thread."""
+    """One partition, sent by one task. The sender calls back on the task's own thread."""
 
-    def __init__(self, job: Replayer, work: Work, state: ObjectStore, pace: Pace) -> None:
+    def __init__(self, job: Replayer, work: ReplayWork, state: ObjectStore, pace: RateLimiter) -> None:
         self._job = job
         self._part = work.part
         self._pace = pace
         self._claim = claim(state, work.part, job.run)
-        # A task that Spark tries again has come further than its plan.
+        # An earlier attempt of this task may have come further than its plan.
         begin_offset = self._claim.before.next_offset
         self._split = rest_of(work.split, begin_offset)
-        self._seen = Acknowledged(begin_offset)
+        self._offsets = Acknowledged(begin_offset)
         self._records = self._bytes = 0
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
 
     def run(self) -> tuple[int, int]:
         sender = RecordSender(self._job.settings, acknowledged=self._acknowledged, idle=self._keep_up)
@@ -82,7 +84,7 @@ class _Sending:
                 for offset, record in self._rows():
                     self._wait_for_turn(sender, record)
                     self._keep_up()
-                    self._seen.sent(offset)
+                    self._offsets.sent(offset)
                     sender.send(record, offset)
                 sender.wait()
             except BaseException as e:
@@ -91,7 +93,7 @@ class _Sending:
                     part = self._part
                     raise StorageError(f"{part.topic}-{part.partition} into {e}") from e
                 raise
-        self._seen.next_offset = max(self._seen.next_offset, self._part.end_offset)
+        self._offsets.next_offset = max(self._offsets.next_offset, self._part.end_offset)
         self._save(is_ended=True)
         return self._records, self._bytes
 
@@ -107,28 +109,28 @@ class _Sending:
         wait_s = self._pace.wait_s(time.monotonic(), len(key or b"") + len(value or b""))
         while wait_s > 0:
             began = time.monotonic()
-            sender.poll(min(wait_s, LOOK_S))
+            sender.poll(min(wait_s, CHECK_S))
             self._keep_up()
             wait_s -= time.monotonic() - began
 
     def _acknowledged(self, offset: int, size: int) -> None:
-        self._seen.done(offset)
+        self._offsets.done(offset)
         self._records += 1
         self._bytes += size
 
     def _keep_up(self) -> None:
-        """Before anything is sent that is later than a second after the last look."""
-        if time.monotonic() - self._looked_s >= LOOK_S:
-            self._claim.look()
+        """Check the claim and save the state, once a second, before anything else is sent."""
+        if time.monotonic() - self._checked_s >= CHECK_S:
+            self._claim.check()
             self._save()
-            self._looked_s = time.monotonic()
+            self._checked_s = time.monotonic()
 
     def _save(self, *, is_ended: bool = False) -> None:
-        self._claim.save(self._seen.next_offset, self._records, self._bytes, is_ended=is_ended)
+        self._claim.save(self._offsets.next_offset, self._records, self._bytes, is_ended=is_ended)
 
     def _give_up(self, sender: RecordSender) -> None:
-        """Whatever happens here does not hide why: the state is then some seconds behind."""
+        """Stop sending and save the state. An error here must not hide the cause; the state is then old."""
         try:
             self._save(is_ended=sender.stop())
         except StorageError as e:
-            log.warning("%s-%s: its state is not up to date: %s", self._part.topic, self._part.partition, e)
+            log.warning("%s-%s: its state was not saved: %s", self._part.topic, self._part.partition, e)

@@ -1,9 +1,10 @@
-"""A schema registry as Confluent's API has it: schemas by the ids that values begin with.
+"""Client of a schema registry with Confluent's API: schemas by the ids in values' headers.
 
 ``GET /schemas/ids/{id}``, ``GET /subjects/{subject}/versions/{version}`` (docs.confluent.io, "Schema Registry
-API Reference"). Whoever may write there decides what is decoded, and how large an answer is, so everything is
-bounded. Credentials are those of the process: ``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO`` (``user:password``),
-else netrc's of the host. They go to that host alone: a redirection is an error. Calls block.
+API Reference"). Anyone who may write to the registry decides what is decoded, and the size of responses, so
+everything is bounded. Credentials are those of the process: ``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO``
+(``user:password``), else netrc's of the host. They go to that host alone: a redirection is an error. Calls
+block.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _ATTEMPTS: Final = 7
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
 _NOT_THERE: Final = frozenset({40401, 40402, 40403})
-"""Subject, version, schema: Confluent's error codes. Any other 404 is of something that is no registry."""
+"""Confluent's error codes for unknown subjects, versions and schemas. Any other 404 is not a registry's."""
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def check_url(url: str) -> str:
-    """The url without a slash at its end. `ConfigError` for one with credentials, or that is none."""
+    """Return the url without a trailing slash. `ConfigError` for one with credentials, or an invalid one."""
     parts = urllib.parse.urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise ConfigError(
-            f"--schema-registry: no credentials in the url, which logs and plans show; {CREDENTIALS} has them"
+            f"--schema-registry: no credentials in the url, as logs and plans show it; use {CREDENTIALS}"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"--schema-registry {url}: not an address as in https://host:8081")
@@ -50,7 +51,7 @@ def check_url(url: str) -> str:
 
 
 class SchemaRegistry:
-    """One registry. For one thread; answers are not kept."""
+    """One registry. For one thread; responses are not cached."""
 
     def __init__(
         self,
@@ -67,20 +68,20 @@ class SchemaRegistry:
         self._opener = urllib.request.build_opener(_NoRedirection)
 
     def schema(self, schema_id: int) -> Any | None:
-        """The Avro schema with this id, with all it refers to; None where the registry has no such id.
+        """Return the Avro schema with this id, with all its references; None where there is no such id.
 
-        Raises `ConfigError` for one that is no Avro, `StorageError` where the registry does not answer.
+        Raises `ConfigError` for a schema that is not Avro, `StorageError` where the registry does not answer.
         """
         return self._whole(self._get(f"/schemas/ids/{schema_id}"), f"schema {schema_id}")
 
     def newest(self, subject: str) -> tuple[int, Any] | None:
-        """Id and schema of a subject's newest version; None where there is no such subject."""
+        """Return id and schema of a subject's newest version; None where there is no such subject."""
         answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
         if answer is None:
             return None
         schema_id = answer.get("id")
         if not isinstance(schema_id, int):
-            raise StorageError(f"the schema registry {self._url} gives subject {subject} no id")
+            raise StorageError(f"the schema registry {self._url} answers subject {subject} without an id")
         return schema_id, self._whole(answer, f"subject {subject}")
 
     def _whole(self, answer: Mapping[str, Any] | None, what: str) -> Any | None:
@@ -91,7 +92,7 @@ class SchemaRegistry:
         return inlined(schema, referenced) if referenced else schema
 
     def _parsed(
-        self, answer: Mapping[str, Any], what: str, referenced: dict[str, Any], seen: dict[Any, None]
+        self, answer: Mapping[str, Any], what: str, referenced: dict[str, Any], followed: dict[Any, None]
     ) -> Any:
         kind = answer.get("schemaType") or "AVRO"
         if kind != "AVRO":
@@ -101,35 +102,37 @@ class SchemaRegistry:
         except (KeyError, TypeError, ValueError, RecursionError) as e:
             raise StorageError(f"{what} of the schema registry {self._url} is no schema: {e}") from e
         for reference in answer.get("references") or ():
-            self._follow(reference, what, referenced, seen)
+            self._follow(reference, what, referenced, followed)
         return schema
 
-    def _follow(self, reference: Any, what: str, referenced: dict[str, Any], seen: dict[Any, None]) -> None:
+    def _follow(
+        self, reference: Any, what: str, referenced: dict[str, Any], followed: dict[Any, None]
+    ) -> None:
         try:
             place = str(reference["subject"]), int(reference["version"])
         except (TypeError, KeyError, ValueError) as e:
             raise StorageError(f"{what} of the schema registry refers to {str(reference)[:100]}") from e
-        if place in seen:
+        if place in followed:
             return
-        if len(seen) >= MAX_REFERENCES:
+        if len(followed) >= MAX_REFERENCES:
             raise ConfigError(f"{what} of the schema registry refers to more than {MAX_REFERENCES} schemas")
-        seen[place] = None
+        followed[place] = None
         subject, version = place
         answer = self._get(f"/subjects/{_quoted(subject)}/versions/{version}")
         if answer is None:
             raise ConfigError(
                 f"{what} refers to version {version} of {subject}, which is not in the registry"
             )
-        schema = self._parsed(answer, f"{subject} {version}", referenced, seen)
+        schema = self._parsed(answer, f"{subject} {version}", referenced, followed)
         referenced[full_name(schema)] = schema
 
     def _get(self, path: str) -> Mapping[str, Any] | None:
-        """The answer's JSON object; None for what the registry says is not there."""
+        """Return the response's JSON object; None where the registry reports that there is none."""
         wait_s = _FIRST_WAIT_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._once(path)
-            except _Again as e:
+            except _Retry as e:
                 if attempt == _ATTEMPTS:
                     raise StorageError(f"the schema registry {self._url} does not answer: {e}") from e
             self._sleep(wait_s * (0.5 + self._jitter() / 2))
@@ -146,15 +149,15 @@ class SchemaRegistry:
                 self._refused(e)
             return None
         except (OSError, http.client.HTTPException) as e:
-            raise _Again(str(getattr(e, "reason", e)) or type(e).__name__) from e
+            raise _Retry(str(getattr(e, "reason", e)) or type(e).__name__) from e
         if not isinstance(document, dict):
-            raise StorageError(f"{self._url}{path} is no answer of a schema registry")
+            raise StorageError(f"{self._url}{path}: not a response of a schema registry")
         return document
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
-        """Raises for all but what is not there."""
+        """Raise for every error except that the schema or subject does not exist."""
         if error.code in _RETRIED:
-            raise _Again(f"HTTP {error.code}")
+            raise _Retry(f"HTTP {error.code}")
         if error.code in (401, 403):
             raise ConfigError(
                 f"the schema registry {self._url} refuses access (HTTP {error.code}); credentials come from "
@@ -162,7 +165,7 @@ class SchemaRegistry:
             )
         document = _json(_bounded(error)) if error.code == 404 else None
         if not isinstance(document, dict) or document.get("error_code") not in _NOT_THERE:
-            raise ConfigError(f"{error.url}: HTTP {error.code}, which is no answer of a schema registry")
+            raise ConfigError(f"{error.url}: HTTP {error.code}, not a response of a schema registry")
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
@@ -171,25 +174,25 @@ class SchemaRegistry:
         return headers
 
 
-class _Again(Exception):
-    """What may go well the next time."""
+class _Retry(Exception):
+    """An error that a retry may fix."""
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """Credentials are of one host; `urllib` then raises what it got."""
+        """Refuse redirections, as credentials are for one host; `urllib` then raises `HTTPError`."""
 
 
 def _bounded(answer: Any) -> bytes:
-    """The body, so long as it is neither too large nor too slow."""
+    """Return the body. Raises where it is too large, or too slow."""
     deadline = time.monotonic() + _ANSWER_S
     found = bytearray()
     while piece := answer.read1(1 << 16):
         found += piece
         if len(found) > MAX_ANSWER_BYTES:
-            raise StorageError(f"{answer.url}: an answer of more than {MAX_ANSWER_BYTES} bytes")
+            raise StorageError(f"{answer.url}: a response of more than {MAX_ANSWER_BYTES} bytes")
         if time.monotonic() > deadline:
-            raise _Again(f"an answer takes longer than {_ANSWER_S:.0f} s")
+            raise _Retry(f"a response takes longer than {_ANSWER_S:.0f} s")
     return bytes(found)
 
 

@@ -1,4 +1,4 @@
-"""Events and bytes per topic and day, and the keys with the most, in one pass over the archive.
+"""The stats job: records and bytes per topic and day, and the keys with the most, in one pass.
 
     firn pipeline stats s3://bucket/prefix --topics flights --plot flights.png
 
@@ -23,8 +23,8 @@ from service.base.errors import ConfigError
 from service.pipelines.arguments import add_stats_arguments
 from service.pipelines.greatest_keys import GreatestKeys
 from service.pipelines.job import (
-    Progress,
-    Watch,
+    JobProgress,
+    ProgressLine,
     chosen_partitions,
     frame,
     human_bytes,
@@ -42,6 +42,8 @@ _PLOTTED_TOPICS = 10
 
 
 class DayCount(NamedTuple):
+    """Records and bytes of a topic on a day."""
+
     topic: str
     day: date
     records: int
@@ -69,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         _check_plot(args.plot)
     options = source_options(args)
-    refuse_tail(options, "stats counts what is archived, and asks no brokers")
+    refuse_tail(options, "stats counts the archive, and connects to no brokers")
     topics = topics_of(chosen_partitions(parse_options(options)))
     with spark_session("stats", args, topics) as spark:
         records = frame(spark, options, _COLUMNS)
-        watch = Watch(spark)
-        with Progress(lambda: f"stats: {topics_text(topics)}: {watch.words()}") as progress:
+        job_progress = JobProgress(spark)
+        with ProgressLine(lambda: f"stats: {topics_text(topics)}: {job_progress.words()}") as progress:
             stats = collect(records, args.top)
         total, size = sum(day.records for day in stats.days), sum(day.bytes for day in stats.days)
         progress.done(f"stats: {total:,} records, {human_bytes(size)}")
@@ -86,13 +88,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(records: Any, top: int) -> Stats:
-    """Count a DataFrame with the columns key, value, topic and timestamp; one pass whatever is asked.
+    """Count a DataFrame with the columns key, value, topic and timestamp, in one pass.
 
-    Each task that counts keys hands on no more than its own `top` of a topic, so what is ordered at the end
-    is small however many keys there are.
+    Each task that counts keys passes on only its own `top` of a topic, so the final sort is small however
+    many keys there are.
     """
     size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
-    # What is grouped by is made before the grouping: Spark sets whole columns to null for the other set.
+    # Grouping columns are computed before: for the other set Spark replaces whole columns with null.
     rows = records.select(
         "topic", F.to_date("timestamp").alias("day"), "key", size.cast("long").alias("bytes")
     )
@@ -116,12 +118,12 @@ def collect(records: Any, top: int) -> Stats:
 
 
 def _nullable(schema: Any) -> Any:
-    """The schema of rows that come back from Python, where Spark wants to hear that all may be null."""
+    """Return the schema of rows that come back from Python, which Spark requires to be nullable."""
     return StructType([StructField(one.name, one.dataType) for one in schema.fields])
 
 
 def as_json(stats: Stats) -> str:
-    """Keys are text where they are UTF-8, else null beside ``key_hex``, which is there for all."""
+    """Format as JSON. Keys are text where they are UTF-8, else null; ``key_hex`` is there for all."""
     days = [{**day._asdict(), "day": day.day.isoformat()} for day in stats.days]
     keys = [
         {**key._asdict(), "key": _utf8(key.key), "key_hex": None if key.key is None else key.key.hex()}
@@ -131,7 +133,7 @@ def as_json(stats: Stats) -> str:
 
 
 def as_text(stats: Stats) -> str:
-    """A table of days and one of keys."""
+    """Format as a table of days and one of keys."""
     lines = [f"{'topic':<24} {'day':<24} {'records':>14} {'bytes':>12}"]
     lines += [
         f"{day.topic:<24} {day.day!s:<24} {day.records:>14,} {human_bytes(day.bytes):>12}"
@@ -147,7 +149,7 @@ def as_text(stats: Stats) -> str:
 
 
 def key_text(key: bytes | None) -> str:
-    """A key for people: text where it is printable, hex where not, cut to 24 characters."""
+    """Format a key for people: text where it is printable, hex where not, cut to 24 characters."""
     if key is None:
         return "(null)"
     text = _utf8(key)
@@ -163,7 +165,7 @@ def _utf8(key: bytes | None) -> str | None:
 
 
 def plot(stats: Stats, path: Path) -> None:
-    """Records per day, a line for each of the greatest topics, and the greatest keys as bars; as PNG."""
+    """Save a PNG: records per day, a line for each of the greatest topics, and the greatest keys as bars."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -196,7 +198,7 @@ def _greatest_topics(days: Sequence[DayCount]) -> list[str]:
 
 
 def _check_plot(path: str) -> None:
-    """Said before hours of work, not after."""
+    """Check before hours of work that the plot can be made."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as e:

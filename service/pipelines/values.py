@@ -1,7 +1,7 @@
-"""Values of records as columns: decoded from JSON or Avro, what cannot be decoded kept as it is.
+"""Decoding of values into columns, from JSON or Avro; undecodable values are kept. Needs pyspark.
 
-A decoded frame has `value` as a struct, null where the record has no value or a value that is not of the
-schema; that one is then in `undecoded`, byte for byte, so an archive never loses any. Needs pyspark.
+A decoded frame has `value` as a struct, null where the record has no value or one that does not match the
+schema; that value is then in `undecoded`, byte for byte, so an archive never loses any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CORRUPT: Final = "_firn_corrupt"
 
 
 def parse_json_schema(text: str) -> Any:
-    """A `StructType` from a schema as Spark prints it: DDL (``a int, b string``) or its JSON form."""
+    """Parse a `StructType` from a schema as Spark prints it: DDL (``a int, b string``) or its JSON form."""
     try:
         found = (
             StructType.fromJson(json.loads(text)) if text.lstrip()[:1] == "{" else StructType.fromDDL(text)
@@ -37,7 +37,7 @@ def parse_json_schema(text: str) -> Any:
 
 
 def infer_json_schema(spark: Any, records: Any) -> Any:
-    """The schema that Spark makes of all these values; None when no JSON object is among them."""
+    """Return the schema that Spark infers from all these values; None when no JSON object is among them."""
     texts = records.select(_text(F.col(VALUE)).alias("text")).where("text is not null")
     found = spark.read.json(texts.rdd.map(lambda row: row[0])).schema
     fields = [field for field in found.fields if field.name != "_corrupt_record"]
@@ -45,7 +45,7 @@ def infer_json_schema(spark: Any, records: Any) -> Any:
 
 
 def decode_json(records: Any, schema: Any) -> Any:
-    """`value` parsed as JSON objects of this schema."""
+    """Parse `value` as JSON objects of this schema."""
     wide = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     parsed = F.from_json(
         _text(F.col(VALUE)), wide, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -60,25 +60,25 @@ def decode_json(records: Any, schema: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Bytes as text, null where they are not UTF-8."""
+    """Return bytes as text, null where they are not UTF-8."""
     text = value.cast("string")
     return F.when(F.is_valid_utf8(text), text)
 
 
 class Decoder(Protocol):
-    """Bytes -> a value, or None for what cannot be decoded. Sent to tasks by pickle, and opened in each."""
+    """Factory of a function from bytes to a value, or None. Sent to tasks by pickle, and opened in each."""
 
     def open(self) -> Callable[[bytes], Any]: ...
 
 
 def decode_avro(records: Any, schema: Mapping[str, Any]) -> Any:
-    """`value` decoded as one Avro datum each, by the schema it was written with."""
+    """Decode each `value` as one Avro datum, by the schema it was written with."""
     parse_avro(schema)
     return decode_with(records, AvroDecoder(dict(schema)), schema)
 
 
 def parse_avro(schema: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """As fastavro has it, and its named types by full name. `ConfigError` where it is no schema."""
+    """Return fastavro's form of a schema, and its named types by full name. Raises `ConfigError`."""
     import fastavro
 
     names: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def parse_avro(schema: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def decode_with(records: Any, decoder: Decoder, schema: Mapping[str, Any]) -> Any:
-    """`value` as the column of this Avro schema, and `undecoded`."""
+    """Decode `value` to the column of this Avro schema, and add `undecoded`."""
     kind = StructType.fromDDL(f"{VALUE} {spark_type(schema)}")[0].dataType
     fields = [StructField(VALUE, kind) if field.name == VALUE else field for field in records.schema.fields]
     out = StructType([*fields, StructField(UNDECODED, BinaryType())])
@@ -97,7 +97,7 @@ def decode_with(records: Any, decoder: Decoder, schema: Mapping[str, Any]) -> An
 
 
 class AvroDecoder:
-    """By one schema, whatever comes."""
+    """A decoder that uses one schema for all values."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -108,20 +108,20 @@ class AvroDecoder:
 
 
 def read_datum(data: bytes, skipped: int, schema: Any) -> Any:
-    """The datum behind so many bytes, of a parsed schema; None unless it is that to the last byte."""
+    """Decode the datum after the skipped bytes; None unless it ends at the last byte."""
     from fastavro import schemaless_reader
 
     stream = io.BytesIO(data)
     stream.seek(skipped)
     try:
         value = schemaless_reader(stream, schema)
-    except Exception:  # bytes that are no Avro fail in as many ways as Python has
+    except Exception:  # invalid bytes raise exceptions of any type
         return None
     return value if stream.tell() == len(data) else None
 
 
 class _AvroBatches:
-    """What a task does; sent to it by pickle."""
+    """The function of a task, sent by pickle."""
 
     def __init__(self, decoder: Decoder, out: Any) -> None:
         self._decoder = decoder
@@ -146,7 +146,7 @@ class _AvroBatches:
 
 
 def _arrow_column(values: list[Any], kind: Any) -> Any:
-    """As Arrow; what does not fit its column (an int of 64 bits) becomes None, in `values` too."""
+    """Convert to Arrow; a value that does not fit (an int of 64 bits) becomes None, in `values` too."""
     import pyarrow as pa
 
     try:
@@ -169,6 +169,6 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def columns_in_order(frame: Any, first: Sequence[str], last: Sequence[str]) -> Any:
-    """These columns first and those last, what else there is between."""
+    """Return the frame with the columns `first`, then the others, then `last`."""
     between = [name for name in frame.columns if name not in (*first, *last)]
     return frame.select(*first, *between, *last)

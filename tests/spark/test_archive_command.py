@@ -67,7 +67,8 @@ def test_on_a_terminal_a_job_that_stays_shows_how_far_it_is_until_ctrl_c(
     inferred, done = own_words("\n".join(terminal.lines))
     assert inferred == "archive: inferred struct<at:struct<x:double>,reading:bigint,sensor:string>"
     assert re.fullmatch(
-        rf"archive: {count:,} records to {output} in [0-9.]+ s; stopped, the next run goes on from here", done
+        rf"archive: {count:,} records to {output} in [0-9.]+ s; stopped, the next run continues from here",
+        done,
     )
     assert terminal.lines[-2:] == [done, ""]
     assert spark.read.parquet(str(output)).count() == count
@@ -86,7 +87,7 @@ def test_sigterm_ends_a_job_that_stays_as_it_should_end(spark: Any, desk: Desk, 
     finally:
         job.kill()
     (done,) = own_words(job.log.read_text("utf-8"))
-    assert done.endswith("; stopped, the next run goes on from here")
+    assert done.endswith("; stopped, the next run continues from here")
     assert spark.read.parquet(str(tmp_path / "lake")).count() == count
 
 
@@ -96,7 +97,7 @@ def test_a_job_that_stays_takes_up_topics_that_come(spark: Any, grown: Growing, 
     output = tmp_path / "lake"
     # Once a second instead of once a minute.
     impatient = "import sys; from service.cli.main import main; import service.pipelines.follow as follow; "
-    impatient += "follow.LOOK_S = 1.0; sys.exit(main(sys.argv[1:]))"
+    impatient += "follow.OUTDATED_CHECK_S = 1.0; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", impatient, "pipeline", "archive", grown.store.url, str(output)]
     command += ["--pattern", "stay-.*", "--interval", "1", *SMALL]
     job = Job(command, output / "_checkpoint", output.with_suffix(".log"))
@@ -131,7 +132,7 @@ def test_a_job_that_is_stopped_before_its_end_says_so_and_the_next_run_goes_on(
             job.signal(number)
             assert job.end() == 128 + number
             assert own_words(job.log.read_text("utf-8"))[-1].endswith(
-                "; stopped, the next run goes on from here"
+                "; stopped, the next run continues from here"
             )
         assert job.begin().end() == 0
     finally:

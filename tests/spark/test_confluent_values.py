@@ -141,7 +141,7 @@ def test_schemas_from_files_need_no_registry_and_the_greatest_id_is_whose_column
     assert main([*command, "--schema", f"7={tmp_path}/v2"]) == 1
     assert "schema 7: " in capsys.readouterr().err
     assert main([*command, "--schema", f"{tmp_path}/v1"]) == 1
-    assert "say whose schema this is: --schema ID=FILE" in capsys.readouterr().err
+    assert "give this schema's id: --schema ID=FILE" in capsys.readouterr().err
     # Those that were given before need not be given again.
     produce(grown, topic, 200, 300, value)
     assert main([*command, "--schema", f"13={tmp_path}/v1"]) == 0

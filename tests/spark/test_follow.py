@@ -16,7 +16,7 @@ from tests.support.terminal import Terminal
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 
 from service.pipelines.follow import Interrupts, Rows, records_left
-from service.pipelines.job import Progress
+from service.pipelines.job import ProgressLine
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def terminal() -> Iterator[Terminal]:
 def test_progress_is_painted_over_within_one_line_and_leaves_none(terminal: Terminal) -> None:
     terminal.out.write("before\n")
     said = ["archive: 1 record"]
-    with Progress(lambda: said[0], terminal.out):
+    with ProgressLine(lambda: said[0], terminal.out):
         for text in ("archive: 2 records, " + "and more " * 9, "archive: 3"):
             wait_until(f"{said} in {terminal.lines}", lambda: terminal.lines == ["before", said[0][:39]])
             said[0] = text
@@ -41,7 +41,7 @@ def test_progress_is_painted_over_within_one_line_and_leaves_none(terminal: Term
 
 def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[int] = []
-    with Progress(lambda: str(asked.append(1))):
+    with ProgressLine(lambda: str(asked.append(1))):
         pass
     assert asked == []
     assert capsys.readouterr().err == ""
@@ -49,7 +49,7 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
 
 def test_without_a_terminal_there_is_a_line_now_and_then_that_stays() -> None:
     out, numbers = io.StringIO(), itertools.count(1)
-    with Progress(lambda: f"archive: {next(numbers)}", out, every_s=0.01):
+    with ProgressLine(lambda: f"archive: {next(numbers)}", out, every_s=0.01):
         wait_until("three lines", lambda: out.getvalue().count("\n") >= 3)
     assert out.getvalue().splitlines()[:3] == ["archive: 1", "archive: 2", "archive: 3"]
 
@@ -67,24 +67,24 @@ def test_what_is_left_is_what_the_source_has_beyond_the_batch() -> None:
 def test_rows_are_counted_once_however_often_a_batch_is_reported() -> None:
     rows = Rows()
 
-    def look(*pairs: tuple[int, int]) -> tuple[int, int]:
-        rows.look([{"batchId": number, "numInputRows": count} for number, count in pairs])
+    def update(*pairs: tuple[int, int]) -> tuple[int, int]:
+        rows.update([{"batchId": number, "numInputRows": count} for number, count in pairs])
         return rows.total, rows.batches
 
-    assert look() == (0, 0)
-    assert look((7, 100), (8, 50)) == (150, 2)
+    assert update() == (0, 0)
+    assert update((7, 100), (8, 50)) == (150, 2)
     # What Spark has forgotten stays counted; a trigger without rows reports the batch that it waits for.
-    assert look((8, 50), (9, 0), (9, 0)) == (150, 2)
-    assert look((9, 0), (9, 25), (10, 0)) == (175, 3)
+    assert update((8, 50), (9, 0), (9, 0)) == (150, 2)
+    assert update((9, 0), (9, 25), (10, 0)) == (175, 3)
 
 
 def test_the_first_signal_is_noted_and_the_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with Interrupts() as interrupts:
-        assert interrupts.seen is None
+        assert interrupts.received is None
         os.kill(os.getpid(), signal.SIGTERM)
-        assert interrupts.seen is signal.SIGTERM
+        assert interrupts.received is signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert interrupts.seen is signal.SIGTERM
+    assert interrupts.received is signal.SIGTERM
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

@@ -162,7 +162,7 @@ def test_a_runtime_made_for_another_spark_is_refused_in_one_line(desk: Desk, tmp
     finally:
         job.kill()
     said = [line for line in job.log.read_text("utf-8").splitlines() if " WARN " not in line]
-    assert said[-1].startswith("firn pipeline: the Iceberg runtime that is given does not fit Spark ")
+    assert said[-1].startswith("firn pipeline: the Iceberg runtime does not fit Spark ")
     assert not any(line.startswith(("Traceback", "\tat ")) for line in said)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.pipelines.replay_claim import Attempts, Superseded
+from service.pipelines.replay_claim import Attempts, AttemptSuperseded
 from service.pipelines.replay_state import Part, PartState
-from service.pipelines.replay_task import Replayer, Work, open_state
+from service.pipelines.replay_task import Replayer, ReplayWork, open_state
 from service.spark.options import parse_options
 from service.spark.plan.archive import ArchiveReader
 from service.spark.plan.ranges import plan_ranges, resolve_ranges
@@ -84,7 +84,7 @@ def test_a_task_that_was_given_up_and_still_runs_stops_before_its_successor_send
 
     def given_up() -> None:
         try:
-            list(slow([[Work(part, split)]]))
+            list(slow([[ReplayWork(part, split)]]))
         except Exception as e:
             errors.append(e)
 
@@ -92,10 +92,11 @@ def test_a_task_that_was_given_up_and_still_runs_stops_before_its_successor_send
     old.start()
     wait_until("it sends", lambda: Attempts(state).newest(part)[1].next_offset > begin)
     assert (
-        sum(records for records, _ in replace(slow, records_per_second=None)([[Work(part, split)]])) < sealed
+        sum(records for records, _ in replace(slow, records_per_second=None)([[ReplayWork(part, split)]]))
+        < sealed
     )
     old.join(30)
-    assert [type(error) for error in errors] == [Superseded]
+    assert [type(error) for error in errors] == [AttemptSuperseded]
     assert Attempts(state).newest(part) == (1, PartState(sealed, sealed, size(grown, sealed), 1, True))
     sent = [row._replace(topic="alive") for row in grown.rows("sent", {0: sealed})]
     assert sent == grown.rows("alive", {0: sealed})

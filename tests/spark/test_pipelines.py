@@ -85,7 +85,7 @@ class TestArchive:
         ("arguments", "said"),
         [
             (("--values", "avro"), "needs --schema"),
-            (("--schema", "x.ddl"), "says nothing without --values"),
+            (("--schema", "x.ddl"), "has no effect without --values"),
             (("--batch-bytes", "many"), "maxBytesPerTrigger"),
             (("--values", "json", "--schema", "/nowhere.ddl"), "No such file"),
             (("--format", "iceberg"), "needs --checkpoint"),
@@ -189,7 +189,7 @@ class TestReplay:
         assert capsys.readouterr().err == "firn pipeline: brokers know no topic again; create it first\n"
         admin.create("again", 1)
         assert main(command) == 1
-        assert "topic again was deleted and made again since" in capsys.readouterr().err
+        assert "topic again was deleted and created again since" in capsys.readouterr().err
         fresh = ["--state", str(tmp_path / "fresh")]
         assert main([*command, *fresh]) == 1
         assert "topic again has 1 partitions, no 1" in capsys.readouterr().err
@@ -290,7 +290,7 @@ class TestStats:
         ("arguments", "said"),
         [
             (("--topics", "planes"), "the archive has no topic 'planes'"),
-            (("--pattern", "nothing"), "no topic of the archive is asked for"),
+            (("--pattern", "nothing"), "no topic of the archive is selected"),
             (("--option", "startingoffset=earliest"), "unknown option startingoffset"),
             (("--plot", "/nowhere/at/all.png"), "there is no folder /nowhere/at"),
         ],

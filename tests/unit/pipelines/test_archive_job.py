@@ -39,7 +39,7 @@ ODD = JOB.encode().replace('"topics": {', '"topics": {"x": 7, ')
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, NEWER, ODD])
 def test_what_is_no_job_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="what the archive job was started with"):
+    with pytest.raises(ConfigError, match="the archive job's document"):
         decode_job(text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 
 from service.pipelines import pace
-from service.pipelines.pace import Pace, Seen
+from service.pipelines.pace import ProgressSample, RateEstimator
 
 
 def test_the_examples_hold() -> None:
@@ -13,23 +13,23 @@ def test_the_examples_hold() -> None:
 
 
 def test_speed_is_that_of_the_last_half_minute_and_time_left_that_of_the_tasks() -> None:
-    looked = Pace()
-    assert looked.words(0.0, Seen(0, "", 0, 40)) == "0 records, 0 of 40 tasks"
-    assert looked.words(10.0, Seen(50_000, "1.2 MiB", 10, 40)) == (
+    looked = RateEstimator()
+    assert looked.words(0.0, ProgressSample(0, "", 0, 40)) == "0 records, 0 of 40 tasks"
+    assert looked.words(10.0, ProgressSample(50_000, "1.2 MiB", 10, 40)) == (
         "50,000 records, 5,000 rows/s, 1.2 MiB, 10 of 40 tasks, 30 s left"
     )
-    assert looked.words(60.0, Seen(50_000, "1.2 MiB", 20, 40)).startswith("50,000 records, 1.2 MiB")
+    assert looked.words(60.0, ProgressSample(50_000, "1.2 MiB", 20, 40)).startswith("50,000 records, 1.2 MiB")
 
 
 def test_records_that_are_left_say_more_than_tasks() -> None:
-    looked = Pace()
-    looked.words(0.0, Seen(0, "", 0, 4, 10_000))
-    assert looked.words(1.0, Seen(1000, "", 1, 4, 9_000)).endswith("1 of 4 tasks, 9 s left")
+    looked = RateEstimator()
+    looked.words(0.0, ProgressSample(0, "", 0, 4, 10_000))
+    assert looked.words(1.0, ProgressSample(1000, "", 1, 4, 9_000)).endswith("1 of 4 tasks, 9 s left")
 
 
 def test_the_next_query_and_its_tasks_begin_anew() -> None:
-    looked = Pace()
-    looked.words(0.0, Seen(0, "", 0, 4))
-    looked.words(5.0, Seen(500, "", 4, 4))
-    assert looked.words(6.0, Seen(10, "", 0, 2)) == "10 records, 0 of 2 tasks"
-    assert looked.words(8.0, Seen(30, "", 1, 2)) == "30 records, 10 rows/s, 1 of 2 tasks, 2 s left"
+    looked = RateEstimator()
+    looked.words(0.0, ProgressSample(0, "", 0, 4))
+    looked.words(5.0, ProgressSample(500, "", 4, 4))
+    assert looked.words(6.0, ProgressSample(10, "", 0, 2)) == "10 records, 0 of 2 tasks"
+    assert looked.words(8.0, ProgressSample(30, "", 1, 2)) == "30 records, 10 rows/s, 1 of 2 tasks, 2 s left"

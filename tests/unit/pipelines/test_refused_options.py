@@ -15,8 +15,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 @pytest.mark.parametrize(
     ("pipeline", "reason"),
     [
-        ("stats", "stats counts what is archived, and asks no brokers"),
-        ("replay", "replay reads what is archived; brokers only get it (--bootstrap-server)"),
+        ("stats", "stats counts the archive, and connects to no brokers"),
+        ("replay", "replay reads the archive; brokers only receive it (--bootstrap-server)"),
     ],
 )
 def test_brokers_are_refused_with_the_reason_in_one_line(

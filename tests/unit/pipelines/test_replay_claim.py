@@ -6,7 +6,7 @@ import pytest
 
 from service.base.errors import StorageError
 from service.base.threads import SystemThreads
-from service.pipelines.replay_claim import PATIENCE_S, Attempts, Claim, Superseded, begin_run, claim
+from service.pipelines.replay_claim import PATIENCE_S, Attempts, AttemptSuperseded, Claim, begin_run, claim
 from service.pipelines.replay_state import Part, PartState
 from service.remote.stores.memory_store import MemoryStore
 
@@ -35,7 +35,7 @@ def test_the_first_attempt_begins_at_once_where_the_partition_begins() -> None:
     found = world.claim()
     assert found.before == PartState(10, run=1)
     assert world.now_s == 100
-    found.look()
+    found.check()
 
 
 def test_an_attempt_that_was_given_up_notices_and_its_successor_begins_where_it_ended() -> None:
@@ -44,8 +44,8 @@ def test_an_attempt_that_was_given_up_notices_and_its_successor_begins_where_it_
     old.save(20, 10, 100)
 
     def notice() -> None:
-        with pytest.raises(Superseded, match="flights-3: another attempt sends it now"):
-            old.look()
+        with pytest.raises(AttemptSuperseded, match="flights-3: another attempt sends it now"):
+            old.check()
         old.save(25, 15, 150, is_ended=True)
 
     world.at[101.0] = notice
@@ -83,7 +83,7 @@ def test_whoever_is_superseded_while_waiting_does_not_begin() -> None:
     world = World()
     world.claim()
     world.at[102.0] = world.claim
-    with pytest.raises(Superseded):
+    with pytest.raises(AttemptSuperseded):
         world.claim()
 
 
@@ -93,7 +93,7 @@ def test_a_later_run_takes_over_and_the_earlier_one_cannot_claim_anything_back()
     old = world.claim(first)
     world.at[101.0] = lambda: old.save(20, 10, 100, is_ended=True)
     world.claim(second)
-    with pytest.raises(Superseded, match="another run of this replay"):
+    with pytest.raises(AttemptSuperseded, match="another run of this replay"):
         world.claim(first)
 
 
@@ -109,5 +109,5 @@ def test_attempts_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     world = World()
     for _ in range(3):
         world.claim()
-    with pytest.raises(StorageError, match="3 attempts are enough"):
+    with pytest.raises(StorageError, match="3 attempts is the maximum"):
         world.claim()

@@ -10,9 +10,9 @@ from service.base.errors import ConfigError
 from service.pipelines.replay_state import (
     Acknowledged,
     Job,
-    Pace,
     Part,
     PartState,
+    RateLimiter,
     decode_job,
     decode_state,
 )
@@ -39,7 +39,7 @@ def test_the_next_offset_is_never_above_one_that_is_not_acknowledged(
 
 @pytest.mark.parametrize(("records", "size"), [(100.0, None), (None, 1000.0), (100.0, 1000.0)])
 def test_a_pace_is_kept_and_pauses_are_hardly_made_up_for(records: float | None, size: float | None) -> None:
-    pace, now = Pace(records, size), 1000.0
+    pace, now = RateLimiter(records, size), 1000.0
     for _ in range(1000):
         now += pace.wait_s(now, 10)
     assert now == pytest.approx(1010, abs=0.2)
@@ -50,7 +50,7 @@ def test_a_pace_is_kept_and_pauses_are_hardly_made_up_for(records: float | None,
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    pace = Pace(None, None)
+    pace = RateLimiter(None, None)
     assert [pace.wait_s(1.0, 1 << 30) for _ in range(5)] == [0.0] * 5
 
 

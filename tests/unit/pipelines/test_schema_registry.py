@@ -104,10 +104,10 @@ def test_a_registry_that_is_busy_is_asked_again_and_one_that_is_away_is_named(ow
 @pytest.mark.parametrize(
     ("reply", "error", "said"),
     [
-        ((404, b"<html>"), ConfigError, "no answer of a schema registry"),
+        ((404, b"<html>"), ConfigError, "not a response of a schema registry"),
         ((401, b""), ConfigError, CREDENTIALS),
         ((302, b"http://127.0.0.1:9/elsewhere"), ConfigError, "HTTP 302"),
-        ((200, b"[" * 100_000), StorageError, "no answer of a schema registry"),
+        ((200, b"[" * 100_000), StorageError, "not a response of a schema registry"),
         ((200, b"{}"), StorageError, "no schema"),
         ((200, b'{"schema": "{"}'), StorageError, "no schema"),
         ((200, b'{"schema": "{}", "references": [7]}'), StorageError, "refers to 7"),
