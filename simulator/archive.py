@@ -10,7 +10,7 @@ from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
-from service.inspect.head_repair import HeadRepair, Hopeless
+from service.inspect.head_repair import HeadRepair, Unrepairable
 from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.inspect.repair import carry_out, find_repairs
 from service.remote.format.keys import (
@@ -147,10 +147,10 @@ class Archive:
         store = self._store("")
         said = []
         for one in find_repairs(store):
-            if isinstance(one, Hopeless):
+            if isinstance(one, Unrepairable):
                 if heads or one.where in (CLUSTER_KEY, TOPICS_KEY):
                     said.append(str(one))
-            elif not isinstance(one, HeadRepair) or (heads and one.seen is not None):
+            elif not isinstance(one, HeadRepair) or (heads and one.expected is not None):
                 carry_out(store, one, new_uuid)
                 said.append(str(one))
         for found in list(store.list("")):
@@ -168,7 +168,7 @@ class Archive:
         try:
             passed = self._delete_orphans(find_orphans(store, older_than_ms=0, now_ms=now_ms), store, said)
             for topic_id in passed:
-                found = find_orphans(store, older_than_ms=0, now_ms=now_ms, forsaken=topic_id)
+                found = find_orphans(store, older_than_ms=0, now_ms=now_ms, whole_topic=topic_id)
                 self._delete_orphans(found, store, said)
         except CorruptionError as e:
             said.append(str(e))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from service.cli.stores import add_store_options, endpoint_of
 
 if TYPE_CHECKING:
-    from service.inspect.bucket_check import Finding
+    from service.inspect.bucket_check import StepResult
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -82,7 +82,7 @@ def _check(args: argparse.Namespace) -> int:
     unfinished = None
     if is_s3(args.url):
         unfinished = Unfinished(*s3_client(args.url, endpoint, args.region, os.environ))
-    found: list[Finding] = []
+    found: list[StepResult] = []
     for finding in BucketCheck(store, world, unfinished).run():
         found.append(finding)
         if not args.json:
@@ -104,7 +104,7 @@ def _check(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: StepResult) -> str:
     from service.base.printable import printable
 
     why = f": {printable(finding.why, 500)}" if finding.why else ""

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
     from service.base.world import system_world
     from service.config.tables import store_url_problem
-    from service.inspect.head_repair import HeadRepair, Hopeless
+    from service.inspect.head_repair import HeadRepair, Unrepairable
     from service.inspect.repair import carry_out, find_repairs
     from service.remote.stores.obstore_store import open_store
     from service.remote.stores.proven_uploads import ProvenUploads
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         is_published = isinstance(repair, HeadRepair) and not repair.is_as_committed
         if is_published and not args.write:
             print(_NOT_OF_SEVERAL)
-        if args.write and not isinstance(repair, Hopeless):
+        if args.write and not isinstance(repair, Unrepairable):
             if carry_out(ProvenUploads(store, store.verifies_uploads), repair, world.new_uuid):
                 print("  repaired" + (_FOLLOW if is_published else ""))
                 wrong -= 1

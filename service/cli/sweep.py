@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.older_than_hours < 0:
         raise ConfigError("--older-than-hours: must not be below 0")
     try:
-        forsaken = UUID(args.topic) if args.topic is not None else None
+        whole_topic = UUID(args.topic) if args.topic is not None else None
     except ValueError as e:
         raise ConfigError(f"--topic: {args.topic} is not the id of a topic") from e
     world = system_world()
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     found = deleted = size = 0
     is_kept = False
     for one in find_orphans(
-        store, older_than_ms=args.older_than_hours * 3_600_000, now_ms=now_ms, forsaken=forsaken
+        store, older_than_ms=args.older_than_hours * 3_600_000, now_ms=now_ms, whole_topic=whole_topic
     ):
         if isinstance(one, Skipped):
             print(f"skipped: {one.where}: {one.why}")

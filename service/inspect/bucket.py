@@ -1,4 +1,4 @@
-"""Objects of the bucket: segment, manifest, manifest page, HEAD, cluster.json, topics.json."""
+"""Dumpers of a bucket's objects: segment, manifest, manifest page, HEAD, cluster.json, topics.json."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from service.remote.format.stamp import stamp_fields
 from service.remote.reading.lost_page import reference_of
 
 PACKED: Final = (".json.gz", ".json.zst")
-"""How names of manifests and pages end: version 2 writes the first, version 1 wrote the second."""
+"""Suffixes of manifests and pages: version 2 writes the first, version 1 wrote the second."""
 
 
 def dump_segment(source: Source) -> Dump:
-    """A segment object from its tail alone; `log_length` and the rest of the footer at the top level."""
+    """Dump a segment object from its tail alone; `log_length` and the rest of the footer at the top level."""
     footer = read_footer(source)
     identity = footer.identity
     head = {
@@ -43,7 +43,7 @@ def dump_segment(source: Source) -> Dump:
 
 
 def read_footer(source: Source) -> Footer:
-    """The verified footer: one read, or a second one when the tail is longer than the usual."""
+    """Return the verified footer with one read, or a second one when the tail is longer than usual."""
     suffix = source.read_suffix(SUFFIX_HINT)
     for _ in range(2):
         needed = tail_length(suffix, source.size)
@@ -76,7 +76,7 @@ def dump_manifest(source: Source) -> Dump:
 
 
 def dump_page(source: Source) -> Dump:
-    """A manifest page, checked as if a manifest had named it: sums, chain, keys."""
+    """Dump a manifest page, checked as if a manifest had named it: sums, chain, keys."""
     data = source.read(MAX_STORED_BYTES)
     document = _inflated_json(data, source.name)
     topic_id = uuid_field(document, "topic_id")
@@ -106,7 +106,7 @@ def dump_topics(source: Source) -> Dump:
 
 
 def is_page(source: Source) -> bool:
-    """Whether a packed document is a page, not a manifest: by its folder, else by what it says it is."""
+    """Return whether a packed document is a page, not a manifest: by its folder, else by its `format`."""
     if source.folder in ("manifest", "page"):
         return source.folder == "page"
     document = _inflated_json(source.read(MAX_STORED_BYTES), source.name)
@@ -118,7 +118,7 @@ def _rows(items: Iterable[Any]) -> Iterator[Row]:
 
 
 def _stamped(head: dict[str, Any]) -> Row:
-    """The row with its stamp's fields in the place of the stamp."""
+    """Return the row with the fields of its stamp instead of the stamp."""
     stamp = head.pop("stamp")
     return {**head, **stamp_fields(stamp)}
 

@@ -1,8 +1,8 @@
-"""Whether a store does what Firn needs, tried with Firn's own requests: `firn bucket check`.
+"""Check that a store supports Firn, with Firn's own requests: `firn bucket check`.
 
-Everything is written under ``probe/<uuid>``, a name that nobody else uses, and removed again. A step that the
-store refuses names the permission that it wanted; those that rest on it are left out. What a node can live
-without is advice, not a failure.
+It writes only below ``probe/<uuid>``, a unique name, and removes everything again. A step that the store
+refuses names the permission that it needs; steps that depend on it are skipped. What a node can do without is
+advice, not a failure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.base.world import World
-from service.inspect.bucket_policy import LOOKING, OF_LISTING, OF_UPLOADS
+from service.inspect.bucket_policy import CHECK_PERMISSIONS, OF_LISTING, OF_UPLOADS
 from service.remote.stores.conditional import PROBE_PREFIX, broken_promise
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.obstore_store import ObstoreStore
@@ -24,16 +24,16 @@ from service.remote.stores.s3_client import translated
 PART_BYTES: Final = 5 << 20
 """S3's smallest part of an upload: `open_store` must have been given the same."""
 _WIDEST_SKEW_MS: Final = 15 * 60_000
-"""Beyond that a node expires nothing, and AWS refuses requests."""
+"""With a larger skew a node expires nothing, and AWS refuses requests."""
 _NOTABLE_SKEW_MS: Final = 60_000
 _SMALL: Final = b"firn bucket check"
 _UNSORTED: Final = ("2/x", "10/x", "1/x", "1-x", "a", "B", "0")
-"""Names that a store which goes by folders, numbers or letters puts into another order than bytes do."""
+"""Names whose order in bytes differs from that by folders, numbers or letters."""
 _UPLOAD_DAYS: Final = 7
 
 
 class Outcome(Enum):
-    """How a step went."""
+    """The outcome of a step."""
 
     FINE = "ok"
     FAILED = "failed"
@@ -41,8 +41,8 @@ class Outcome(Enum):
     LEFT_OUT = "left out"
 
 
-class Finding(NamedTuple):
-    """One step: what was tried, how it went, why, and the permissions that it lacked."""
+class StepResult(NamedTuple):
+    """The result of one step: what was tried, its outcome, the reason, and the permissions that it lacked."""
 
     what: str
     outcome: Outcome
@@ -50,10 +50,10 @@ class Finding(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
-class Step(NamedTuple):
-    """`run` returns what is wrong, None for nothing; a refusal means that `permission` is missing.
+class CheckStep(NamedTuple):
+    """One step of the check. `run` returns what is wrong, or None; a refusal: `permission` is missing.
 
-    `on` are the steps without which there is nothing to try.
+    `on` are the steps that it depends on.
     """
 
     what: str
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Unfinished:
-    """The multipart uploads of a bucket, by boto3's `client`: obstore cannot list them."""
+    """The multipart uploads of a bucket, through boto3's `client`: obstore cannot list them."""
 
     client: Any
     address: S3Address
@@ -94,7 +94,7 @@ class Unfinished:
         del self._ids[key]
 
     def abort_all(self) -> None:
-        """What was begun and is not aborted yet."""
+        """Abort the uploads that were begun and not aborted yet."""
         for key in tuple(self._ids):
             self.abort(key)
 
@@ -103,7 +103,7 @@ class Unfinished:
 
 
 class BucketCheck:
-    """All steps against one store, of which `unfinished` is the other door, in S3."""
+    """The check of one store. `unfinished` accesses its multipart uploads, in S3."""
 
     def __init__(self, store: ObstoreStore, world: World, unfinished: Unfinished | None) -> None:
         self._store = store
@@ -112,28 +112,28 @@ class BucketCheck:
         self._home = f"{PROBE_PREFIX}/{world.new_uuid()}"
         self._written: set[str] = set()
 
-    def run(self) -> Iterator[Finding]:
-        """The findings, as they come; whatever was written is removed at the end, however that comes."""
+    def run(self) -> Iterator[StepResult]:
+        """Yield the findings as they come, and remove everything written at the end, even after an error."""
         fine: set[str] = set()
         try:
-            is_there = yield from self._try_all(fine)
+            exists = yield from self._try_all(fine)
         finally:
             left = self._remove()
         if left is not None:
             yield left
-        if not is_there:
+        if not exists:
             return
         yield self._checksums(fine)
         if self._unfinished is not None:
-            yield from looked_at(self._unfinished)
+            yield from settings_advice(self._unfinished)
 
-    def _try_all(self, fine: set[str]) -> Generator[Finding, None, bool]:
-        """Add the steps that go well to `fine`. False: there is no such bucket, no credentials, nobody."""
+    def _try_all(self, fine: set[str]) -> Generator[StepResult, None, bool]:
+        """Run the steps and add those that succeed to `fine`. False: the bucket cannot be accessed at all."""
         for step in self._steps():
             if absent := [one for one in step.on if one not in fine]:
-                yield Finding(step.what, Outcome.LEFT_OUT, f"as it needs: {', '.join(absent)}")
+                yield StepResult(step.what, Outcome.LEFT_OUT, f"as it needs: {', '.join(absent)}")
                 continue
-            found = tried(step)
+            found = run_step(step)
             if found.outcome is Outcome.FINE:
                 fine.add(step.what)
             yield found
@@ -141,35 +141,37 @@ class BucketCheck:
                 return False
         return True
 
-    def _steps(self) -> Sequence[Step]:
+    def _steps(self) -> Sequence[CheckStep]:
         write, read = "write an object", "read it, whole and in ranges"
         begin = "begin an upload in parts"
         steps = [
-            Step("list", OF_LISTING, self._list),
-            Step(write, "s3:PutObject", self._write),
-            Step(read, "s3:GetObject", self._read, (write,)),
-            Step("tell a missing object from a forbidden one", OF_LISTING, self._miss, (read,)),
-            Step("clock", "s3:GetObject", self._clock, (write, read)),
-            Step("conditional writes (If-None-Match, If-Match)", "s3:PutObject", self._race, (write, read)),
-            Step("upload in parts", "s3:PutObject", self._upload, (write, read)),
-            Step(
+            CheckStep("list", OF_LISTING, self._list),
+            CheckStep(write, "s3:PutObject", self._write),
+            CheckStep(read, "s3:GetObject", self._read, (write,)),
+            CheckStep("tell a missing object from a forbidden one", OF_LISTING, self._miss, (read,)),
+            CheckStep("clock", "s3:GetObject", self._clock, (write, read)),
+            CheckStep(
+                "conditional writes (If-None-Match, If-Match)", "s3:PutObject", self._race, (write, read)
+            ),
+            CheckStep("upload in parts", "s3:PutObject", self._upload, (write, read)),
+            CheckStep(
                 "list in order of bytes, what was just written too", OF_LISTING, self._order, (write, "list")
             ),
-            Step("delete", "s3:DeleteObject", self._delete, (write,)),
+            CheckStep("delete", "s3:DeleteObject", self._delete, (write,)),
         ]
         if (uploads := self._unfinished) is not None:
             key = f"{self._home}/unfinished"
             steps += [
-                Step(begin, "s3:PutObject", lambda: uploads.begin(key), (write,)),
-                Step("find unfinished uploads", OF_UPLOADS, lambda: self._find(uploads, key), (begin,)),
-                Step(
+                CheckStep(begin, "s3:PutObject", lambda: uploads.begin(key), (write,)),
+                CheckStep("find unfinished uploads", OF_UPLOADS, lambda: self._find(uploads, key), (begin,)),
+                CheckStep(
                     "end unfinished uploads", "s3:AbortMultipartUpload", lambda: uploads.abort(key), (begin,)
                 ),
             ]
         return steps
 
     def _key(self, name: str) -> str:
-        """The key of a probe that is removed at the end."""
+        """Return the key of a probe that is removed at the end."""
         key = f"{self._home}/{name}"
         self._written.add(key)
         return key
@@ -189,14 +191,14 @@ class BucketCheck:
         end, size = self._store.get_suffix(key, 5)
         if (whole, middle, end, size) == (_SMALL, _SMALL[5:11], _SMALL[-5:], len(_SMALL)):
             return None
-        return "other bytes come back than were written"
+        return "the bytes read differ from the bytes written"
 
     def _miss(self) -> str | None:
         try:
             self._store.get(f"{self._home}/missing", max_size=1024)
         except ObjectNotFound:
             return None
-        return "an object that nobody wrote is there"
+        return "an object exists that was never written"
 
     def _clock(self) -> str | None:
         skew_ms = self._world.clock.now_ms() - self._store.head(self._key("small")).last_modified_ms
@@ -215,7 +217,7 @@ class BucketCheck:
         key, size = self._key("parts"), PART_BYTES + len(_SMALL)
         self._store.put_stream(key, (bytes(PART_BYTES), _SMALL), size)
         end, found = self._store.get_suffix(key, len(_SMALL))
-        return None if (end, found) == (_SMALL, size) else f"{found} bytes are there, {size} were sent"
+        return None if (end, found) == (_SMALL, size) else f"{found} bytes were stored, {size} were sent"
 
     def _order(self) -> str | None:
         for name in _UNSORTED:
@@ -225,8 +227,8 @@ class BucketCheck:
         if listed == expected:
             return None
         if sorted(listed, key=str.encode) != expected:
-            return f"{len(listed)} of {len(expected)} objects are listed that were just written"
-        return f"they come as {', '.join(key.rpartition('order/')[2] for key in listed)}"
+            return f"{len(listed)} of {len(expected)} objects just written are listed"
+        return f"the order is {', '.join(key.rpartition('order/')[2] for key in listed)}"
 
     def _delete(self) -> str | None:
         key = self._key("small")
@@ -236,22 +238,22 @@ class BucketCheck:
 
     @staticmethod
     def _find(uploads: Unfinished, key: str) -> str | None:
-        return None if uploads.are_listed(key) else "an upload that was begun is not listed"
+        return None if uploads.are_listed(key) else "an upload just begun is not listed"
 
-    def _checksums(self, fine: set[str]) -> Finding:
+    def _checksums(self, fine: set[str]) -> StepResult:
         what = "compare what arrives with its checksum"
         if "delete" not in fine:
-            return Finding(what, Outcome.LEFT_OUT, "as it needs: delete")
+            return StepResult(what, Outcome.LEFT_OUT, "as it needs: delete")
         try:
             if self._store.verifies_uploads():
-                return Finding(what, Outcome.FINE)
+                return StepResult(what, Outcome.FINE)
         except FirnError as e:
-            return Finding(what, Outcome.FAILED, str(e))
-        why = "it does not, or nobody knows: every upload is read back and compared before it counts"
-        return Finding(what, Outcome.ADVICE, why)
+            return StepResult(what, Outcome.FAILED, str(e))
+        why = "it does not, or may not: every upload is read back and compared before it counts"
+        return StepResult(what, Outcome.ADVICE, why)
 
-    def _remove(self) -> Finding | None:
-        """None where nothing is left; a step has said before why something cannot go."""
+    def _remove(self) -> StepResult | None:
+        """Remove what was written. Returns None unless something is left; a step has reported why."""
         left = sorted(self._written)
         try:
             self._store.delete(left)
@@ -260,7 +262,9 @@ class BucketCheck:
         except FirnError as e:
             is_upload = self._unfinished is not None and self._unfinished.are_begun
             if is_upload or any(self._is_there(key) for key in left):
-                return Finding("remove what was written", Outcome.FAILED, f"{self._home} is left there: {e}")
+                return StepResult(
+                    "remove what was written", Outcome.FAILED, f"{self._home} is left behind: {e}"
+                )
         return None
 
     def _is_there(self, key: str) -> bool:
@@ -273,56 +277,56 @@ class BucketCheck:
         return True
 
 
-def tried(step: Step) -> Finding:
-    """How one step goes; whatever a store answers is a finding."""
+def run_step(step: CheckStep) -> StepResult:
+    """Run one step; errors of the store become findings."""
     try:
         why = step.run()
     except (StorageError, CorruptionError) as e:
         missing = (step.permission,) if is_about_permission(e) else ()
-        return Finding(step.what, Outcome.FAILED, str(e), missing)
+        return StepResult(step.what, Outcome.FAILED, str(e), missing)
     if why is None:
-        return Finding(step.what, Outcome.FINE)
-    return Finding(step.what, Outcome.FAILED, why)
+        return StepResult(step.what, Outcome.FINE)
+    return StepResult(step.what, Outcome.FAILED, why)
 
 
 def is_about_permission(error: FirnError) -> bool:
-    """Whether a store refused this request, and not whoever asks or the bucket as a whole.
+    """Return whether a store refused this request for its permission, not the credentials or the bucket.
 
-    Of a delete of many objects it says so for each, in an answer that is none of an error.
+    For a delete of many objects the refusal of each is in a response that is not an error.
     """
     return "AccessDenied" in f"{error} {error.__cause__}"
 
 
-def looked_at(bucket: Unfinished) -> Iterator[Finding]:
-    """What of the bucket's own settings is not as recommended, as advice."""
+def settings_advice(bucket: Unfinished) -> Iterator[StepResult]:
+    """Yield advice on the bucket's settings where they differ from the recommended ones."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     client, name = bucket.client, bucket.address.bucket
-    questions: dict[str, Callable[[], str | None]] = {
+    checks: dict[str, Callable[[], str | None]] = {
         "versioning": lambda: versioning_advice(client.get_bucket_versioning(Bucket=name)),
         "encryption": lambda: encryption_advice(client.get_bucket_encryption(Bucket=name)),
         "lifecycle": lambda: lifecycle_advice(client.get_bucket_lifecycle_configuration(Bucket=name)),
         "public access": lambda: public_advice(client.get_public_access_block(Bucket=name)),
     }
-    for what, ask in questions.items():
+    for what, check in checks.items():
         try:
-            advice = ask()
+            advice = check()
         except ClientError as e:
             code = str(e.response.get("Error", {}).get("Code", "?"))
             if code in _NOT_SET:
                 advice = _NOT_SET[code]
             else:
-                why = f"{code}: {LOOKING[what]} is wanted to look at it; a node does without"
-                yield Finding(what, Outcome.LEFT_OUT, why)
+                why = f"{code}: the check needs {CHECK_PERMISSIONS[what]}; a node does not"
+                yield StepResult(what, Outcome.LEFT_OUT, why)
                 continue
         except BotoCoreError as e:
-            yield Finding(what, Outcome.LEFT_OUT, str(e))
+            yield StepResult(what, Outcome.LEFT_OUT, str(e))
             continue
-        yield Finding(what, Outcome.FINE if advice is None else Outcome.ADVICE, advice or "")
+        yield StepResult(what, Outcome.FINE if advice is None else Outcome.ADVICE, advice or "")
 
 
 _ASLEEP: Final = {"GLACIER", "DEEP_ARCHIVE"}
-"""Storage classes out of which nothing is read (GLACIER_IR is not one)."""
+"""Storage classes whose objects cannot be read (GLACIER_IR is not one)."""
 _NO_UPLOAD_RULE: Final = f"no rule ends unfinished uploads after some days ({_UPLOAD_DAYS} are recommended)"
 _PUBLIC: Final = "public access is not blocked"
 _NOT_SET: Final = {
@@ -333,21 +337,21 @@ _NOT_SET: Final = {
 
 
 def versioning_advice(answer: dict[str, Any]) -> str | None:
-    """Of ``GetBucketVersioning``."""
+    """Return advice on the result of ``GetBucketVersioning``."""
     if answer.get("Status") == "Enabled":
         return None
-    return "it is off: what somebody deletes or overwrites by mistake cannot be brought back"
+    return "it is off: an object deleted or overwritten by mistake cannot be restored"
 
 
 def encryption_advice(answer: dict[str, Any]) -> str | None:
-    """Of ``GetBucketEncryption``."""
+    """Return advice on the result of ``GetBucketEncryption``."""
     rules = answer.get("ServerSideEncryptionConfiguration", {}).get("Rules", ())
     is_set = any(rule.get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm") for rule in rules)
     return None if is_set else _NOT_SET["ServerSideEncryptionConfigurationNotFoundError"]
 
 
 def lifecycle_advice(answer: dict[str, Any]) -> str | None:
-    """Of ``GetBucketLifecycleConfiguration``; a rule that deletes live objects is named first."""
+    """Return advice on ``GetBucketLifecycleConfiguration``'s result: first on deletion of live objects."""
     rules = [rule for rule in answer.get("Rules", ()) if rule.get("Status") == "Enabled"]
     for rule in rules:
         if {"Days", "Date"} & set(rule.get("Expiration", {})):
@@ -359,7 +363,7 @@ def lifecycle_advice(answer: dict[str, Any]) -> str | None:
             name = rule.get("ID", "?")
             return (
                 f"the rule {name!r} moves objects to {', '.join(sorted(asleep))}, where they cannot be read "
-                "until somebody brings them back: cold reads fail, where it covers the prefix"
+                "until they are restored: cold reads fail, where it covers the prefix"
             )
     if any(rule.get("AbortIncompleteMultipartUpload") for rule in rules):
         return None
@@ -367,7 +371,7 @@ def lifecycle_advice(answer: dict[str, Any]) -> str | None:
 
 
 def public_advice(answer: dict[str, Any]) -> str | None:
-    """Of ``GetPublicAccessBlock``."""
+    """Return advice on the result of ``GetPublicAccessBlock``."""
     blocks = answer.get("PublicAccessBlockConfiguration", {})
     names = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
     return None if all(blocks.get(name) for name in names) else _PUBLIC

@@ -1,7 +1,7 @@
-"""A bucket as Firn recommends it, made where none is: `firn bucket create`.
+"""Creation of a bucket with the recommended settings: `firn bucket create`.
 
-What exists is never touched: the name is looked up first, and only a bucket that this made is set up. Some
-servers that speak S3 lack some settings; each step says how it went.
+It never touches an existing bucket: it looks the name up first, and sets up only a bucket that it has
+created. Some servers that speak S3 lack some settings; each step reports its result.
 """
 
 from __future__ import annotations
@@ -17,51 +17,53 @@ from service.remote.stores.s3_address import S3Address
 from service.remote.stores.s3_client import translated
 
 UPLOAD_DAYS: Final = 7
-"""Unfinished uploads are ended after so long; a node ends its own much sooner."""
+"""Days after which unfinished uploads are aborted; a node aborts its own much sooner."""
 OLD_VERSION_DAYS: Final = 30
-"""So long what was deleted or replaced can be brought back."""
+"""Days for which a deleted or replaced object can be restored."""
 _FIRST_REGION: Final = "us-east-1"
-"""The one that CreateBucket knows by no name."""
+"""The region for which CreateBucket takes no location constraint."""
 
 
-class Made(NamedTuple):
-    """One step, and why it could not be done; None: it was."""
+class CreationStep(NamedTuple):
+    """One step, and why it failed; None: it succeeded."""
 
     what: str
     why: str | None = None
 
 
-def create_bucket(client: Any, address: S3Address, kms_key: str | None) -> Iterator[Made]:
-    """Make the bucket of `address` with boto3's `client` and set it up, step by step.
+def create_bucket(client: Any, address: S3Address, kms_key: str | None) -> Iterator[CreationStep]:
+    """Create the bucket of `address` with boto3's `client` and set it up, step by step.
 
-    Raises `ConfigError` where a bucket of this name exists, and what the store raises where it cannot be
-    made; from then on each step that fails is told and the next is tried.
+    Raises `ConfigError` where a bucket of this name exists, and the store's error where it cannot be created;
+    after that each failed step is reported and the next one is tried.
     """
     name = address.bucket
     if exists(client, name):
         raise ConfigError(
-            f"s3://{name}: there is such a bucket, and what exists is not touched; "
-            f"'firn bucket check s3://{name}' says whether it will do"
+            f"s3://{name}: this bucket exists, and existing buckets are not changed; "
+            f"'firn bucket check s3://{name}' checks whether it is suitable"
         )
     options: dict[str, Any] = {}
     if address.region != _FIRST_REGION:
         options["CreateBucketConfiguration"] = {"LocationConstraint": address.region}
     with translated(f"s3://{name}"):
         client.create_bucket(Bucket=name, **options)
-    yield Made(f"the bucket {name} in {address.region}")
+    yield CreationStep(f"the bucket {name} in {address.region}")
     for what, step in settings(client, address, kms_key):
         try:
             with translated(name):
                 step()
         except StorageError as e:
-            yield Made(what, str(e))
+            yield CreationStep(what, str(e))
         else:
-            yield Made(what)
+            yield CreationStep(what)
 
 
 def exists(client: Any, name: str) -> bool:
-    """Whether there is a bucket of this name. Raises what the store does, and `StoreRefused` where it is not
-    for us to know."""
+    """Return whether there is a bucket of this name.
+
+    Raises the store's error, and `StoreRefused` where the credentials may not know.
+    """
     from botocore.exceptions import ClientError
 
     with translated(f"s3://{name}"):
@@ -75,7 +77,7 @@ def exists(client: Any, name: str) -> bool:
                 return True  # in another region
             if status == 403:
                 raise StoreRefused(
-                    f"s3://{name}: it is somebody else's, or these credentials may not ask for it (403)"
+                    f"s3://{name}: it is another account's, or these credentials may not query it (403)"
                 ) from e
             raise
     return True
@@ -84,7 +86,7 @@ def exists(client: Any, name: str) -> bool:
 def settings(
     client: Any, address: S3Address, kms_key: str | None
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What is set of a new bucket, in words and as a call."""
+    """Yield the settings of a new bucket, each as a description and a call."""
     name = address.bucket
     yield (
         "versioning",
@@ -119,7 +121,10 @@ _BLOCKS: Final = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "R
 
 
 def encryption(kms_key: str | None) -> dict[str, Any]:
-    """By S3's own keys, or by `kms_key` with a bucket key, which saves a request to KMS per object."""
+    """Return the encryption with S3's own keys, or with `kms_key` and a bucket key.
+
+    A bucket key saves a request to KMS per object.
+    """
     if kms_key is None:
         return {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
     default = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": kms_key}
@@ -127,7 +132,7 @@ def encryption(kms_key: str | None) -> dict[str, Any]:
 
 
 def lifecycle() -> dict[str, Any]:
-    """Nothing here deletes an object that is live: that is for Firn alone."""
+    """Return the lifecycle rules. None deletes a live object: only Firn does."""
     return {
         "Rules": [
             {
@@ -143,7 +148,7 @@ def lifecycle() -> dict[str, Any]:
 
 
 def tls_only(bucket: str, partition: str) -> str:
-    """The bucket's policy, as the text that S3 takes."""
+    """Return the bucket's policy that refuses plain HTTP, as the text that S3 takes."""
     arn = f"arn:{partition}:s3:::{bucket}"
     statement = {
         "Sid": "TlsOnly",

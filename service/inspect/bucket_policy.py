@@ -1,12 +1,12 @@
-"""What a node may do in its bucket and nothing more, as a policy of AWS IAM. [P]
+"""The least policy of AWS IAM that a node needs for its bucket. [P]
 
-The actions are those of the requests that Firn sends (docs/operations.md has them in words):
+The actions are those of the requests that Firn sends (docs/operations.md explains them):
 
-- objects are written, also in parts and conditionally (`s3:PutObject`), read (`s3:GetObject`) and deleted
+- it writes objects, also in parts and conditionally (`s3:PutObject`), reads (`s3:GetObject`) and deletes them
   (`s3:DeleteObject`, which in a versioned bucket leaves a version behind)
-- the prefix is listed, and a missing object is told from a forbidden one (`s3:ListBucket`)
-- uploads that a killed process left unfinished are found (`s3:ListBucketMultipartUploads`, which knows no
-  condition for a prefix) and ended (`s3:AbortMultipartUpload`)
+- it lists the prefix, and tells a missing object from a forbidden one (`s3:ListBucket`)
+- it finds uploads that a killed process left unfinished (`s3:ListBucketMultipartUploads`, which has no
+  condition for a prefix) and aborts them (`s3:AbortMultipartUpload`)
 - with a key of KMS it encrypts and decrypts (`kms:GenerateDataKey`, `kms:Decrypt`)
 """
 
@@ -24,7 +24,7 @@ OF_LISTING: Final = "s3:ListBucket"
 OF_UPLOADS: Final = "s3:ListBucketMultipartUploads"
 OF_KEYS: Final = ("kms:Decrypt", "kms:GenerateDataKey")
 
-LOOKING: Final[Mapping[str, str]] = MappingProxyType(
+CHECK_PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "versioning": "s3:GetBucketVersioning",
         "encryption": "s3:GetEncryptionConfiguration",
@@ -32,7 +32,7 @@ LOOKING: Final[Mapping[str, str]] = MappingProxyType(
         "public access": "s3:GetBucketPublicAccessBlock",
     }
 )
-"""What `firn bucket check` asks besides, and a node never does."""
+"""Permissions that `firn bucket check` needs in addition, and a node does not."""
 
 _KEY_ARN: Final = re.compile(r"arn:(aws[\w-]*):kms:[\w-]+:\d{12}:key/[\w-]+", re.ASCII)
 _PARTITION: Final = re.compile(r"aws(-[a-z]+)*", re.ASCII)
@@ -41,13 +41,13 @@ _PARTITION: Final = re.compile(r"aws(-[a-z]+)*", re.ASCII)
 def least_policy(
     bucket: str, prefix: str, *, kms_key: str | None = None, partition: str = "aws"
 ) -> dict[str, Any]:
-    """The policy document for ``s3://bucket/prefix``; `prefix` may be empty, for the whole bucket.
+    """Return the policy document for ``s3://bucket/prefix``; an empty `prefix` stands for the whole bucket.
 
-    `kms_key` is the ARN of the key that the bucket encrypts with, if it is one of the customer's;
-    `partition` is AWS's (``aws-cn``, ``aws-us-gov``). Raises `ConfigError` where either is none.
+    `kms_key` is the ARN of the customer's key that the bucket encrypts with, if any; `partition` is AWS's
+    (``aws-cn``, ``aws-us-gov``). Raises `ConfigError` where either is invalid.
     """
     if not _PARTITION.fullmatch(partition):
-        raise ConfigError(f"{partition!r} is no partition of AWS, as aws, aws-cn or aws-us-gov")
+        raise ConfigError(f"{partition!r} is not a partition of AWS, as aws, aws-cn or aws-us-gov")
     if kms_key is not None and not _KEY_ARN.fullmatch(kms_key):
         raise ConfigError(f"{kms_key!r} is not the ARN of a key of KMS")
     arn = f"arn:{partition}:s3:::{bucket}"
@@ -71,7 +71,7 @@ def least_policy(
 
 
 def partition_of(region: str) -> str:
-    """The partition of AWS that a region belongs to, as ARNs name it.
+    """Return the partition of AWS that a region belongs to, as ARNs name it.
 
     >>> partition_of("eu-west-1"), partition_of("cn-north-1"), partition_of("us-gov-west-1")
     ('aws', 'aws-cn', 'aws-us-gov')
@@ -82,7 +82,7 @@ def partition_of(region: str) -> str:
 
 
 def literal(text: str) -> str:
-    """`text` as a pattern of a policy that matches nothing else.
+    """Escape `text` for a policy's pattern, so that it matches nothing else.
 
     >>> literal("a*b$")
     'a${*}b${$}'

@@ -1,9 +1,8 @@
-"""The committed state as the bucket alone tells it, topics and catalog entries: for offline tools.
+"""The committed state read from the bucket alone, topics and catalog entries: for offline tools.
 
-The newest copy of the metadata says which topics live, which were deleted, and which manifest each partition
-had. It lags by up to an hour, so what the bucket has besides may have been made since: of a partition the
-newer of HEAD and copy decides, of a topic `topics.json` where that is of later metadata, and the store's own
-clock for what neither names.
+The newest copy of the metadata tells live and deleted topics, and the manifest of each partition. It lags by
+up to an hour, so the bucket may have newer objects: for a partition the newer of HEAD and copy counts, for a
+topic `topics.json` where it is of later metadata, and the store's own clock for topics that neither names.
 """
 
 from __future__ import annotations
@@ -27,25 +26,24 @@ from service.remote.stores.store import ObjectStore
 _NEVER: Final = -1
 
 
-class Standing(Enum):
-    """Whether a topic lives, by its id."""
+class TopicState(Enum):
+    """State of a topic id."""
 
     LIVE = "live"
     DELETED = "deleted"
-    """committed metadata says so"""
+    """by the committed metadata"""
     MADE_SINCE = "made since"
-    """not in the newest copy, and it has objects that are newer"""
+    """it is not in the newest copy, and has newer objects"""
     UNKNOWN = "unknown"
-    """the newest copy knows it neither as live nor as deleted, and its last record is newer than all of it"""
+    """the newest copy has it neither as live nor as deleted, and its last record is newer than its objects"""
 
 
 class Committed(NamedTuple):
     """The newest copy of the metadata and `topics.json`, each None where it cannot be read.
 
-    `topics_wrong` says why `topics.json` cannot be read, None where it is whole; `topics_ms` is when the
-    store got it. `copy_problems` are of copies that cannot be read; `later` says why what
-    can be read may be out of date, or another cluster's: a later version of Firn has written one, or two
-    recoveries of one bucket have.
+    `topics_wrong` says why `topics.json` cannot be read, None where it can; `topics_ms` is when the store got
+    it. `copy_problems` are those of unreadable copies; `later` says why the readable state may be out of
+    date, or another cluster's: a later version of Firn, or two recoveries of one bucket, have written copies.
     """
 
     copy: MetadataCopy | None
@@ -57,9 +55,9 @@ class Committed(NamedTuple):
 
     @property
     def are_topics_newer(self) -> bool:
-        """Whether `topics.json` is of later metadata than the copy.
+        """True if `topics.json` is of later metadata than the copy.
 
-        Offsets of different lives are not comparable, and times of the store are.
+        Offsets of different lives are not comparable; times of the store are.
         """
         copy, topics = self.copy, self.topics
         if copy is None or topics is None:
@@ -69,12 +67,15 @@ class Committed(NamedTuple):
 
     @property
     def are_topics_behind(self) -> bool:
-        """Whether the copy was stored after `topics.json`, which a keeper writes again a moment later; the
-        times of some stores are whole seconds. One that was put back is stored after the copy."""
+        """True if the copy was stored after `topics.json`, which a prefix owner rewrites a moment later.
+
+        The times of some stores are whole seconds. A `topics.json` that was put back is stored after the
+        copy.
+        """
         return self.copy is not None and self.topics_ms <= self.copy.stored_ms
 
     def live(self) -> dict[UUID, str]:
-        """Names of topics that live, by id: those of the copy that were not deleted since, and newer ones."""
+        """Return the names of live topics by id: those of the copy not deleted since, and newer ones."""
         found: dict[UUID, str] = {}
         if self.copy is not None and not self.are_topics_newer:
             found = {topic_id: topic.name for topic_id, topic in self.copy.image.topics_by_id.items()}
@@ -84,29 +85,29 @@ class Committed(NamedTuple):
         return found
 
     def ever_live(self) -> dict[UUID, str]:
-        """As `live`, with topics of the copy that `topics.json` has no more: for who deletes."""
+        """Return `live`, and the copy's topics that `topics.json` lacks: nothing of these may be deleted."""
         found = self.live()
         if self.copy is not None:
             for topic_id, topic in self.copy.image.topics_by_id.items():
                 found.setdefault(topic_id, topic.name)
         return found
 
-    def standing(self, topic_id: UUID, newest_ms: int) -> Standing:
-        """Whether the topic lives; `newest_ms` is when the store got the newest of its objects."""
+    def state(self, topic_id: UUID, newest_ms: int) -> TopicState:
+        """Return the topic's state; `newest_ms` is when the store got the newest of its objects."""
         if self.copy is not None and topic_id in self.copy.image.tombstones:
-            return Standing.DELETED
+            return TopicState.DELETED
         if topic_id in self.ever_live():
-            return Standing.LIVE
+            return TopicState.LIVE
         if self.copy is None or newest_ms >= self.copy.as_of_ms:
-            return Standing.MADE_SINCE
-        return Standing.UNKNOWN
+            return TopicState.MADE_SINCE
+        return TopicState.UNKNOWN
 
     def entry(self, key: HeadKey) -> CatalogEntry | None:
-        """What the copy has of a partition."""
+        """Return the copy's catalog entry of a partition."""
         return self.copy.image.remote.get(key) if self.copy is not None else None
 
     def archived(self) -> Iterator[tuple[HeadKey, CatalogEntry]]:
-        """Partitions that the copy has in the bucket, of topics that live."""
+        """Yield the partitions, of live topics, that have an archive by the copy."""
         if self.copy is None:
             return
         live = self.live()
@@ -115,23 +116,23 @@ class Committed(NamedTuple):
                 yield HeadKey(*key), entry
 
     def rows(self) -> tuple[TopicsFileRow, ...]:
-        """All topics of the copy as `topics.json` lists them."""
+        """Return all topics of the copy as rows of `topics.json`."""
         if self.copy is None:
             return ()
         topics = self.copy.image.topics_by_id.values()
         return tuple(_row(self.copy, topic) for topic in topics)
 
     def topics_problems(self) -> list[str]:
-        """What `topics.json` says otherwise than newer metadata does, of topics that have an archive."""
+        """Return where `topics.json` contradicts newer metadata, about topics that have an archive."""
         if self.copy is None or self.topics is None or self.are_topics_newer:
             return []
-        told: Mapping[UUID, TopicsFileRow] = {row.topic_id: row for row in self.topics.topics}
+        listed: Mapping[UUID, TopicsFileRow] = {row.topic_id: row for row in self.topics.topics}
         archived = {key.topic_id for key, _ in self.archived()}
         problems = []
         for row in sorted(self.rows()):
             if row.topic_id not in archived:
                 continue
-            found = told.get(row.topic_id)
+            found = listed.get(row.topic_id)
             named = f"{row.name} ({row.topic_id})"
             if found is None:
                 problems.append(f"does not name {named}")
@@ -149,8 +150,8 @@ class Committed(NamedTuple):
         return problems
 
 
-def has_words(entry: CatalogEntry) -> str:
-    """What the copy of the metadata has of a partition."""
+def describe_entry(entry: CatalogEntry) -> str:
+    """Describe the entry of a partition in the copy of the metadata."""
     span = f"offsets {entry.start_offset} to {entry.end_offset - 1}" if entry.segments else "no segments"
     return f"the copy of the metadata has version {entry.version} ({entry.manifest_key}), {span}"
 
@@ -163,9 +164,9 @@ def _row(copy: MetadataCopy, topic: TopicImage) -> TopicsFileRow:
 
 
 def read_committed(store: ObjectStore) -> Committed:
-    """Read both, the copy first: what is in the bucket then is not older than it, but for one commit.
+    """Read the copy, then `topics.json`: the bucket is then not older than the copy, except by one commit.
 
-    Raises what the store raises when it does not answer, or refuses a copy that may be the newest.
+    Raises the store's error when it does not answer, or refuses a copy that may be the newest.
     """
     copy: MetadataCopy | None = None
     problems: tuple[str, ...] = ()

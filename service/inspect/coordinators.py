@@ -1,8 +1,8 @@
-"""Segments of `__consumer_offsets`: offsets, groups and members, record by record.
+"""Dumper of `__consumer_offsets` segments: offsets, groups and members, record by record.
 
-A record without a value is a tombstone. A record of a type or version that is not known is named and shown as
-it is; so is one whose key or value does not parse, with the reason: what follows it is shown all the same, as
-the checksum of its batch was right.
+A record without a value is a tombstone. A record of an unknown type or version is named and shown raw; so is
+one whose key or value does not parse, with the reason: the records after it are shown all the same, as the
+checksum of its batch was right.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _MEMBER_STATES: Final[Mapping[int, str]] = {
 
 
 def is_offsets_folder(folder: str) -> bool:
-    """Whether this is the name of a directory of a partition of `__consumer_offsets`."""
+    """Return whether a folder is a partition directory of `__consumer_offsets`."""
     topic, _, partition = folder.rpartition("-")
     return topic == OFFSETS_TOPIC and partition.isdecimal()
 
 
 def dump_offsets_log(source: Source) -> Dump:
-    """A segment of `__consumer_offsets`: one row for each record."""
+    """Dump a segment of `__consumer_offsets`: one row for each record."""
     rows = (row for header, data in iter_batches(source) for row in _rows(header, data))
     head = {"base_offset": base_offset_of(source), "size": source.size}
     return Dump("consumer offsets log", head, (("records", rows),))
@@ -78,7 +78,7 @@ def _rows(header: BatchHeader, data: bytes) -> Iterator[Row]:
 
 
 def decoded(record: Record) -> dict[str, object]:
-    """Type, version, key and value of a record; what cannot be read stands as it is, beside an `error`."""
+    """Return type, version, key and value of a record; an undecodable one is shown raw, beside an `error`."""
     raw = {name: found for name, found in describe_record(record).items() if name in ("key", "value")}
     if record.key is None:
         return {"type": "unknown", **raw, "error": "a record without a key"}
@@ -113,11 +113,11 @@ def _value(key: Any, value: bytes) -> dict[str, object]:
         return classic.decode_offset_value(value)._asdict()
     if isinstance(key, classic.GroupKey):
         return _group(classic.decode_group_value(value))
-    found = _told(modern.decode_value(key, value))
+    found = _fields(modern.decode_value(key, value))
     if isinstance(key, modern.CurrentKey):
         found["state"] = _MEMBER_STATES.get(found["state"], found["state"])
     if isinstance(key, modern.MemberKey) and (joined := found["classic_member_metadata"]) is not None:
-        joined = _told(joined)
+        joined = _fields(joined)
         joined["supported_protocols"] = [
             {"name": name, "metadata": _embedded(decode_subscription, data)}
             for name, data in joined["supported_protocols"]
@@ -127,29 +127,29 @@ def _value(key: Any, value: bytes) -> dict[str, object]:
 
 
 def _group(group: classic.GroupValue) -> dict[str, object]:
-    """A classic group; what its members say is opaque but in groups of consumers."""
+    """Return the fields of a classic group. Members' data are decoded only in groups of consumers."""
     is_consumer = group.protocol_type == CONSUMER_PROTOCOL
-    found = _told(group)
+    found = _fields(group)
     found["members"] = []
     for member in group.members:
-        told = _told(member)
+        fields = _fields(member)
         if is_consumer:
-            told["subscription"] = _embedded(decode_subscription, member.subscription)
-            told["assignment"] = _embedded(decode_assignment, member.assignment)
-        found["members"].append(told)
+            fields["subscription"] = _embedded(decode_subscription, member.subscription)
+            fields["assignment"] = _embedded(decode_assignment, member.assignment)
+        found["members"].append(fields)
     return found
 
 
 def _embedded(decode: Any, data: bytes) -> object:
-    """What a client wrote for other clients, as it is where it is not of their protocol."""
+    """Return decoded client data, raw where it is not of the consumer protocol."""
     try:
-        return _told(decode(data)) if data else None
+        return _fields(decode(data)) if data else None
     except MalformedEmbedded as e:
         return {"error": str(e), "data": data}
 
 
-def _told(value: Any) -> dict[str, Any]:
-    """The fields of a value; ids of topics, which are no names of JSON, as what Kafka prints."""
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a value; topic ids as keys are strings, in Kafka's form."""
     return {name: _plain(found) for name, found in plain(value).items()}
 
 

@@ -1,8 +1,8 @@
-"""What a dumper returns, and how it is printed: lines for people, one JSON document for programs.
+"""Output of dumps: lines for people, one JSON document for programs.
 
-Both are written as the rows come, so a segment of a gigabyte costs no memory. Where the file turns out to be
-damaged, what was good has been printed and the error follows: the JSON is closed first, with an `error` at
-its end, so it parses.
+Both are written as the rows come, so a segment of a gigabyte costs no memory. Where the file is damaged, the
+good rows are printed and the error follows: the JSON is closed first, with an `error` at its end, so it
+parses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """`kind` says what the file is; `head` is known at once; each table is a name and rows to come.
+    """A dump. `kind` names the file's format; `head` is known at once; each table is a name and rows to come.
 
     In JSON the fields of `head` lie at the top level beside `kind` and the tables.
     """
@@ -68,7 +68,7 @@ def write_text(dump: Dump, out: TextIO) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no word for: bytes as text where they are text, ids as strings, records as objects."""
+    """Convert a value that JSON lacks: bytes to text or hex, ids to strings, records to objects."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
         try:

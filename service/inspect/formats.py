@@ -1,4 +1,4 @@
-"""Which dumper a file is for: by its name, or by what it holds where the name says nothing."""
+"""Choice of the dumper of a file: by its name, else by its content."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _BY_SUFFIX: dict[str, Dumper] = {
 
 
 def dump(source: Source, *, records: bool = False) -> Dump:
-    """What `source` holds. `records` shows what is inside the batches of a log.
+    """Dump `source`. With `records` a log's batches are shown with their records.
 
-    Raises `ConfigError` where no format fits, `CorruptionError` where the bytes are not what the format says.
+    Raises `ConfigError` where no format fits, `CorruptionError` where the bytes do not match the format.
     """
     name = source.name.removesuffix(names.DELETED)
     if name in _BY_NAME:
@@ -60,4 +60,4 @@ def dump(source: Source, *, records: bool = False) -> Dump:
     if source.read_suffix(len(MAGIC)) in MAGICS:
         return bucket.dump_segment(source)
     known = ", ".join((names.LOG, *_BY_SUFFIX, *bucket.PACKED, *_BY_NAME))
-    raise ConfigError(f"{source.name}: of no format that Firn writes; known are {known}")
+    raise ConfigError(f"{source.name}: not a format that Firn writes; known are {known}")

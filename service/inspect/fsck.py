@@ -1,13 +1,12 @@
-"""Proves from the bucket alone that what was committed can be read: `firn fsck`. No broker.
+"""Proof from the bucket alone that committed data can be read: `firn fsck`. No broker.
 
-For each partition: HEAD -> manifest -> pages -> one contiguous chain -> every object there, with the
-manifest's size -> footer verified and equal to what the manifest says of it -> with `deep`, every section's
-and block's checksum, and every batch: checksum, order of offsets, leader epochs, counts, least timestamps
-where they are claimed. HEADs, topics and `topics.json` are compared with the newest copy of the metadata,
-which may be older than any of them. Objects that no manifest names are listed as orphans. Reads are ranges
-of a few MiB (or one block where that is larger); listings and chains are walked side by side, so memory
-does not grow with the bucket. Nodes may be writing meanwhile: what is wrong is looked at again before it
-counts.
+For each partition: HEAD -> manifest -> pages -> one contiguous chain -> every object exists, with the
+manifest's size -> footer verified and equal to its manifest entry -> with `deep`, every section's and block's
+checksum, and every batch: checksum, order of offsets, leader epochs, counts, least timestamps where they are
+claimed. HEADs, topics and `topics.json` are compared with the newest copy of the metadata, which may be older
+than any of them. Objects that no manifest names are listed as orphans. Reads are ranges of a few MiB (or one
+block where that is larger); listings and chains are walked side by side, so memory does not grow with the
+bucket. Nodes may write meanwhile: an error is checked again before it counts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.inspect.committed import Committed, has_words, read_committed
+from service.inspect.committed import Committed, describe_entry, read_committed
 from service.inspect.fsck_report import FsckReport
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
@@ -45,8 +44,8 @@ from service.remote.stores.store import ObjectInfo, ObjectStore
 Progress = Callable[[FsckReport], None]
 
 _AHEAD: Final = 64
-"""Partitions that are under way, or checked and not yet told, at a time."""
-_LOOKS: Final = 4
+"""Most partitions that are being checked, or checked and not yet reported."""
+_ATTEMPTS: Final = 4
 
 
 def fsck(
@@ -60,8 +59,8 @@ def fsck(
     """Check the bucket, or one topic (a name of `topics.json`, or an id).
 
     `progress` is called after each partition with the report so far; with `pool` several partitions are
-    checked at a time. Whatever is wrong with the data is in the report; only a store that does not answer
-    raises (`StoreUnavailable`, and `StoreRefused` of the account, the bucket or a listing).
+    checked at a time. Errors of the data are in the report; only a store that does not answer raises
+    (`StoreUnavailable`, and `StoreRefused` of the account, the bucket or a listing).
     """
     check = _Check(ReadableStore(store), FsckReport(deep), progress, pool)
     check.run(topic)
@@ -77,8 +76,8 @@ class _Check:
         self._progress = progress
         self._pool = pool
         self._pending: deque[Future[FsckReport]] = deque()
-        self._met: set[HeadKey] = set()
-        """partitions of which something lies there"""
+        self._found: set[HeadKey] = set()
+        """partitions that have objects"""
 
     def run(self, topic: str | None) -> None:
         self._cluster()
@@ -94,13 +93,13 @@ class _Check:
                     for info in infos:
                         self.report.note(info.key, "not a key of this layout")
                 elif names is not None and owner[0] not in names:
-                    # Deleted (then its objects go one after the other), or lost: the bucket does not say.
+                    # The topic was deleted (its objects go one by one), or lost: the bucket does not tell.
                     for info in infos:
                         self.report.unknown(str(owner[0]), info.size)
                 else:
-                    self._met.add(HeadKey(*owner))
+                    self._found.add(HeadKey(*owner))
                     self._start(HeadKey(*owner), names[owner[0]] if names is not None else None, committed)
-            self._take(0)
+            self._collect(0)
         finally:
             for future in self._pending:
                 future.cancel()
@@ -113,10 +112,10 @@ class _Check:
             self._add(work())
             return
         self._pending.append(self._pool.submit(work))
-        self._take(_AHEAD)
+        self._collect(_AHEAD)
 
-    def _take(self, left: int) -> None:
-        """Wait, in order, until no more than `left` partitions are under way."""
+    def _collect(self, left: int) -> None:
+        """Wait, in order, until at most `left` partitions are being checked."""
         while len(self._pending) > left:
             self._add(self._pending.popleft().result())
 
@@ -127,28 +126,28 @@ class _Check:
 
     def _cluster(self) -> None:
         wrong = ""
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             try:
                 self.report.cluster_id = open_cluster(self.store)
                 open_metadata(self.store)
                 return
             except (ObjectNotFound, CorruptionError) as e:
                 if str(e) == wrong:
-                    break  # a node that replaced the snapshot meanwhile would have made it another error
+                    break  # had a node replaced the snapshot meanwhile, the error would differ
                 wrong = str(e)
         self.report.error(CLUSTER_KEY, wrong)
 
     def _topics(self, committed: Committed, wanted: str | None) -> tuple[dict[UUID, str] | None, UUID | None]:
-        """Names by id, None where nothing tells them; and the id of the topic asked for."""
+        """Return topic names by id, None where they are unknown; and the id of the requested topic."""
         if committed.copy is None:
             self.report.note(
-                METADATA_PREFIX, "no copy of the metadata can be read: HEADs are taken as they are"
+                METADATA_PREFIX, "no copy of the metadata can be read: HEADs are not compared with it"
             )
         for problem in committed.copy_problems:
             self.report.note(METADATA_PREFIX, problem)
         topics = committed.topics
         if committed.topics_ms < 0:
-            self.report.note(TOPICS_KEY, "not there: names come from the copy of the metadata, or manifests")
+            self.report.note(TOPICS_KEY, "missing: names come from the copy of the metadata, or manifests")
         if topics is not None and self.report.cluster_id not in (None, topics.cluster_id):
             self.report.error(TOPICS_KEY, f"of cluster {topics.cluster_id}")
         if topics is None and committed.copy is None:
@@ -160,7 +159,7 @@ class _Check:
         return names, found if found is not None else as_id if as_id in names else None
 
     def _compare(self, before: Committed, wanted: UUID | None) -> None:
-        """Compare what lies there with what was committed, both read again: a node may have gone on."""
+        """Compare the bucket with the committed state, read again, as a node may have committed meanwhile."""
         if self.report.is_clean and not self._problems(before, wanted) and not before.topics_problems():
             return
         after = read_committed(self.store)
@@ -177,20 +176,20 @@ class _Check:
         found = [
             (
                 partition_prefix(*key),
-                f"nothing of it is there; {has_words(entry)}",
+                f"it has no objects; {describe_entry(entry)}",
             )
             for key, entry in committed.archived()
-            if key not in self._met and wanted in (None, key.topic_id) and not self._is_there(key)
+            if key not in self._found and wanted in (None, key.topic_id) and not self._has_objects(key)
         ]
-        is_there = committed.topics_ms >= 0
-        if committed.topics_wrong is not None and (is_there or any(committed.archived())):
+        exists = committed.topics_ms >= 0
+        if committed.topics_wrong is not None and (exists or any(committed.archived())):
             found.append((TOPICS_KEY, committed.topics_wrong))
         if not committed.are_topics_behind:
             found += [(TOPICS_KEY, problem) for problem in committed.topics_problems()]
         return found
 
-    def _is_there(self, key: HeadKey) -> bool:
-        """Whether anything of a partition lies there: the walk may have been past its place before."""
+    def _has_objects(self, key: HeadKey) -> bool:
+        """List a partition again: the walk may have passed its place before its first object."""
         return next(iter(self.store.list(partition_prefix(*key))), None) is not None
 
 

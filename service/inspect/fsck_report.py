@@ -1,4 +1,4 @@
-"""What `fsck` found: counts, errors, orphans; as text and as JSON. [P]"""
+"""The report of `fsck`: counts, errors, orphans; as text and as JSON. [P]"""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SUMS: Final = (
     "orphan_bytes",
 )
 MAX_LISTED: Final = 10_000
-"""Errors and orphans beyond this are counted and not listed."""
+"""Most errors, and most orphans, that are listed; more are only counted."""
 
 
 class Finding(NamedTuple):
-    """Something wrong: where, and what."""
+    """An error or a note: the object or prefix, and what is wrong."""
 
     where: str
     what: str
 
 
-class Orphan(NamedTuple):
+class OrphanObject(NamedTuple):
     """An object that no published manifest names. Not an error: the sweeper deletes it after its grace."""
 
     key: str
@@ -35,7 +35,7 @@ class Orphan(NamedTuple):
 
 @dataclass(slots=True)
 class UnknownTopic:
-    """Objects of a topic that `topics.json` does not name: it was deleted, or they are all that is left."""
+    """Objects of a topic that `topics.json` does not name: it was deleted, or the rest of it was lost."""
 
     topic_id: str
     objects: int = 0
@@ -44,7 +44,7 @@ class UnknownTopic:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """One published chain. `end_offset` is exclusive."""
+    """The report of one published chain. `end_offset` is exclusive."""
 
     topic: str
     topic_id: str
@@ -60,7 +60,7 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class FsckReport:
-    """The whole bucket, or one topic of it. `notes` are neither errors nor orphans, but worth a look."""
+    """The report of a bucket, or one topic of it. `notes` are neither errors nor orphans."""
 
     deep: bool
     cluster_id: str | None = None
@@ -71,7 +71,7 @@ class FsckReport:
     checked_bytes: int = 0
     errors: list[Finding] = field(default_factory=list)
     error_count: int = 0
-    orphans: list[Orphan] = field(default_factory=list)
+    orphans: list[OrphanObject] = field(default_factory=list)
     orphan_count: int = 0
     orphan_bytes: int = 0
     unknown_topics: dict[str, UnknownTopic] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class FsckReport:
             self.errors.append(Finding(where, what))
 
     def no_errors_below(self, prefix: str) -> None:
-        """Take back the errors of objects below `prefix`: they are being deleted."""
+        """Take back the errors of objects below `prefix`, which are being deleted."""
         left = [one for one in self.errors if not one.where.startswith(prefix)]
         self.error_count -= len(self.errors) - len(left)
         self.errors = left
@@ -105,10 +105,10 @@ class FsckReport:
         self.orphan_count += 1
         self.orphan_bytes += size_bytes
         if len(self.orphans) < MAX_LISTED:
-            self.orphans.append(Orphan(key, size_bytes))
+            self.orphans.append(OrphanObject(key, size_bytes))
 
-    def no_orphan(self, orphan: Orphan) -> None:
-        """Take back that it is one."""
+    def no_orphan(self, orphan: OrphanObject) -> None:
+        """Take back an orphan."""
         self.orphans.remove(orphan)
         self.orphan_count -= 1
         self.orphan_bytes -= orphan.size_bytes
@@ -119,7 +119,7 @@ class FsckReport:
         found.size_bytes += size_bytes
 
     def add(self, other: FsckReport) -> None:
-        """Take over what was found in a part of the bucket."""
+        """Add the report of a part of the bucket."""
         self.partitions += other.partitions
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -131,7 +131,7 @@ class FsckReport:
             mine += theirs[: MAX_LISTED - len(mine)]  # type: ignore[operator]
 
     def as_json(self) -> str:
-        """Everything, as one JSON object."""
+        """Format everything as one JSON object."""
         document: dict[str, Any] = {
             "clean": self.is_clean,
             "deep": self.deep,
@@ -157,7 +157,7 @@ class FsckReport:
         return json.dumps(document, indent=2, ensure_ascii=False)
 
     def as_text(self) -> str:
-        """A line per partition, error and note, and the sums."""
+        """Format a line per partition, error and note, and the sums."""
         lines = [
             f"{one.topic}-{one.partition}: offsets {one.start_offset} to {one.end_offset - 1}, "
             f"{one.segments} segments, {one.records} records, {one.size_bytes} bytes, manifest {one.version}"

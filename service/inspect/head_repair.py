@@ -1,4 +1,4 @@
-"""Repairs of one partition: pages, the manifest, HEAD. What they are made from is in `repair`."""
+"""Repairs of one partition: pages, the manifest, HEAD. `repair` describes their sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
-from service.inspect.committed import has_words
+from service.inspect.committed import describe_entry
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.documents import MAX_STORED_BYTES
 from service.remote.format.keys import HeadKey, head_key, partition_prefix
@@ -33,8 +33,8 @@ NewUuid = Callable[[], UUID]
 _NO_HEAD: Final = "there is no HEAD"
 
 
-class Hopeless(NamedTuple):
-    """What is wrong and cannot be repaired from what is there."""
+class Unrepairable(NamedTuple):
+    """A defect that cannot be repaired from the bucket's objects."""
 
     where: str
     wrong: str
@@ -44,12 +44,13 @@ class Hopeless(NamedTuple):
 
 
 class PageRepair(NamedTuple):
-    """The very bytes of a page that cannot be read: nothing else changes with them."""
+    """The exact bytes of an unreadable page: nothing else changes with them."""
 
     wrong: str
     ref: PageRef
     data: bytes
-    seen: Tagged | None
+    expected: Tagged | None
+    """the object to replace"""
 
     def __str__(self) -> str:
         return (
@@ -59,38 +60,39 @@ class PageRepair(NamedTuple):
 
 
 class HeadRepair(NamedTuple):
-    """HEAD of one partition as it can be made again.
+    """The repair of one partition's HEAD.
 
-    `base` is the manifest that it goes by, None where there is none. Where `version` is that manifest's, HEAD
-    names it as it is. Otherwise a new one is published: with `repaged` in the place of pages that cannot be
-    read, and the segments `added` at its end.
+    `base` is the manifest that it starts from, None where there is none. Where `version` is that manifest's,
+    HEAD names it unchanged. Otherwise a new one is published: with `repaged` in the place of unreadable
+    pages, and the segments `added` at its end.
     """
 
     key: HeadKey
     wrong: str
     base: Chain | None
     version: int
-    seen: Tagged | None
+    expected: Tagged | None
+    """the HEAD to replace"""
     repaged: tuple[tuple[PageRef, tuple[SegmentEntry, ...]], ...] = ()
     added: tuple[SegmentEntry, ...] = ()
     start: Manifest | None = None
-    """without a base: what the chain begins with"""
+    """without a base: the manifest that the chain begins with"""
 
     @property
     def parent(self) -> Manifest:
-        """The manifest that the repaired one goes by."""
+        """The manifest that the repaired one starts from."""
         found = self.base.manifest if self.base is not None else self.start
         assert found is not None
         return found
 
     @property
     def is_as_committed(self) -> bool:
-        """Whether HEAD names a manifest that is there."""
+        """True if HEAD names an existing manifest, unchanged."""
         return self.base is not None and self.base.manifest.version == self.version
 
     @property
     def end_offset(self) -> int:
-        """Where the chain ends."""
+        """The end of the chain, exclusive."""
         return self.added[-1].last_offset + 1 if self.added else self.parent.end_offset
 
     def __str__(self) -> str:
@@ -99,15 +101,15 @@ class HeadRepair(NamedTuple):
         if self.repaged:
             how.append(f"{len(self.repaged)} pages made from the footers of their segments")
         if self.added and self.base is not None:
-            how.append(f"{len(self.added)} more segments that lie behind its end")
-        what = "HEAD to name the committed" if self.is_as_committed else "to be published anew as"
+            how.append(f"{len(self.added)} more segments after its end")
+        what = "HEAD to name the committed" if self.is_as_committed else "to be published as a new"
         return (
             f"{partition_prefix(*self.key)}: {self.wrong}; {what} {', '.join(how)}, "
             f"offsets {self.parent.start_offset} to {self.end_offset - 1}"
         )
 
     def publication(self, new_uuid: NewUuid) -> tuple[list[tuple[str, bytes]], Head]:
-        """Objects to be written, in order, and the HEAD that names the last of them."""
+        """Return the objects to write, in order, and the HEAD that names the last of them."""
         if self.is_as_committed:
             assert self.base is not None
             return [], self.base.head
@@ -140,27 +142,27 @@ class HeadRepair(NamedTuple):
         return [*written, (key, data)], head_of(manifest, key, data)
 
 
-Repair = PageRepair | HeadRepair | Hopeless
+Repair = PageRepair | HeadRepair | Unrepairable
 
 
 def repairs_of_partition(
     store: ObjectStore, key: HeadKey, entry: CatalogEntry | None
 ) -> tuple[Manifest | None, list[Repair]]:
-    """What is wrong with a partition, and its manifest as it is or can be made; None where there is none.
+    """Return a partition's manifest, as it is or after the repairs, and the repairs; None without any.
 
-    `entry` is what the newest copy of the metadata has of it.
+    `entry` is the partition's in the newest copy of the metadata.
     """
     return _Partition(store, key, entry).repairs()
 
 
 class _Readable(NamedTuple):
-    """A manifest of which every live segment is known. `exact` pages can be put back as they were."""
+    """A manifest with all its live segments. `exact` pages can be restored byte for byte."""
 
     chain: Chain
     exact: tuple[PageRepair, ...]
     repaged: tuple[tuple[PageRef, tuple[SegmentEntry, ...]], ...]
     is_whole: bool
-    """whether each object is there and agrees"""
+    """True if each object exists and matches the manifest"""
 
 
 class _Partition:
@@ -182,60 +184,60 @@ class _Partition:
         try:
             chain = open_published(self._store, self._key)
         except UnknownVersion as e:
-            return None, [Hopeless(self._where, str(e))]
+            return None, [Unrepairable(self._where, str(e))]
         except (CorruptionError, ObjectNotFound) as e:
             wrong = str(e)
         if chain is not None:
             behind = self._why_behind(chain)
             if behind is None:
                 return chain.manifest, self._pages_of(chain)
-            if isinstance(behind, Hopeless):
+            if isinstance(behind, Unrepairable):
                 return chain.manifest, [behind]
             wrong = behind
         elif wrong == _NO_HEAD and not self._listing.manifests and self._entry is None:
             return None, []  # nothing was ever published
         found = self._head(chain, wrong)
-        if isinstance(found, Hopeless):
+        if isinstance(found, Unrepairable):
             return chain.manifest if chain is not None else None, [found]
         pages, head = found
         return head.parent, [*pages, head]
 
-    def _why_behind(self, chain: Chain) -> str | Hopeless | None:
-        """Why HEAD is not what was committed last; None where it may be."""
+    def _why_behind(self, chain: Chain) -> str | Unrepairable | None:
+        """Return why HEAD is not the last commit; None where it may be."""
         entry, version = self._entry, chain.head.version
         if entry is None or version > entry.version or chain.key == entry.manifest_key:
             return None
         if version == entry.version:
-            return Hopeless(
+            return Unrepairable(
                 self._where,
-                f"HEAD names {chain.key} under the version of another manifest: {has_words(entry)}",
+                f"HEAD names {chain.key} under the version of another manifest: {describe_entry(entry)}",
             )
-        return f"HEAD names version {version}; {has_words(entry)}"
+        return f"HEAD names version {version}; {describe_entry(entry)}"
 
     # -- pages
 
     def _pages_of(self, chain: Chain) -> list[Repair]:
-        """Repairs of pages below a manifest that HEAD names."""
+        """Return repairs of pages below a manifest that HEAD names."""
         try:
             found = self._readable(chain, is_proving=False)
         except CorruptionError as e:
-            return [Hopeless(self._where, str(e))]
+            return [Unrepairable(self._where, str(e))]
         repairs: list[Repair] = list(found.exact)
         if found.repaged:
             wrong = f"{len(found.repaged)} pages of the manifest cannot be read"
-            seen = self._seen()
-            if isinstance(seen, Hopeless):
-                return [seen]
+            head = self._current_head()
+            if isinstance(head, Unrepairable):
+                return [head]
             repairs.append(
-                HeadRepair(self._key, wrong, chain, self._newest_version(chain.head) + 1, seen, found.repaged)
+                HeadRepair(self._key, wrong, chain, self._newest_version(chain.head) + 1, head, found.repaged)
             )
         return repairs
 
     def _readable(self, chain: Chain, *, is_proving: bool) -> _Readable:
-        """The manifest with all of its pages, those that cannot be read made anew.
+        """Read the manifest with all of its pages; unreadable ones are made from their segments.
 
-        `is_proving`: each segment is looked at, too. `CorruptionError` where a page cannot be made anew, or
-        the chain is none.
+        `is_proving`: each segment is checked, too. `CorruptionError` where a page cannot be made again, or
+        the pages form no chain.
         """
         manifest = chain.manifest
         wrong: list[str] = []
@@ -283,7 +285,7 @@ class _Partition:
             try:
                 page = recover_page(self._store, self._listing, manifest, ref, masked)
             except CorruptionError as e:
-                whys[ref.key] = f"{why}; it cannot be made anew: {e}"
+                whys[ref.key] = f"{why}; it cannot be made again: {e}"
                 return None
             lost.append((why, page))
             return page.entries
@@ -292,7 +294,7 @@ class _Partition:
         wrong += whys.values()
 
     def _is_whole(self, entries: Iterable[SegmentEntry], manifest: Manifest, is_proving: bool) -> bool:
-        """Whether each segment is there, and its footer agrees."""
+        """Return whether each segment exists, and its footer matches."""
         if not is_proving:
             return True
         try:
@@ -308,14 +310,14 @@ class _Partition:
 
     # -- HEAD
 
-    def _seen(self) -> Tagged | Hopeless | None:
+    def _current_head(self) -> Tagged | Unrepairable | None:
         try:
             return conditional.tagged_or_none(self._store, head_key(*self._key), max_size=MAX_SMALL_BYTES)
         except CorruptionError as e:
-            return Hopeless(self._where, f"{e}; delete it first")
+            return Unrepairable(self._where, f"{e}; delete it first")
 
     def _newest_version(self, head: Head | None) -> int:
-        """The newest version that anything tells of."""
+        """Return the newest version in HEAD, the listing and the copy of the metadata."""
         versions = [self._listing.newest_version]
         if head is not None:
             versions.append(head.version)
@@ -323,39 +325,41 @@ class _Partition:
             versions.append(self._entry.version)
         return max(versions)
 
-    def _head(self, chain: Chain | None, wrong: str) -> tuple[tuple[PageRepair, ...], HeadRepair] | Hopeless:
-        """HEAD made again; `chain` is what it names, where that can be read and is not the newest."""
-        seen = self._seen()
-        if isinstance(seen, Hopeless):
-            return seen
-        head = chain.head if chain is not None else self._said_head()
+    def _head(
+        self, chain: Chain | None, wrong: str
+    ) -> tuple[tuple[PageRepair, ...], HeadRepair] | Unrepairable:
+        """Return the repair of HEAD; `chain` is what it names, where that is readable and not the newest."""
+        current = self._current_head()
+        if isinstance(current, Unrepairable):
+            return current
+        head = chain.head if chain is not None else self._readable_head()
         newest = self._newest_version(head)
         committed = self._committed(newest)
         if committed is not None:
             version = newest + 1 if committed.repaged else newest
-            repair = HeadRepair(self._key, wrong, committed.chain, version, seen, committed.repaged)
+            repair = HeadRepair(self._key, wrong, committed.chain, version, current, committed.repaged)
             return committed.exact, repair
         found = self._newest_readable()
         if isinstance(found, str):
-            return Hopeless(self._where, f"{wrong}; {found}")
+            return Unrepairable(self._where, f"{wrong}; {found}")
         if found is None:
-            return self._of_segments(wrong, newest, head, seen)
+            return self._of_segments(wrong, newest, head, current)
         added: tuple[SegmentEntry, ...] = ()
         if found.chain.manifest.version < newest:
             last = found.chain.manifest
             added = tuple(self._following(last.end_offset, last.leader_epoch))
-        repair = HeadRepair(self._key, wrong, found.chain, newest + 1, seen, found.repaged, added)
+        repair = HeadRepair(self._key, wrong, found.chain, newest + 1, current, found.repaged, added)
         return found.exact, repair
 
-    def _said_head(self) -> Head | None:
-        """What HEAD says, although the manifest that it names cannot be read."""
+    def _readable_head(self) -> Head | None:
+        """Return HEAD, although the manifest that it names cannot be read."""
         try:
             return open_head(self._store, self._key)
         except (CorruptionError, ObjectNotFound):
             return None
 
     def _committed(self, newest: int) -> _Readable | None:
-        """The manifest that the copy of the metadata has, where nothing is newer."""
+        """Return the manifest of the metadata's copy, where no version is newer."""
         if self._entry is None or self._entry.version < newest:
             return None
         try:
@@ -364,9 +368,9 @@ class _Partition:
             return None
 
     def _newest_readable(self) -> _Readable | str | None:
-        """The newest manifest whose objects are all there; else the newest that can be read; None for none.
+        """Return the newest manifest whose objects all exist; else the newest readable one; or None.
 
-        Words where two can be it.
+        Returns a reason where there are two candidates.
         """
         listed = sorted(self._listing.manifests, key=lambda one: one.parsed.version, reverse=True)
         newest: _Readable | None = None
@@ -376,7 +380,7 @@ class _Partition:
             if self._entry is not None and version == self._entry.version:
                 whole = [one for one in whole if one.chain.key == self._entry.manifest_key]
             if len(whole) > 1:
-                return f"two manifests of version {version} are whole, one was committed"
+                return f"two manifests of version {version} are whole, and only one was committed"
             if whole:
                 return whole[0]
             if newest is None and len(found) == 1:
@@ -395,7 +399,7 @@ class _Partition:
     # -- segments without a manifest
 
     def _following(self, offset: int, leader_epoch: int) -> Iterator[SegmentEntry]:
-        """Segments that go on at `offset`, as far as they do; of several the one of the highest epoch."""
+        """Yield consecutive segments from `offset` on; of several at one offset that of the highest epoch."""
         while candidates := self._listing.segments.get(offset):
             ranked = sorted(
                 candidates, key=lambda one: (one.parsed.leader_epoch, one.parsed.last_offset), reverse=True
@@ -411,12 +415,14 @@ class _Partition:
         return entry if entry is not None and entry.size == segment.size else None
 
     def _of_segments(
-        self, wrong: str, newest: int, head: Head | None, seen: Tagged | None
-    ) -> tuple[tuple[PageRepair, ...], HeadRepair] | Hopeless:
-        """A chain of what the listing has, from the start that the copy of the metadata tells."""
+        self, wrong: str, newest: int, head: Head | None, current: Tagged | None
+    ) -> tuple[tuple[PageRepair, ...], HeadRepair] | Unrepairable:
+        """Return a chain of the listed segments, from the start offset of the metadata's copy."""
         listing, entry = self._listing, self._entry
         if not listing.segments:
-            return Hopeless(self._where, f"{wrong}; there is no manifest that can be read, and no segment")
+            return Unrepairable(
+                self._where, f"{wrong}; there is no manifest that can be read, and no segment"
+            )
         start = entry.start_offset if entry is not None else min(listing.segments)
         bases = listing.first_holding(start, 0)
         entries = tuple(self._following(bases[0], 0)) if bases else ()
@@ -424,10 +430,10 @@ class _Partition:
         reaches = max(one.parsed.last_offset for found in listing.segments.values() for one in found) + 1
         least = max(reaches, entry.end_offset if entry is not None else 0)
         if end < least:
-            return Hopeless(
+            return Unrepairable(
                 self._where,
-                f"{wrong}; there is no manifest that can be read, and segments do not go on at offset {end}, "
-                f"up to {least - 1}",
+                f"{wrong}; there is no manifest that can be read, and the segments have a gap at offset "
+                f"{end}, before {least - 1}",
             )
         identity = next(
             footer.identity
@@ -444,4 +450,4 @@ class _Partition:
             ),
             start_offset=start,
         )
-        return (), HeadRepair(self._key, wrong, None, newest + 1, seen, (), entries, begins)
+        return (), HeadRepair(self._key, wrong, None, newest + 1, current, (), entries, begins)

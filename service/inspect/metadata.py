@@ -1,4 +1,4 @@
-"""The metadata log and its snapshots, record by record; `quorum-state`."""
+"""Dumpers of the metadata log and its snapshots, record by record, and of `quorum-state`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_STATE_BYTES = 1 << 20
 
 
 def dump_metadata_log(source: Source) -> Dump:
-    """A segment of `__cluster_metadata-0`: one row for each record."""
+    """Dump a segment of `__cluster_metadata-0`: one row for each record."""
     rows = (row for batch in _batches(source) for row in _rows(batch))
     return Dump(
         "metadata log", {"base_offset": base_offset_of(source), "size": source.size}, (("records", rows),)
@@ -29,8 +29,8 @@ def dump_metadata_log(source: Source) -> Dump:
 
 
 def dump_metadata_snapshot(source: Source) -> Dump:
-    """A `.checkpoint`: as the log; `CorruptionError` at the end when its footer is missing."""
-    # In a bucket a UUID follows, so that no key is ever written twice.
+    """Dump a `.checkpoint` like the log; `CorruptionError` at the end when its footer is missing."""
+    # In a bucket a UUID follows the name, so that no key is ever written twice.
     named = parse_key(f"{METADATA_PREFIX}/{source.name}")
     snapshot = SnapshotId(*named[:2]) if isinstance(named, MetadataKey) else parse_name(source.name)
     if snapshot is None:
@@ -39,7 +39,7 @@ def dump_metadata_snapshot(source: Source) -> Dump:
 
 
 def dump_bootstrap(source: Source) -> Dump:
-    """`bootstrap.checkpoint`: what a formatted directory says that a new log is to begin with."""
+    """Dump `bootstrap.checkpoint`: the records with which a new log begins in a formatted directory."""
     return Dump("bootstrap metadata", {}, (("records", _snapshot_rows(source)),))
 
 
@@ -54,7 +54,7 @@ def dump_quorum_state(source: Source) -> Dump:
 
 
 def dump_durable_offset(source: Source) -> Dump:
-    """`durable-offset`: up to where the metadata log was flushed."""
+    """Dump `durable-offset`: up to where the metadata log was flushed."""
     offset = decode_durable_offset(source.read(MAX_STATE_BYTES))
     if offset is None:
         raise CorruptionError(f"{source.name}: not 20 digits and their checksum")

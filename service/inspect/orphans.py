@@ -1,13 +1,13 @@
-"""Objects that nothing committed names, found and deleted from the bucket alone: `firn sweep`.
+"""Search and deletion of orphans, objects that nothing committed names, from the bucket alone: `firn sweep`.
 
-A node sweeps by itself what it can judge; this is for what is left where no node runs any more. What is
-live is told by the newest copy of the metadata and by HEAD, never by `topics.json` alone; without a copy
-nothing is swept. The copy may be older than the bucket and HEAD may lag behind a commit: so a partition is
-passed over as soon as it has a manifest newer than HEAD or the copy is ahead of HEAD, as are partitions
-with errors or with objects that the store refuses, young objects, and topics that are not known to live,
-unless one is asked for by its id. Such a topic goes where its deletion was committed, or where the copy does
-not know it and its last record is newer than all of its objects. HEAD is looked at again before anything of
-its partition is deleted. What a store was probed with and was not removed goes, too.
+A node sweeps by itself what it can judge; this is for buckets without running nodes. The newest copy of the
+metadata and HEAD tell what is live, never `topics.json` alone; without a copy nothing is swept. The copy may
+be older than the bucket and HEAD may lag behind a commit: so a partition is skipped as soon as it has a
+manifest newer than HEAD or the copy is ahead of HEAD. Partitions with errors or with refused objects, young
+objects, and topics that are not known to live are skipped, too. Such a topic is swept on request, by its id,
+where its deletion was committed, or where the copy does not have it and its last record is newer than all of
+its objects. HEAD is read again before anything of its partition is deleted. Left-over probes of the store are
+swept, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.inspect.committed import Committed, Standing, read_committed
+from service.inspect.committed import Committed, TopicState, read_committed
 from service.inspect.partition_check import Subject, check_partition
 from service.inspect.readable_store import ReadableStore
 from service.remote.format.keys import (
@@ -43,11 +43,11 @@ from service.remote.stores.store import ObjectInfo, ObjectStore
 
 DELETE_BATCH: Final = 1000
 PIECE: Final = 10_000
-"""PartitionOrphans that are held in memory at a time."""
+"""Most orphans of one `PartitionOrphans`, which are in memory together."""
 
 
 class PartitionOrphans(NamedTuple):
-    """Objects that may go; `head` is what they were judged by, None where no HEAD can name them any more."""
+    """Orphans that may be deleted; `head` is the HEAD that decided it, None where no HEAD can name them."""
 
     where: str
     key: HeadKey | None
@@ -56,41 +56,41 @@ class PartitionOrphans(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A partition, or topic, that is passed over, and why."""
+    """A partition, or topic, that is not swept, and the reason."""
 
     where: str
     why: str
 
 
 class Age(NamedTuple):
-    """How old an object has to be, by the store's clock."""
+    """The least age of an object to delete, by the store's clock."""
 
     older_than_ms: int
     now_ms: int
 
     def has(self, info: ObjectInfo) -> bool:
-        """Whether the object is that old."""
+        """Return whether the object is that old."""
         return self.now_ms - info.last_modified_ms >= self.older_than_ms
 
 
 def find_orphans(
-    store: ObjectStore, *, older_than_ms: int, now_ms: int, forsaken: UUID | None = None
+    store: ObjectStore, *, older_than_ms: int, now_ms: int, whole_topic: UUID | None = None
 ) -> Iterator[PartitionOrphans | Skipped]:
-    """Walk the bucket at `now_ms` by the store's clock; `forsaken` is a topic that is given up whole.
+    """Walk the bucket at `now_ms` by the store's clock; `whole_topic` is a topic to sweep whole.
 
     A partition's orphans come in pieces of bounded size. Raises `CorruptionError` when no copy of the
-    metadata can be read, for then nobody knows what is live.
+    metadata can be read, since then nothing tells what is live.
     """
     committed = read_committed(store)
     if committed.copy is None:
         why = "; ".join(committed.copy_problems) or "there is none"
-        raise CorruptionError(f"no copy of the metadata can be read: nobody knows what is live: {why}")
+        raise CorruptionError(f"no copy of the metadata can be read, so live objects are unknown: {why}")
     age = Age(older_than_ms, now_ms)
-    if forsaken is not None:
-        yield from _forsaken(store, committed, forsaken, age)
+    if whole_topic is not None:
+        yield from _whole_topic(store, committed, whole_topic, age)
         return
     names = committed.ever_live()
-    told: set[UUID] = set()
+    skipped: set[UUID] = set()
     readable = ReadableStore(store)
     for owner, _ in groupby(store.list(DATA_PREFIX), lambda info: _owner(parse_key(info.key))):
         if owner is None:
@@ -98,28 +98,28 @@ def find_orphans(
         if owner.topic_id in names:
             subject = Subject(owner, names[owner.topic_id], entry=committed.entry(owner))
             yield from _partition(readable, subject, age)
-        elif owner.topic_id not in told:
-            told.add(owner.topic_id)
+        elif owner.topic_id not in skipped:
+            skipped.add(owner.topic_id)
             is_deleted = owner.topic_id in committed.copy.image.tombstones
             what = "it was deleted" if is_deleted else "it is not known to live"
             yield Skipped(str(owner.topic_id), f"{what} (--topic ID deletes it whole)")
     yield from _pieces(PROBE_PREFIX, None, None, filter(age.has, store.list(PROBE_PREFIX)))
 
 
-def _forsaken(
+def _whole_topic(
     store: ObjectStore, committed: Committed, topic_id: UUID, age: Age
 ) -> Iterator[PartitionOrphans | Skipped]:
-    """All of a topic that is known not to live; else why not."""
+    """Yield all objects of a topic that is known to be dead, or why it is skipped."""
     prefix = topic_prefix(topic_id)
     newest_ms = max((info.last_modified_ms for info in store.list(prefix)), default=-1)
-    standing = committed.standing(topic_id, newest_ms)
-    if standing is Standing.LIVE:
+    state = committed.state(topic_id, newest_ms)
+    if state is TopicState.LIVE:
         yield Skipped(str(topic_id), f"it is live: {committed.ever_live()[topic_id]}")
-    elif standing is Standing.MADE_SINCE:
+    elif state is TopicState.MADE_SINCE:
         yield Skipped(
             str(topic_id),
-            "it has objects that are newer than the newest copy of the metadata, so it may have been made "
-            "since: ask again once there is a newer copy",
+            "it has objects that are newer than the newest copy of the metadata, so it may have been created "
+            "since: try again once there is a newer copy",
         )
     else:
         old = (info for info in store.list(prefix) if _owner(parse_key(info.key)) and age.has(info))
@@ -138,7 +138,7 @@ def _partition(store: ObjectStore, subject: Subject, age: Age) -> Iterator[Parti
         head = open_head(store, subject.key)
         chain = Chain(open_named(store, head), head)
     except (ObjectNotFound, CorruptionError) as e:
-        yield Skipped(where, f"there is no HEAD to judge by: {e}")
+        yield Skipped(where, f"there is no readable HEAD: {e}")
         return
     if subject.entry is not None and subject.entry.version > head.version:
         yield Skipped(where, f"HEAD names version {head.version}, and {subject.entry.version} was committed")
@@ -150,11 +150,11 @@ def _partition(store: ObjectStore, subject: Subject, age: Age) -> Iterator[Parti
     try:
         yield from _pieces(where, subject.key, head, filter(age.has, _unnamed(store, subject.key, chain)))
     except (ObjectNotFound, CorruptionError) as e:
-        yield Skipped(where, f"it changed while it was looked at: {e}")
+        yield Skipped(where, f"it changed while it was checked: {e}")
 
 
 def _newer_manifest(store: ObjectStore, key: HeadKey, head: Head) -> str | None:
-    """A manifest of a later version than HEAD's."""
+    """Return the key of a manifest of a later version than HEAD's."""
     for info in store.list(manifest_prefix(*key)):
         parsed = parse_key(info.key)
         if isinstance(parsed, ManifestKey) and parsed.version > head.version:
@@ -163,7 +163,7 @@ def _newer_manifest(store: ObjectStore, key: HeadKey, head: Head) -> str | None:
 
 
 def _unnamed(store: ObjectStore, key: HeadKey, chain: Chain) -> Iterator[ObjectInfo]:
-    """Objects of a partition that its chain does not name, in the listing's order."""
+    """Yield objects of a partition that its chain does not name, in the listing's order."""
     pages: set[str] = set()
     load = partial(_load, store, chain.manifest, pages)
     live = (entry for entry in live_segments(chain.manifest, load) if entry.owner is None)
@@ -176,7 +176,7 @@ def _unnamed(store: ObjectStore, key: HeadKey, chain: Chain) -> Iterator[ObjectI
             if entry is None or entry.key != info.key:
                 yield info
         elif isinstance(parsed, PageKey):
-            for _ in live:  # pages behind the last segment in the listing are still to be read
+            for _ in live:  # reads the pages after the last listed segment
                 pass
             if info.key not in pages:
                 yield info
@@ -198,18 +198,18 @@ def _pieces(
 
 
 def delete_orphans(store: ObjectStore, found: PartitionOrphans) -> int:
-    """Delete what was found, if HEAD is still the one it was judged by; how many.
+    """Delete the orphans while HEAD is still the one that decided it; return how many were deleted.
 
     Raises `StoreRefused` where the store keeps one of them; others of its batch may be gone.
     """
     for start in range(0, len(found.orphans), DELETE_BATCH):
-        if found.key is not None and not _stands(store, found.key, found.head):
-            return start  # somebody writes there: what was an orphan may be live now
+        if found.key is not None and not _is_current(store, found.key, found.head):
+            return start  # another process writes there: an orphan may have become live
         store.delete([info.key for info in found.orphans[start : start + DELETE_BATCH]])
     return len(found.orphans)
 
 
-def _stands(store: ObjectStore, key: HeadKey, head: Head | None) -> bool:
+def _is_current(store: ObjectStore, key: HeadKey, head: Head | None) -> bool:
     try:
         return open_head(ReadableStore(store), key) == head
     except (ObjectNotFound, CorruptionError):

@@ -1,12 +1,12 @@
-"""Check of one partition in the bucket: its chain, each segment, and what the listing has besides.
+"""Check of one partition in the bucket: its chain, each segment, and the listing's other objects.
 
-A node may commit while this walks: what HEAD named is replaced then, listed no more, and gone after a grace.
-So what is wrong counts only where a HEAD that was read *after* it was seen still names it. That is asked in a
-bounded number of looks, each of which reads HEAD, the manifest and a page per level, and not the segments.
+A node may commit meanwhile: what HEAD named is then replaced, no longer listed, and deleted after a grace. So
+an error counts only where a HEAD that was read *after* it was found still names the object. That is checked a
+bounded number of times, each of which reads HEAD, the manifest and a page per level, and not the segments.
 
-Where a page cannot be read its segments come from the listing (`lost_page`), and where that does not say
-which they are, all in its range are checked one by one, and none of them is called an orphan. So it is
-where HEAD or the manifest cannot be read, unless the metadata's copy tells the manifest.
+Where a page cannot be read its segments come from the listing (`lost_page`). Where the listing does not
+decide which they are, all segments in its range are checked one by one, and none of them is called an orphan.
+The same holds where HEAD or the manifest cannot be read, unless the metadata's copy tells the manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.inspect.committed import has_words
+from service.inspect.committed import describe_entry
 from service.inspect.fsck_report import MAX_LISTED, Finding, FsckReport, PartitionReport
 from service.remote.catalog import NO_VERSION, CatalogEntry
 from service.remote.format.keys import (
@@ -54,15 +54,15 @@ from service.remote.reading.segment_proof import prove_segment
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
 
-LOOKS: Final = 4
-"""How often HEAD is read again, at most, for what was found wrong under the one before."""
+HEAD_READS: Final = 4
+"""How often HEAD is read again, at most, to confirm errors."""
 
 
 class Subject(NamedTuple):
-    """What is checked, and what is known of it: None where nobody says.
+    """The partition to check, and what is known of it; None: unknown.
 
-    `entry` is the partition's in the newest copy of the metadata. It may be older than HEAD, and is never
-    newer than HEAD by more than one commit.
+    `entry` is the partition's in the newest copy of the metadata. It may be older than HEAD, and is newer
+    than HEAD by at most one commit.
     """
 
     key: HeadKey
@@ -76,14 +76,14 @@ class Subject(NamedTuple):
 
 
 def check_partition(store: ObjectStore, subject: Subject, *, deep: bool) -> FsckReport:
-    """One partition. What is wrong counts once HEAD, read again, still names it."""
+    """Check one partition. An error counts once HEAD, read again, still names its object."""
     check = _PartitionCheck(store, subject, FsckReport(deep, subject.cluster_id))
     check.run()
     return check.report
 
 
 class _PartitionCheck:
-    """One chain beside the listing of its partition. Both rise by offset, so they are merged."""
+    """The check of one chain beside its partition's listing. Both ascend by offset, so they are merged."""
 
     def __init__(self, store: ObjectStore, subject: Subject, report: FsckReport) -> None:
         self.report = report
@@ -95,22 +95,22 @@ class _PartitionCheck:
         self._pages: set[str] = set()
         self._manifest: Manifest | None = None
         self._unknown: list[PageRef] = []
-        """pages of which nothing says what they listed"""
+        """unreadable pages whose segments are unknown"""
         self._recovered: list[PageRef] = []
-        """pages of higher levels whose segments are known, and the pages in between are not"""
+        """unreadable pages whose segments are known; lower pages between them are not"""
         self._names_all = True
-        """whether what the chain does not name is nobody's: False where a newer one may be committed"""
+        """True if an object that the chain does not name is an orphan; False: a newer chain may exist"""
         self._firsts: tuple[ListedManifest, ...] = ()
-        """first manifests, of which one may have been committed, where nothing else can have been"""
+        """manifests of the first version, where only one of these can have been committed"""
         self._unjudged = 0
         self._doubts: list[Finding] = []
         self._more_doubts = 0
-        """how many beside those, which are as many as a report lists"""
+        """number of doubts beyond those that a report lists"""
         self._wrong: dict[str, SegmentEntry] = {}
-        """segments in which something was found wrong, by key"""
+        """segments with errors, by key"""
 
     def run(self) -> None:
-        seen = _head(self._store, self._subject.key)
+        head = _head(self._store, self._subject.key)
         self._infos = self._store.list(self._subject.where)
         chain = self._chain(self._doubt, self.report.note)
         if chain is not None:
@@ -120,13 +120,13 @@ class _PartitionCheck:
         if self._unjudged:
             self.report.note(
                 self._subject.where,
-                f"{self._unjudged} objects are neither live nor orphans for sure, as what would name them "
+                f"{self._unjudged} objects may be live or orphans, as the documents that would name them "
                 f"cannot be read (firn repair)",
             )
-        self._confirm(seen)
+        self._confirm(head)
         if not self.report.is_clean:
             self.report.error_count += self._more_doubts
-        self._spare_committed(seen)
+        self._spare_committed(head)
 
     def _doubt(self, where: str, what: str) -> None:
         if len(self._doubts) < MAX_LISTED:
@@ -137,7 +137,7 @@ class _PartitionCheck:
     # -- which chain
 
     def _chain(self, error: ReportError, note: ReportError) -> Chain | None:
-        """What HEAD names; what the metadata's copy does where that is newer, or HEAD says nothing."""
+        """Return the chain that HEAD names, or the metadata copy's where it is newer or HEAD unreadable."""
         subject, entry = self._subject, self._subject.entry
         chain, problem = None, None
         try:
@@ -151,7 +151,8 @@ class _PartitionCheck:
         elif entry is not None and chain is not None and chain.manifest.end_offset < entry.end_offset:
             note(
                 subject.where,
-                f"version {chain.head.version} ends before {chain.manifest.end_offset}; {has_words(entry)}",
+                f"version {chain.head.version} ends before {chain.manifest.end_offset}; "
+                f"{describe_entry(entry)}",
             )
         if chain is not None:
             check_identity(
@@ -167,16 +168,17 @@ class _PartitionCheck:
         error: ReportError,
         note: ReportError,
     ) -> Chain | None:
-        """The chain to go by where the metadata's copy has this `entry`, which HEAD is not ahead of.
+        """Return the chain to check where the metadata's copy has this `entry`, and HEAD is not ahead of it.
 
-        HEAD is written right after a commit: it may be one behind, where the committed manifest is there.
+        HEAD is written right after a commit: it may be one behind, where the committed manifest exists.
         """
         where = self._subject.where
         if chain is not None and chain.key == entry.manifest_key:
             return chain
         version = chain.head.version if chain is not None else NO_VERSION
         if chain is not None and version == entry.version:
-            error(where, f"HEAD names {chain.key} under the version of another manifest: {has_words(entry)}")
+            other = describe_entry(entry)
+            error(where, f"HEAD names {chain.key} under the version of another manifest: {other}")
             self._names_all = False
             return chain
         committed: Chain | None = None
@@ -186,21 +188,21 @@ class _PartitionCheck:
         except (ObjectNotFound, CorruptionError) as e:
             unreadable = f"; {e}"
         if problem is None and committed is not None and version + 1 == entry.version:
-            note(where, f"HEAD has yet to be written: {has_words(entry)}")
+            note(where, f"HEAD has yet to be written: {describe_entry(entry)}")
             return committed
         self._names_all = False
         if problem is None and chain is None:
-            error(where, f"HEAD is gone: {has_words(entry)}{unreadable}")
+            error(where, f"HEAD is gone: {describe_entry(entry)}{unreadable}")
         elif problem is None and chain is not None:
             error(
                 where,
                 f"rolled back: HEAD names version {version}, which ends before "
-                f"{chain.manifest.end_offset}; {has_words(entry)}{unreadable}",
+                f"{chain.manifest.end_offset}; {describe_entry(entry)}{unreadable}",
             )
         return committed if committed is not None else chain
 
     def _without_chain(self) -> None:
-        """Nothing says what is live: each segment is checked by itself."""
+        """Check each segment by itself, as nothing tells which are live."""
         listing = self._listed_partition()
         if self._names_all and self._subject.entry is None:
             newest = listing.newest_version
@@ -213,7 +215,7 @@ class _PartitionCheck:
                     "no HEAD, and a first manifest: not committed, or HEAD has yet to be written",
                 )
             else:
-                self.report.note(self._subject.where, "no HEAD: nothing of it was ever published")
+                self.report.note(self._subject.where, "no HEAD: no manifest of it was ever published")
                 for info in self._infos:
                     self.report.orphan(info.key, info.size)
                 return
@@ -221,7 +223,7 @@ class _PartitionCheck:
         for info in self._infos:
             self._unnamed(info)
 
-    # -- the walk
+    # -- the walk along the chain
 
     def _walk(self, chain: Chain) -> None:
         self._manifest = manifest = chain.manifest
@@ -240,7 +242,7 @@ class _PartitionCheck:
             row.size_bytes += entry.size
             size = self._listed(entry.key) if entry.owner is None else None
             row.records += self._segment(manifest, entry, size)
-        self._rest(chain)
+        self._walk_rest(chain)
 
     def _load(self, manifest: Manifest, ref: PageRef) -> ManifestPage:
         self._pages.add(ref.key)
@@ -249,18 +251,18 @@ class _PartitionCheck:
     def _recover(
         self, manifest: Manifest, ref: PageRef, masked: tuple[int, int]
     ) -> tuple[SegmentEntry, ...] | None:
-        """The segments of a page that cannot be read, where the listing tells them."""
+        """Return the segments of an unreadable page, where the listing tells them."""
         try:
             found = recover_page(self._store, self._listed_partition(), manifest, ref, masked).entries
         except CorruptionError as e:
-            self.report.note(ref.key, f"cannot be made anew: {e}")
+            self.report.note(ref.key, f"cannot be made again: {e}")
             self._unknown.append(ref)
             return None
         self._recovered.append(ref)
         return found
 
     def _segment(self, manifest: Manifest, entry: SegmentEntry, size: int | None) -> int:
-        """Check one live segment; its records."""
+        """Check one live segment; return the number of its records."""
         self.report.segments += 1
         wrong = self._why_wrong(manifest, entry, size)
         if isinstance(wrong, str):
@@ -272,10 +274,10 @@ class _PartitionCheck:
         return wrong.record_count
 
     def _why_wrong(self, manifest: Manifest, entry: SegmentEntry, size: int | None) -> Footer | str:
-        """The footer of a segment that is as its manifest says, or what is wrong with it."""
+        """Return the footer of a segment that matches its manifest entry, or what is wrong with it."""
         try:
             if size is None:
-                size = self._size(entry.key)  # it may have come after its place in the listing was read
+                size = self._size(entry.key)  # it may have been written after the listing passed its place
             footer = proved_footer(
                 self._store, entry, size, cluster_id=manifest.cluster_id, topic=manifest.topic
             )
@@ -292,7 +294,7 @@ class _PartitionCheck:
             return None
 
     def _listed(self, key: str) -> int | None:
-        """Size of `key` in the listing; what the listing has before it is not named by the chain."""
+        """Return the size of `key` in the listing; objects listed before it are not named by the chain."""
         while True:
             info = self._held if self._held is not None else next(self._infos, None)
             self._held = None
@@ -305,8 +307,8 @@ class _PartitionCheck:
                 return None
             self._unnamed(info)
 
-    def _rest(self, chain: Chain) -> None:
-        """What the listing has after the last segment: HEAD, manifests, pages and more orphans."""
+    def _walk_rest(self, chain: Chain) -> None:
+        """Check the listing after the last segment: HEAD, manifests, pages and more orphans."""
         held = [self._held] if self._held is not None else []
         for info in (*held, *self._infos):
             parsed = parse_key(info.key)
@@ -318,7 +320,7 @@ class _PartitionCheck:
             self._unnamed(info)
 
     def _unnamed(self, info: ObjectInfo) -> None:
-        """An object that no readable document names: an orphan, unless an unreadable one may name it."""
+        """Report an object that no readable document names: an orphan, unless an unreadable one may."""
         parsed = parse_key(info.key)
         is_between = isinstance(parsed, PageKey) and any(_may_list(ref, parsed) for ref in self._recovered)
         if isinstance(parsed, HeadKey) or is_between:
@@ -345,7 +347,7 @@ class _PartitionCheck:
     def _may_be_live(self, parsed: SegmentKey, key: str) -> bool:
         """Return whether a manifest that may have been committed names the segment, or cannot be read."""
         if not self._firsts:
-            return True  # what was committed is not known
+            return True  # the committed manifest is unknown
         for one in self._firsts:
             try:
                 manifest = open_chain(self._store, one.key).manifest
@@ -365,33 +367,36 @@ class _PartitionCheck:
             self._listing = list_partition(self._store, self._subject.key)
         return self._listing
 
-    # -- what was wrong is looked at again
+    # -- confirmation of errors
 
-    def _confirm(self, seen: Head | str) -> None:
-        """Say what was found wrong, where HEAD still names it."""
-        for _ in range(LOOKS):
+    def _confirm(self, known_head: Head | str) -> None:
+        """Report the doubts as errors, where a HEAD read later than `known_head` still names the objects."""
+        for _ in range(HEAD_READS):
             if not self._doubts:
                 return
             head = _head(self._store, self._subject.key)
-            if head == seen:
-                self._say(self._doubts)
+            if head == known_head:
+                self._report_errors(self._doubts)
                 return
-            seen = head
-            self._doubts = self._still_doubted()
+            known_head = head
+            self._doubts = self._recheck()
         for where, what in self._doubts:
-            self.report.note(where, f"not judged, as HEAD moved at each of {LOOKS} looks: {what}")
+            self.report.note(where, f"not judged, as HEAD moved at each of {HEAD_READS} reads: {what}")
 
-    def _still_doubted(self) -> list[Finding]:
-        """What is left to look at again, as HEAD has moved; says what the chain of now names all the same."""
+    def _recheck(self) -> list[Finding]:
+        """Compare the doubts with the new chain, as HEAD has moved; return those still undecided.
+
+        Doubts about objects that the new chain names are reported as errors.
+        """
         found: list[Finding] = []
         chain = self._chain(lambda where, what: found.append(Finding(where, what)), lambda where, what: None)
         if chain is not None:
             load = partial(self._load, chain.manifest)
             if not all(_is_object(one.where) for one in self._doubts):
-                told: list[Finding] = []
-                for _ in proved_segments(chain, load, lambda *one: told.append(Finding(*one))):
+                errors: list[Finding] = []
+                for _ in proved_segments(chain, load, lambda *one: errors.append(Finding(*one))):
                     pass
-                found += [one for one in told if not _is_object(one.where)]
+                found += [one for one in errors if not _is_object(one.where)]
         named: list[Finding] = []
         for one in self._doubts:
             parsed = parse_key(one.where)
@@ -402,11 +407,11 @@ class _PartitionCheck:
                 named.append(one)
             elif is_named is None:
                 found.append(one)
-        self._say(named)
+        self._report_errors(named)
         return found
 
-    def _say(self, doubts: Iterable[Finding]) -> None:
-        """These are errors, but for segments in which nothing is wrong any more."""
+    def _report_errors(self, doubts: Iterable[Finding]) -> None:
+        """Report the doubts as errors, except segments that are whole by now."""
         for where, what in doubts:
             entry = self._wrong.get(where)
             if entry is not None and self._manifest is not None:
@@ -417,9 +422,9 @@ class _PartitionCheck:
             for row in self.report.partitions:
                 row.errors += 1
 
-    def _spare_committed(self, seen: Head | str) -> None:
-        """Take what was committed since the chain was read off the list of orphans."""
-        if not self.report.orphans or _head(self._store, self._subject.key) == seen:
+    def _spare_committed(self, known_head: Head | str) -> None:
+        """Take objects that were committed since the chain was read off the list of orphans."""
+        if not self.report.orphans or _head(self._store, self._subject.key) == known_head:
             return
         chain = self._chain(lambda where, what: None, lambda where, what: None)
         if chain is None:
@@ -435,7 +440,7 @@ class _PartitionCheck:
 
 
 def _head(store: ObjectStore, key: HeadKey) -> Head | str:
-    """What HEAD says, or why it says nothing: to tell whether it has changed."""
+    """Return HEAD, or why it cannot be read; used to detect changes."""
     try:
         return open_head(store, key)
     except (ObjectNotFound, CorruptionError) as e:
@@ -443,12 +448,12 @@ def _head(store: ObjectStore, key: HeadKey) -> Head | str:
 
 
 def _is_object(where: str) -> bool:
-    """Whether an error is of a segment or a page, not of the chain as a whole."""
+    """Return whether an error is of a segment or a page, not of the chain as a whole."""
     return isinstance(parse_key(where), (SegmentKey, PageKey))
 
 
 def _may_list(ref: PageRef, parsed: ParsedKey | None) -> bool:
-    """Whether the page that `ref` names may list the object."""
+    """Return whether the page that `ref` names may list the object."""
     if not isinstance(parsed, (SegmentKey, PageKey)):
         return False
     if isinstance(parsed, PageKey) and parsed.level >= ref.level:
@@ -457,7 +462,7 @@ def _may_list(ref: PageRef, parsed: ParsedKey | None) -> bool:
 
 
 def _is_named(manifest: Manifest, load: Load, parsed: SegmentKey | PageKey, key: str) -> bool | None:
-    """Whether the chain names the object; None where a page that may name it cannot be read."""
+    """Return whether the chain names the object; None where a page that may name it cannot be read."""
     if parsed.last_offset < manifest.start_offset:
         return False
     children: Iterable[Child] = manifest.children

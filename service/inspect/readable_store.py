@@ -1,7 +1,7 @@
-"""A store as `firn fsck` and `firn sweep` read it: a refused object counts as one that cannot be read.
+"""A store for `firn fsck` and `firn sweep` in which a refused object counts as an unreadable one.
 
-One that is asleep, locked or encrypted with a disabled key is told by its name, and everything else is
-checked. For readers: where something is to be made anew, a refusal is no proof of damage.
+An object in a sleeping storage class, locked, or encrypted with a disabled key is reported by its name, and
+everything else is checked. It is for readers only: for a repair a refusal is no proof of damage.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
-"""Repair of what can be made again from what is there: `firn repair`.
+"""Repair of documents that can be made again from the bucket's other objects: `firn repair`.
 
-Pages that cannot be read come from the keys and footers of their segments (`lost_page`): where the very
-bytes come out again they are put back, and nothing else changes. HEAD that cannot be read, is gone, is
-behind the newest copy of the metadata, or names a manifest that cannot be read: it names the committed
-manifest again where the copy tells which that is. Otherwise the newest manifest whose pages and objects are
-all there becomes the chain, and segments that lie behind its end go on with it, as what is uploaded was
-acknowledged; without any manifest the segments alone make one. That is published under a version above all
-that were ever written, so that no catalog takes it for its own past; a node does not follow it by itself
-and is started once with ``firn.remote.recover=true``.
+Unreadable pages come from the keys and footers of their segments (`lost_page`): where the result has the
+exact bytes they are put back, and nothing else changes. HEAD is repaired where it is unreadable, gone, behind
+the newest copy of the metadata, or names an unreadable manifest: it names the committed manifest again where
+the copy tells which that is. Otherwise the newest manifest whose pages and objects all exist becomes the
+chain, with the segments after its end, as uploaded data was acknowledged; without any manifest the segments
+alone make one. That is published under a version above all earlier ones, so that no catalog mistakes it for
+its own past; a node does not follow it by itself and is started once with ``firn.remote.recover=true``.
 
-`topics.json` that cannot be read, or says otherwise than newer metadata: topics, numbers of partitions and
-settings come from the newest copy of the metadata, and what was made since from manifests. Without a copy
-everything comes from the manifests, and settings are lost. `cluster.json` that cannot be read, is gone, or
-names a copy that cannot be read: the cluster's id comes from the manifests and `topics.json`, which must
-agree, and the newest copy is named again; it names no writer where it was lost, as the next node that
-starts takes the prefix over. What is of a later version of the format is sound, and left alone. Nothing is
-deleted.
+`topics.json` is repaired where it is unreadable, or contradicts newer metadata: topics, numbers of partitions
+and settings come from the newest copy of the metadata, and newer topics from manifests. Without a copy
+everything comes from the manifests, and settings are lost. `cluster.json` is repaired where it is unreadable,
+gone, or names an unreadable copy: the cluster's id comes from the manifests and `topics.json`, which must
+agree, and the newest copy is named again. A lost one names no writer, as the next node that starts takes the
+prefix over. Documents of a later format version are sound, and left alone. Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, UnknownVersion
-from service.inspect.committed import Committed, Standing, read_committed
-from service.inspect.head_repair import HeadRepair, Hopeless, PageRepair, repairs_of_partition
+from service.inspect.committed import Committed, TopicState, read_committed
+from service.inspect.head_repair import HeadRepair, PageRepair, Unrepairable, repairs_of_partition
 from service.remote.format.keys import (
     CLUSTER_KEY,
     DATA_PREFIX,
@@ -61,13 +59,14 @@ _ABSENT: Final = "it is not there"
 
 
 class TopicsRepair(NamedTuple):
-    """`topics.json` as it can be made again; `source` is what it is made from."""
+    """The repair of `topics.json`; `source` says what it is made from."""
 
     wrong: str
     cluster_id: str
     rows: tuple[TopicsFileRow, ...]
     source: str
-    seen: Tagged | None
+    expected: Tagged | None
+    """the object to replace"""
 
     def __str__(self) -> str:
         named = (
@@ -77,11 +76,12 @@ class TopicsRepair(NamedTuple):
 
 
 class ClusterRepair(NamedTuple):
-    """`cluster.json` as it can be made again."""
+    """The repair of `cluster.json`."""
 
     wrong: str
     cluster: ClusterFile
-    seen: Tagged | None
+    expected: Tagged | None
+    """the object to replace"""
 
     def __str__(self) -> str:
         metadata = self.cluster.metadata
@@ -92,7 +92,7 @@ class ClusterRepair(NamedTuple):
         )
 
 
-Repair = PageRepair | HeadRepair | TopicsRepair | ClusterRepair | Hopeless
+Repair = PageRepair | HeadRepair | TopicsRepair | ClusterRepair | Unrepairable
 
 
 class _Found(NamedTuple):
@@ -103,16 +103,16 @@ class _Found(NamedTuple):
 
 
 def find_repairs(store: ObjectStore) -> Iterator[Repair]:
-    """What is wrong with pages, HEADs, `topics.json` and `cluster.json`, and how each can be made again.
+    """Yield the repairs of pages, HEADs, `topics.json` and `cluster.json`. Changes nothing.
 
-    Changes nothing. To be carried out in this order.
+    They have to be carried out in this order.
     """
     committed = read_committed(store)
     partitions: dict[UUID, list[_Found]] = {}
-    met: set[HeadKey] = set()
+    found: set[HeadKey] = set()
     is_refused = False
     for key in _partitions(store):
-        met.add(key)
+        found.add(key)
         if _is_deleted(committed, key):
             continue
         try:
@@ -121,21 +121,21 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
             raise_of_the_store(e)
             is_refused = True
             where = f"{topic_prefix(key.topic_id)}/{key.partition}"
-            yield Hopeless(where, f"nothing of it is repaired while it cannot be read: {e}")
+            yield Unrepairable(where, f"it is not repaired while the store refuses it: {e}")
             continue
         yield from repairs
         if manifest is not None:
             partitions.setdefault(key.topic_id, []).append(_Found(manifest, _head_ms(store, key)))
     for key, entry in committed.archived():
-        if key not in met and entry.segments:
-            yield Hopeless(f"{topic_prefix(key.topic_id)}/{key.partition}", "nothing of it is there")
+        if key not in found and entry.segments:
+            yield Unrepairable(f"{topic_prefix(key.topic_id)}/{key.partition}", "it has no objects")
     try:
-        topics = _topics_repair(store, committed, partitions, is_empty=not met)
+        topics = _topics_repair(store, committed, partitions, is_empty=not found)
     except StoreRefused as e:
         raise_of_the_store(e)
-        topics = Hopeless(TOPICS_KEY, f"it is left alone while it cannot be read: {e}")
+        topics = Unrepairable(TOPICS_KEY, f"it is not repaired while the store refuses it: {e}")
     if isinstance(topics, TopicsRepair) and committed.copy is None and is_refused:
-        topics = Hopeless(TOPICS_KEY, "not all manifests can be read, which tell what belongs in it")
+        topics = Unrepairable(TOPICS_KEY, "not all manifests can be read, from which it is made")
     if topics is not None:
         yield topics
     cluster = _cluster_repair(store, committed, partitions)
@@ -156,7 +156,7 @@ def _partitions(store: ObjectStore) -> Iterator[HeadKey]:
 
 
 def _is_deleted(committed: Committed, key: HeadKey) -> bool:
-    """Whether the objects of the partition are being deleted, or are to be: nothing of it is repaired."""
+    """Return whether the partition's topic was deleted: its objects are being deleted, and not repaired."""
     return committed.copy is not None and key.topic_id in committed.copy.image.tombstones
 
 
@@ -169,14 +169,14 @@ def _head_ms(store: ObjectStore, key: HeadKey) -> int:
 
 def _topics_repair(
     store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]], is_empty: bool
-) -> TopicsRepair | Hopeless | None:
+) -> TopicsRepair | Unrepairable | None:
     wrong = committed.topics_wrong or "; ".join(committed.topics_problems())
     if not wrong:
         return None
     if committed.topics is None and _is_of_later_version(store):
-        return Hopeless(TOPICS_KEY, wrong)
+        return Unrepairable(TOPICS_KEY, wrong)
     if committed.later is not None:
-        return Hopeless(TOPICS_KEY, f"{wrong}; {committed.later}")
+        return Unrepairable(TOPICS_KEY, f"{wrong}; {committed.later}")
     rows = _rows(store, committed, partitions)
     if not rows and wrong == _ABSENT:
         return None
@@ -184,22 +184,22 @@ def _topics_repair(
     if not ids:
         with suppress(CorruptionError, ObjectNotFound):
             if is_empty or committed.copy is not None:
-                ids.add(open_cluster(store))  # it names whatever is made next
+                ids.add(open_cluster(store))  # an empty bucket belongs to the cluster that it names
     if not ids:
-        return Hopeless(TOPICS_KEY, f"{wrong}; nothing that can be read says which topics there are")
+        return Unrepairable(TOPICS_KEY, f"{wrong}; no readable object tells which topics exist")
     [cluster_id, *others] = ids
     if others:
-        return Hopeless(TOPICS_KEY, f"{wrong}; the manifests are of {len(others) + 1} clusters")
+        return Unrepairable(TOPICS_KEY, f"{wrong}; the manifests are of {len(others) + 1} clusters")
     try:
-        seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+        current = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
     except CorruptionError as e:
-        return Hopeless(TOPICS_KEY, f"{e}; delete it first")
+        return Unrepairable(TOPICS_KEY, f"{e}; delete it first")
     source = (
         f"{committed.copy.ref.key} and newer manifests"
         if committed.copy is not None
         else "the manifests, without settings"
     )
-    return TopicsRepair(wrong, cluster_id, rows, source, seen)
+    return TopicsRepair(wrong, cluster_id, rows, source, current)
 
 
 def _is_of_later_version(store: ObjectStore) -> bool:
@@ -215,9 +215,9 @@ def _is_of_later_version(store: ObjectStore) -> bool:
 def _rows(
     store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]]
 ) -> tuple[TopicsFileRow, ...]:
-    """All topics that live: those of the copy, and those that were made since.
+    """Return all live topics: those of the copy, and those created since.
 
-    A name is one topic's. Who has it by the newest HEAD got it last, as a topic that was deleted takes no
+    A name belongs to one topic. Of two, the one with the newest HEAD got it last, as a deleted topic takes no
     commits.
     """
     rows = {row.topic_id: row for row in committed.rows()}
@@ -238,7 +238,7 @@ def _rows(
 
 def _is_made_since(store: ObjectStore, committed: Committed, topic_id: UUID) -> bool:
     newest_ms = max((info.last_modified_ms for info in store.list(topic_prefix(topic_id))), default=-1)
-    return committed.standing(topic_id, newest_ms) in (Standing.LIVE, Standing.MADE_SINCE)
+    return committed.state(topic_id, newest_ms) in (TopicState.LIVE, TopicState.MADE_SINCE)
 
 
 def _newest_head(partitions: dict[UUID, list[_Found]], row: TopicsFileRow) -> int:
@@ -247,7 +247,7 @@ def _newest_head(partitions: dict[UUID, list[_Found]], row: TopicsFileRow) -> in
 
 def _cluster_repair(
     store: ObjectStore, committed: Committed, partitions: dict[UUID, list[_Found]]
-) -> ClusterRepair | Hopeless | None:
+) -> ClusterRepair | Unrepairable | None:
     metadata = committed.copy.ref if committed.copy is not None else None
     wrong = _ABSENT
     cluster: ClusterFile | None = None
@@ -256,42 +256,42 @@ def _cluster_repair(
         open_metadata(store)
         return None
     except UnknownVersion as e:
-        return Hopeless(CLUSTER_KEY, str(e))
+        return Unrepairable(CLUSTER_KEY, str(e))
     except ObjectNotFound as e:
         wrong = _ABSENT if cluster is None else str(e)
     except CorruptionError as e:
         wrong = str(e)
     if cluster is not None:
-        # It is whole and names a copy that is not: whoever writes to the prefix stays named.
-        seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
-        return ClusterRepair(wrong, cluster._replace(metadata=metadata), seen)
+        # It is whole and names an unreadable copy: the writer of the prefix stays named.
+        current = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+        return ClusterRepair(wrong, cluster._replace(metadata=metadata), current)
     ids = {one.manifest.cluster_id for found in partitions.values() for one in found}
     ids.update([committed.topics.cluster_id] if committed.topics is not None else ())
     if len(ids) != 1:
         if wrong == _ABSENT and not ids:
-            return None  # nothing is archived: the next start makes the prefix its cluster's
-        what = f"what is archived is of {len(ids)} clusters" if ids else "nothing archived says whose it is"
-        return Hopeless(CLUSTER_KEY, f"{wrong}; {what}")
+            return None  # nothing is archived: the next node to start takes the prefix for its cluster
+        what = f"the archive is of {len(ids)} clusters" if ids else "no archived object names the cluster"
+        return Unrepairable(CLUSTER_KEY, f"{wrong}; {what}")
     try:
-        seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+        current = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
     except CorruptionError as e:
-        return Hopeless(CLUSTER_KEY, f"{e}; delete it first")
-    return ClusterRepair(wrong, ClusterFile(ids.pop(), None, metadata), seen)
+        return Unrepairable(CLUSTER_KEY, f"{e}; delete it first")
+    return ClusterRepair(wrong, ClusterFile(ids.pop(), None, metadata), current)
 
 
 def carry_out(
     store: ObjectStore, repair: PageRepair | HeadRepair | TopicsRepair | ClusterRepair, new_uuid: NewUuid
 ) -> bool:
-    """Write it; False when somebody else has written there since it was looked at."""
+    """Write the repair; return False when another process has written there since the repair was found."""
     if isinstance(repair, TopicsRepair):
         data = encode_topics(repair.cluster_id, 0, repair.rows)
-        return conditional.write(store, TOPICS_KEY, data, repair.seen)
+        return conditional.write(store, TOPICS_KEY, data, repair.expected)
     if isinstance(repair, ClusterRepair):
-        return conditional.write(store, CLUSTER_KEY, encode_cluster(repair.cluster), repair.seen)
+        return conditional.write(store, CLUSTER_KEY, encode_cluster(repair.cluster), repair.expected)
     if isinstance(repair, PageRepair):
-        return conditional.write(store, repair.ref.key, repair.data, repair.seen)
+        return conditional.write(store, repair.ref.key, repair.data, repair.expected)
     objects, head = repair.publication(new_uuid)
     for key, data in objects:
         if not conditional.create(store, key, data):
             return False
-    return conditional.write(store, head_key(*repair.key), encode_head(head), repair.seen)
+    return conditional.write(store, head_key(*repair.key), encode_head(head), repair.expected)

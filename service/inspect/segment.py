@@ -1,4 +1,4 @@
-"""Files of a local segment: `.log`, `.index`, `.timeindex`, `.snapshot`."""
+"""Dumpers of a local segment's files: `.log`, `.index`, `.timeindex`, `.snapshot`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MAX_INDEX_BYTES: Final = 1 << 30
 
 
 def dump_log(source: Source, *, records: bool = False) -> Dump:
-    """The batches of a log, each with its checksum verified; with their records where asked for."""
+    """Dump the batches of a log, each with its checksum verified; with their records on request."""
     head = {"base_offset": base_offset_of(source), "size": source.size}
     return Dump("log", head, (("batches", _batches(source, records)),))
 
 
 def iter_batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Header and bytes of each batch. Raises `CorruptionError` where the file stops being a log."""
+    """Yield header and bytes of each batch. Raises `CorruptionError` where the file stops being a log."""
     path = source.local_path()
     disk = system_world().disk
     with closing(SegmentFile(disk, path, source.size, disk.open(path))) as file:
         for header in iter_verified(file.pread, source.size, path):
-            # its checksum is right: so is its length, and nothing larger than a batch is read
+            # The checksum is right, and so the length: no more than a batch is read.
             data = file.pread(header.size, header.position)
             yield header._replace(position=0), data
 
@@ -50,7 +50,7 @@ def _batches(source: Source, records: bool) -> Iterator[Row]:
 
 
 def describe_batch(header: BatchHeader) -> dict[str, object]:
-    """A batch's header in the words of `kafka-dump-log`."""
+    """Return a batch's header with the field names of `kafka-dump-log`."""
     return {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -82,7 +82,7 @@ def describe_record(record: Record) -> dict[str, object]:
 
 
 def dump_offset_index(source: Source) -> Dump:
-    """Entries of an offset index. `CorruptionError` where they do not ascend."""
+    """Dump the entries of an offset index. `CorruptionError` where they do not ascend."""
     base = base_offset_of(source)
 
     def rows() -> Iterator[Row]:
@@ -93,7 +93,7 @@ def dump_offset_index(source: Source) -> Dump:
 
 
 def dump_time_index(source: Source) -> Dump:
-    """Entries of a time index. `CorruptionError` where they do not ascend."""
+    """Dump the entries of a time index. `CorruptionError` where they do not ascend."""
     base = base_offset_of(source)
 
     def rows() -> Iterator[Row]:
@@ -129,7 +129,7 @@ def dump_producer_snapshot(source: Source) -> Dump:
 
 
 def base_offset_of(source: Source) -> int:
-    """The offset that a segment's file is named by. `CorruptionError` for a name without one."""
+    """Return the offset in a segment file's name. `CorruptionError` for a name without one."""
     parsed = names.parse_offset_file(source.name.removesuffix(names.DELETED))
     if parsed is None:
         raise CorruptionError(f"{source.name}: expected 20 digits of base offset as its name")

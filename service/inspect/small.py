@@ -1,4 +1,4 @@
-"""The small files beside the segments: checkpoints and what a log directory says of itself."""
+"""Dumpers of the small files beside the segments: checkpoints and files of a log directory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_SMALL_BYTES = 1 << 20
 
 
 def dump_leader_epochs(source: Source) -> Dump:
-    """`leader-epoch-checkpoint`: which leader epoch began at which offset."""
+    """Dump `leader-epoch-checkpoint`: the start offset of each leader epoch."""
     entries = LeaderEpochs.load(system_world().disk, source.local_path().absolute().parent).entries
     rows = ({"epoch": epoch, "start_offset": start} for epoch, start in entries)
     return Dump("leader epoch checkpoint", {}, (("epochs", rows),))
 
 
 def dump_offsets(source: Source) -> Dump:
-    """`recovery-point-offset-checkpoint` and its like: an offset for each partition."""
+    """Dump `recovery-point-offset-checkpoint` and its like: an offset for each partition."""
     try:
         offsets = decode_offsets(read_checkpoint(system_world().disk, source.local_path()))
     except CorruptionError as e:
@@ -37,18 +37,18 @@ def dump_offsets(source: Source) -> Dump:
 
 
 def dump_properties(source: Source) -> Dump:
-    """`meta.properties`: whose directory this is."""
+    """Dump `meta.properties`: the ids of the directory, its node and its cluster."""
     return Dump(source.name, parse_properties(_text(source)))
 
 
 def dump_partition_metadata(source: Source) -> Dump:
-    """`partition.metadata`: the topic id of the partition that lies here."""
+    """Dump `partition.metadata`: the topic id of the directory's partition."""
     topic_id = read_topic_id(system_world().disk, source.local_path().absolute().parent)
     return Dump("partition metadata", {"topic_id": topic_id and encode_uuid(topic_id), "uuid": topic_id})
 
 
 def dump_json(source: Source) -> Dump:
-    """`.kafka_cleanshutdown`: one JSON object."""
+    """Dump `.kafka_cleanshutdown`: one JSON object."""
     return Dump(source.name, parse_json_object(source.read(MAX_SMALL_BYTES), source.name))
 
 

@@ -1,4 +1,4 @@
-"""Where the bytes of a dump come from: a local file or one object of a store."""
+"""Sources of a dump's bytes: a local file or one object of a store."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from service.remote.stores.store import ObjectStore
 
 
 class Source(Protocol):
-    """Bytes with a name. `folder` is the name of the directory they lie in."""
+    """Bytes with a name. `folder` is the name of their directory."""
 
     name: str
     folder: str
     size: int
 
     def read(self, max_size: int) -> bytes:
-        """Everything; `CorruptionError` when that is more than `max_size` bytes."""
+        """Return everything; `CorruptionError` when that is more than `max_size` bytes."""
 
     def read_suffix(self, length: int) -> bytes:
-        """The last `length` bytes, or everything where there is less."""
+        """Return the last `length` bytes, or everything where there is less."""
 
     def local_path(self) -> Path:
-        """The file itself, for formats that are walked rather than read. `ConfigError` for an object."""
+        """Return the file itself, for formats that are walked. `ConfigError` for an object of a store."""
 
 
 class FileSource:
@@ -76,9 +76,9 @@ class ObjectSource:
 
 
 def open_source(target: str, *, endpoint: str | None = None, region: str | None = None) -> Source:
-    """The file or object that `target` names: a path, or an `s3://`, `gs://`, `az://` or `file://` URL.
+    """Open the file or object that `target` names: a path, or an `s3://`, `gs://`, `az://` or `file://` URL.
 
-    Raises `ConfigError` for a target that cannot be one, `StorageError` or `OSError` where it cannot be read.
+    Raises `ConfigError` for an invalid target, `StorageError` or `OSError` where it cannot be read.
     """
     if "://" not in target:
         return FileSource(Path(target))

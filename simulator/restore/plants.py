@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from service.hot.log import LocalLog
-from service.inspect.committed import Committed, Standing
+from service.inspect.committed import Committed, TopicState
 from service.metadata import image_frames
 from service.metadata.controller import adoption_control
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -82,11 +82,11 @@ def sweep_by_topics_json() -> None:
         rows = () if committed.topics is None else committed.topics.topics
         return {row.topic_id: row.name for row in rows}
 
-    def standing(committed: Committed, topic_id: UUID, newest_ms: int) -> Standing:
-        return Standing.LIVE if topic_id in listed(committed) else Standing.UNKNOWN
+    def state(committed: Committed, topic_id: UUID, newest_ms: int) -> TopicState:
+        return TopicState.LIVE if topic_id in listed(committed) else TopicState.UNKNOWN
 
     _replace(Committed, "ever_live", listed)
-    _replace(Committed, "standing", standing)
+    _replace(Committed, "state", state)
 
 
 PLANTS: Final = (

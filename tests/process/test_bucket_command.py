@@ -233,7 +233,7 @@ class TestMaking:
         bucket = moto_store.url.removeprefix("s3://").partition("/")[0]
         done = firn("bucket", "create", moto_store.url, "--endpoint", moto_store.endpoint or "")
         assert done.returncode == 1
-        assert "what exists is not touched" in done.stderr
+        assert "existing buckets are not changed" in done.stderr
         assert "Status" not in client.get_bucket_versioning(Bucket=bucket)
 
     def test_advice_on_a_bare_bucket(self, moto_store: Store) -> None:

@@ -17,7 +17,7 @@ import pytest
 from service.base.errors import CorruptionError
 from service.inspect.fsck import fsck
 from service.inspect.fsck_report import FsckReport
-from service.inspect.head_repair import Hopeless
+from service.inspect.head_repair import Unrepairable
 from service.inspect.orphans import Skipped, delete_orphans, find_orphans
 from service.inspect.repair import carry_out, find_repairs
 from service.remote.format.keys import HeadKey, SegmentKey, head_key, parse_key
@@ -85,19 +85,19 @@ def repair(store: ObjectStore) -> list[str]:
     ids = count(1000)
     hopeless = []
     for one in list(find_repairs(store)):
-        if isinstance(one, Hopeless):
+        if isinstance(one, Unrepairable):
             hopeless.append(str(one))
         else:
             assert carry_out(store, one, lambda: UUID(int=next(ids)))
     return hopeless
 
 
-def sweep(archive: Archive, store: ObjectStore, forsaken: UUID | None = None) -> set[str]:
+def sweep(archive: Archive, store: ObjectStore, whole_topic: UUID | None = None) -> set[str]:
     """`firn sweep --delete --older-than-hours 0`; what is gone then."""
     before = {info.key for info in store.list("")}
     # Where no copy of the metadata is left it refuses: nothing is gone then.
     with suppress(CorruptionError):
-        for one in find_orphans(store, older_than_ms=0, now_ms=archive.now_ms, forsaken=forsaken):
+        for one in find_orphans(store, older_than_ms=0, now_ms=archive.now_ms, whole_topic=whole_topic):
             if not isinstance(one, Skipped):
                 delete_orphans(store, one)
     return before - {info.key for info in store.list("")}
@@ -160,11 +160,11 @@ def test_a_segment_that_is_lost_loses_nothing_else(archive: Archive) -> None:
 @pytest.mark.parametrize("kind", [*NAMED, *SILENT])
 def test_nothing_that_is_live_is_ever_swept(archive: Archive, kind: str) -> None:
     for key, how, store in harmed(archive, kind):
-        for forsaken in (*TOPICS, None):
-            swept = sweep(archive, store, forsaken)
-            assert not swept & archive.live, (key, how, forsaken)
-            if forsaken in (EVENTS, OTHER, AGAIN):
-                assert not swept, (key, how, forsaken)
+        for whole_topic in (*TOPICS, None):
+            swept = sweep(archive, store, whole_topic)
+            assert not swept & archive.live, (key, how, whole_topic)
+            if whole_topic in (EVENTS, OTHER, AGAIN):
+                assert not swept, (key, how, whole_topic)
 
 
 def test_orphans_and_deleted_topics_are_swept_where_nothing_is_wrong(archive: Archive) -> None:
@@ -188,11 +188,11 @@ def test_nothing_that_is_live_is_swept_where_two_documents_are_lost(
     archive: Archive, pair: tuple[str, str]
 ) -> None:
     for hows in product(HARMS, HARMS):
-        for forsaken in (*TOPICS, None):
+        for whole_topic in (*TOPICS, None):
             store = archive.store()
             for kind, how in zip(pair, hows, strict=True):
                 harm(archive, store, archive.kinds[kind][0], how)
-            assert not sweep(archive, store, forsaken) & archive.live, (hows, forsaken)
+            assert not sweep(archive, store, whole_topic) & archive.live, (hows, whole_topic)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NAMED if kind != "segment"])
@@ -246,7 +246,7 @@ def test_a_topic_whose_objects_are_all_gone_is_named(archive: Archive) -> None:
         store.delete([info.key for info in store.list(f"data/{topic_id}")])
         report = fsck(store)
         assert {name.split("/")[1] for name in where(report)} == {str(topic_id)}
-        assert "nothing of it is there" in report.errors[0].what
+        assert "it has no objects" in report.errors[0].what
         assert {one.split(":")[0] for one in repair(store)} == set(where(report))
 
 
@@ -290,7 +290,7 @@ def test_a_bucket_without_any_copy_is_not_swept_and_is_repaired_from_manifests(
 ) -> None:
     store = archive.store()
     store.delete([*archive.kinds["newest copy"], *archive.kinds["older copy"]])
-    with pytest.raises(CorruptionError, match="nobody knows what is live"):
+    with pytest.raises(CorruptionError, match="live objects are unknown"):
         list(find_orphans(store, older_than_ms=0, now_ms=archive.now_ms))
     store.delete(["topics.json", "cluster.json"])
     assert repair(store) == []

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import pytest
 
 from service.inspect.fsck import fsck
-from service.inspect.head_repair import Hopeless
+from service.inspect.head_repair import Unrepairable
 from service.inspect.orphans import PartitionOrphans, find_orphans
 from service.inspect.repair import find_repairs
 from service.metadata.bucket_copy import newest_copy
@@ -81,7 +81,7 @@ def test_fsck_names_it_and_checks_all_else(archive: Archive, kind: str) -> None:
 @pytest.mark.parametrize("kind", [*OF_PARTITIONS, "topics.json"])
 def test_repair_leaves_its_partition_alone_and_the_others_in_peace(archive: Archive, kind: str) -> None:
     for key in archive.kinds[kind]:
-        found = [one for one in find_repairs(refusing(archive, key)) if not isinstance(one, Hopeless)]
+        found = [one for one in find_repairs(refusing(archive, key)) if not isinstance(one, Unrepairable)]
         assert found == [], key
 
 

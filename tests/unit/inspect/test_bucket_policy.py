@@ -50,7 +50,7 @@ def test_a_key_of_kms_is_named_alone() -> None:
     found = by_sid(least_policy("bucket", "prefix", kms_key=KEY))
     assert found["Key"]["Resource"] == [KEY]
     assert found["Key"]["Action"] == ["kms:Decrypt", "kms:GenerateDataKey"]
-    with pytest.raises(ConfigError, match="no partition"):
+    with pytest.raises(ConfigError, match="not a partition"):
         least_policy("bucket", "prefix", partition="mars")
     for wrong in ("alias/mine", f"{KEY}*", "arn:aws:s3:::bucket"):
         with pytest.raises(ConfigError, match="ARN of a key"):

@@ -322,7 +322,7 @@ class TestBucket:
 
 
 def test_a_file_of_no_known_format_is_refused_with_what_is_known(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"notes\.txt: of no format that Firn writes; known are \.log"):
+    with pytest.raises(ConfigError, match=r"notes\.txt: not a format that Firn writes; known are \.log"):
         shown(put(tmp_path, "notes.txt", b"hello"))
     with pytest.raises(ConfigError, match="is a directory"):
         open_source(str(tmp_path))

@@ -14,7 +14,7 @@ from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.inspect.fsck import fsck
-from service.inspect.head_repair import HeadRepair, Hopeless, PageRepair
+from service.inspect.head_repair import HeadRepair, PageRepair, Unrepairable
 from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.inspect.repair import ClusterRepair, TopicsRepair, carry_out, find_repairs
 from service.metadata.image import MetadataImage
@@ -43,9 +43,9 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def orphans_of(world: World, older_than_ms: int = 0, forsaken: UUID | None = None) -> set[str]:
+def orphans_of(world: World, older_than_ms: int = 0, whole_topic: UUID | None = None) -> set[str]:
     found = find_orphans(
-        world.bucket, older_than_ms=older_than_ms, now_ms=world.clock.now_ms(), forsaken=forsaken
+        world.bucket, older_than_ms=older_than_ms, now_ms=world.clock.now_ms(), whole_topic=whole_topic
     )
     return {info.key for one in found if isinstance(one, PartitionOrphans) for info in one.orphans}
 
@@ -86,10 +86,10 @@ def test_a_topic_that_nobody_knows_goes_only_when_it_is_asked_for(world: World) 
     copy_metadata(world)
     assert [one.where for one in skipped(world)] == [str(lost)]
     assert orphans_of(world) == set()
-    assert orphans_of(world, forsaken=lost) == {key}
-    assert orphans_of(world, forsaken=world.topic_ids["events"]) == set(), "it is live"
+    assert orphans_of(world, whole_topic=lost) == {key}
+    assert orphans_of(world, whole_topic=world.topic_ids["events"]) == set(), "it is live"
     world.bucket.put(key, b"!")
-    assert orphans_of(world, forsaken=lost) == set(), "it may have been made since the copy"
+    assert orphans_of(world, whole_topic=lost) == set(), "it may have been made since the copy"
 
 
 def test_a_topic_made_since_stays_where_older_documents_were_put_back(world: World) -> None:
@@ -108,14 +108,14 @@ def test_a_topic_made_since_stays_where_older_documents_were_put_back(world: Wor
     world.bucket.put("topics.json", topics)
     world.bucket.put(older, copy)
     assert str(made.tip.topic_id) in {one.where for one in skipped(world)}
-    assert orphans_of(world, forsaken=made.tip.topic_id) == set()
+    assert orphans_of(world, whole_topic=made.tip.topic_id) == set()
 
 
 def test_a_live_topic_is_not_given_up_where_topics_json_forgets_it(world: World) -> None:
     copy_metadata(world)
     world.clock.advance(1)
     world.bucket.put("topics.json", encode_topics(CLUSTER, 0, []))
-    assert orphans_of(world, forsaken=world.topic_ids["events"]) == set()
+    assert orphans_of(world, whole_topic=world.topic_ids["events"]) == set()
     errors = fsck(world.bucket).errors
     assert [one.where for one in errors] == ["topics.json"]
     assert "does not name events" in errors[0].what
@@ -139,11 +139,11 @@ def test_topics_json_that_waits_to_be_written_after_the_copy_is_no_error(world: 
 
 
 def test_nothing_is_swept_where_no_copy_of_the_metadata_can_be_read(world: World) -> None:
-    with pytest.raises(CorruptionError, match="nobody knows what is live"):
+    with pytest.raises(CorruptionError, match="live objects are unknown"):
         orphans_of(world)
     world.bucket.put(copy_metadata(world), b"?")
-    with pytest.raises(CorruptionError, match="nobody knows what is live"):
-        orphans_of(world, forsaken=UUID(int=99))
+    with pytest.raises(CorruptionError, match="live objects are unknown"):
+        orphans_of(world, whole_topic=UUID(int=99))
 
 
 def test_a_partition_with_more_orphans_than_fit_is_swept_in_pieces(
@@ -244,8 +244,8 @@ def test_an_archive_without_a_manifest_is_made_from_its_segments_or_said_to_be_l
     segments = sorted(key for key in world.stored_keys() if "/0/" in key and key.endswith(".seg"))
     world.bucket.delete([segments[1]])
     [hopeless] = find_repairs(world.bucket)
-    assert isinstance(hopeless, Hopeless)
-    assert f"do not go on at offset {middle.base_offset}" in hopeless.wrong
+    assert isinstance(hopeless, Unrepairable)
+    assert f"have a gap at offset {middle.base_offset}" in hopeless.wrong
 
 
 @pytest.mark.parametrize("damage", ["gone", "torn"])
@@ -361,7 +361,7 @@ def test_cluster_json_and_topics_json_are_made_when_both_are_gone(world: World) 
     repairs = list(find_repairs(world.bucket))
     assert [type(one) for one in repairs] == [TopicsRepair, ClusterRepair]
     for one in repairs:
-        assert not isinstance(one, Hopeless)
+        assert not isinstance(one, Unrepairable)
         assert carry_out(world.bucket, one, lambda: UUID(int=5))
     assert fsck(world.bucket).is_clean
 
@@ -370,7 +370,7 @@ def test_topics_json_is_made_anew_where_nothing_is_archived(world: World) -> Non
     cluster = world.bucket.get("cluster.json", max_size=1 << 16)
     store = MemoryStore(SystemThreads())
     store.put("topics.json", b"{")
-    assert [type(one) for one in find_repairs(store)] == [Hopeless], "nothing says whose it is"
+    assert [type(one) for one in find_repairs(store)] == [Unrepairable], "nothing says whose it is"
     store.put("cluster.json", cluster)
     [repair] = find_repairs(store)
     assert isinstance(repair, TopicsRepair)
@@ -390,7 +390,7 @@ def test_what_later_software_wrote_is_not_repaired(world: World) -> None:
         del fields["document_crc32c"]
         world.bucket.put(key, seal(fields | {"format_version": 3}))
     repairs = list(find_repairs(world.bucket))
-    assert [type(one) for one in repairs] == [Hopeless] * 3
+    assert [type(one) for one in repairs] == [Unrepairable] * 3
     assert all("this software knows 1 to 2" in str(one) for one in repairs)
 
 

@@ -225,7 +225,7 @@ def test_a_head_that_names_nothing_is_an_error_and_so_is_none_where_it_was(world
     world.bucket.delete(manifests[:1])
     report = fsck(world.bucket)
     assert report.is_clean
-    assert any("nothing of it was ever published" in note.what for note in report.notes)
+    assert any("no manifest of it was ever published" in note.what for note in report.notes)
     assert any(one.key.startswith(prefix) for one in report.orphans)
 
 
