@@ -64,6 +64,8 @@ class PartitionModel:
     log_start: int = 0
     asked_start: int = 0
     """below it records may be gone: somebody asked for their deletion, and it may have been done"""
+    most_asked_start: int = 0
+    """the highest that was ever asked for: a replica may begin there, where another one leads by now"""
     deleted_below: int = 0
     """below it records are gone for good: their deletion was acknowledged"""
     _asked_before: int = 0
@@ -131,6 +133,7 @@ class PartitionModel:
         self._asked_before = self.asked_start
         most = self.end_offset + len(self.unknown) if offset < 0 else offset
         self.asked_start = max(self.asked_start, most)
+        self.most_asked_start = max(self.most_asked_start, most)
 
     def delete_answered(self, offset: int, error: ErrorCode, low_watermark: int) -> None:
         """What became of `delete_asked`. Raises `Violation`."""

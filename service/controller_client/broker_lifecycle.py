@@ -12,13 +12,13 @@ effects, tells what came of them, and calls `step` with a `Tick` when `next_dead
     GONE         nothing more is said
 
 Timing is Kafka 4.3.1's ``BrokerLifecycleManager``: a heartbeat per interval; 10 ms after one that found it
-not caught up; the second of a controlled shutdown after 50 ms; what changes what is said is said at once,
-unless a request is under way, and then right after it. So is a heartbeat once the connection to the
-controller broke or another controller is known, though not twice within half a second: the controller hears
-that the broker lives, and does not suspect it. Who fails waits for the interval; here the first tries
-come sooner. Where Kafka goes on with heartbeats of an epoch that the controller does not know (any more),
-this registers again, as the same incarnation: that gives the same epoch back, or says who took the id. A
-broker that is leaving and is not known has nothing to move, and goes.
+not caught up; the second of a controlled shutdown after 50 ms; a change is reported at once, or right after
+the request under way. So is a heartbeat once the connection to the controller broke or another controller is
+known, though not twice within half a second: the controller hears that the broker lives, and does not suspect
+it. Where Kafka waits for the interval after a failed request, this tries again sooner: a heartbeat after half
+a second at most. Where Kafka goes on with heartbeats of an epoch that the controller does not know (any
+more), this registers again, as the same incarnation: that gives the same epoch back, or says who took the id.
+A broker that is leaving and is not known has nothing to move, and goes.
 """
 
 from __future__ import annotations
@@ -358,7 +358,9 @@ class Lifecycle:
                 return [self._exit("the controller does not know this broker any more")]
         self._failures += 1
         pause_ms = _FIRST_RETRY_MS << min(self._failures - 1, 20)
-        self._in(min(pause_ms, self._timing.heartbeat_interval_ms), now_ms)
+        # A controller that was just elected waits a second for heartbeats before a refusal fences.
+        longest_ms = _HASTE_MS if self.is_registered else self._timing.heartbeat_interval_ms
+        self._in(min(pause_ms, longest_ms), now_ms)
         return []
 
     def _published(self, offset: int, now_ms: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from service.controller_client.broker_lifecycle import State
 from service.controller_client.broker_lifecycle_manager import Membership
 from service.metadata.controller.broker_sessions import BrokerSessions, HeartbeatReceived
+from simulator.faults import SLOW_FSYNC, SLOW_METADATA, DrawnFaults
 from simulator.loop import Loop
 from simulator.machine import Machine
 from simulator.network import Links
@@ -32,7 +33,7 @@ class Sessions:
         self._heard_s: dict[tuple[int, int], float] = {}
         """by broker and epoch"""
         self._kept_s: dict[str, float] = {}
-        """by machine: when its process was stopped, or a link of it was cut or slow, last"""
+        """by machine: when its process was stopped, its disk slow, or a link of it cut or slow, last"""
         _watch(self.heard)
 
     def heard(self, broker: int, epoch: int) -> None:
@@ -45,6 +46,9 @@ class Sessions:
         now_s = self._loop.now_s
         for machine in machines:
             if machine.run is not None and machine.run.process.life is Life.STOPPED:
+                self._kept_s[machine.name] = now_s
+            # It learns of a new controller once the epoch is in its quorum's state.
+            if isinstance(machine.faults, DrawnFaults) and machine.faults.on & {SLOW_FSYNC, SLOW_METADATA}:
                 self._kept_s[machine.name] = now_s
         if self._links.cut or self._links.slow_s:
             for one, other in (*self._links.cut, *self._links.slow_s):

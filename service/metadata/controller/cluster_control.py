@@ -111,34 +111,41 @@ def _shutdown(
     if existing is None or existing.fenced:
         return []  # leads nothing, and is in an ISR as its last member only
 
-    def is_alone(state: PartitionImage) -> bool:
+    is_alone = _nobody_else_heard(image, broker_id, is_heard)
+    return (yield from _leave_isrs(image, broker_id, settings, lambda state: is_clean and is_alone(state)))
+
+
+def _nobody_else_heard(
+    image: MetadataImage, broker_id: int, is_heard: Callable[[int, int], bool]
+) -> Callable[[PartitionImage], bool]:
+    """Return whether a partition's ISR has other members, none of which has sent a heartbeat."""
+
+    def holds(state: PartitionImage) -> bool:
         others = [image.brokers[one] for one in state.isr if one != broker_id and one in image.brokers]
         return bool(others) and not any(is_heard(one.id, one.epoch) for one in others)
 
+    return holds
+
+
+def _leave_isrs(
+    image: MetadataImage,
+    broker_id: int,
+    settings: ElectionSettings,
+    stays: Callable[[PartitionImage], bool] = lambda state: False,
+) -> Steps[list[PartitionChangeRecord]]:
+    """Decide the changes of partitions that the broker stops serving; it stays in an ISR where `stays`."""
     partitions = list(image.index.partitions(has_member(broker_id)))
     gone = yield from changes_in_steps(
         Elections(image, settings, without=broker_id),
         partitions,
-        lambda state: broker_id in state.isr and not (is_clean and is_alone(state)),
+        lambda state: broker_id in state.isr and not stays(state),
     )
     awaited = yield from changes_in_steps(
         Elections(image, settings, awaited=broker_id),
         partitions,
-        lambda state: broker_id in state.isr and is_clean and is_alone(state),
+        lambda state: broker_id in state.isr and stays(state),
     )
     return gone + awaited
-
-
-def _leave_isrs(
-    image: MetadataImage, broker_id: int, settings: ElectionSettings
-) -> Steps[list[PartitionChangeRecord]]:
-    return (
-        yield from changes_in_steps(
-            Elections(image, settings, without=broker_id),
-            image.index.partitions(has_member(broker_id)),
-            lambda state: broker_id in state.isr,
-        )
-    )
 
 
 def unfence_broker(
@@ -155,13 +162,26 @@ def unfence_broker(
 
 
 def fence_broker(
-    image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    *,
+    is_heard: Callable[[int, int], bool] = lambda broker_id, epoch: True,
+    settings: ElectionSettings = _USUAL,
 ) -> Steps[ControllerResult[None]]:
-    """Fence a broker that stops or is lost: in-sync replicas take over its leaderships."""
+    """Fence a broker that stops or is lost: in-sync replicas take over its leaderships.
+
+    A broker that this controller never heard stays in an ISR of which it heard no other member, either: they
+    may all have died before it was elected, and any of them may be the one that comes back. `is_heard(id,
+    epoch)`: that process has sent a heartbeat since then.
+    """
     broker = check_epoch(image, broker_id, broker_epoch)
     if broker.fenced:
         return ControllerResult((), None)
-    frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
+    may_stay = Elections(image, settings).is_elr_enabled and not is_heard(broker_id, broker_epoch)
+    is_alone = _nobody_else_heard(image, broker_id, is_heard)
+    left = yield from _leave_isrs(image, broker_id, settings, lambda state: may_stay and is_alone(state))
+    frames = yield from _newest(left)
     return ControllerResult((*frames, _change_fencing(broker, FENCE)), None, is_atomic=False)
 
 

@@ -191,7 +191,9 @@ class Overseer:
             fences = not (is_over or self.is_alive(broker_id, epoch))
             if not fences:
                 return ControllerResult((), None)
-            return fence_broker(image, broker_id, epoch, settings=self._elections)
+            return fence_broker(
+                image, broker_id, epoch, is_heard=self._sessions.is_heard, settings=self._elections
+            )
 
         def decided(_: None, offset: int) -> None:
             if fences:

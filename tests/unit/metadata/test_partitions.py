@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.steps import Steps, at_once
 from service.metadata.batches import encode_batch_in_steps
-from service.metadata.controller.cluster_control import fence_broker, take_offline
+from service.metadata.controller.cluster_control import fence_broker, take_offline, unfence_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import ControllerResult, QuorumLevel
 from service.metadata.controller.directories_control import assign_replicas
@@ -350,6 +350,27 @@ def refused(image: MetadataImage, *updates: FeatureUpdate, **more: Any) -> str:
         update_features(image, updates, node_id=9, **{"supported": cluster_features(), **more})
     assert error.value.code is ErrorCode.invalid_update_version
     return error.value.message or ""
+
+
+@pytest.mark.parametrize("heard", [(), (1,), (2,), (3,)])
+def test_brokers_that_no_controller_heard_leave_no_isr_in_which_nobody_was(heard: tuple[int, ...]) -> None:
+    """They may all have died before it was elected: whichever comes back has everything."""
+    image = image_of(*THREE, partition(0, (1, 2), (1, 2), 1))
+
+    def is_heard(broker_id: int, epoch: int) -> bool:
+        return broker_id in heard and epoch == broker_id * 10
+
+    after, _ = applied(image, fence_broker(image, 1, 10, is_heard=is_heard))
+    state = state_of(after)
+    if set(heard) & {1, 2}:
+        assert (state.leader, state.isr) == (2, (2,)), "one of them lived: what it has acknowledged counts"
+        return
+    assert (state.leader, state.isr) == (2, (1, 2))
+    after, _ = applied(after, fence_broker(after, 2, 20, is_heard=is_heard))
+    assert (state_of(after).leader, state_of(after).isr) == (-1, (1, 2))
+    for back in (1, 2):
+        led, _ = applied(after, unfence_broker(after, back, back * 10))
+        assert (state_of(led).leader, state_of(led).isr) == (back, (1, 2))
 
 
 def test_features_that_cannot_go_there() -> None:
