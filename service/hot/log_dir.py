@@ -10,6 +10,7 @@ All are Kafka's but the last:
     cleaner-offset-checkpoint          likewise; for logs that are or were compacted, up to where
     replication-offset-checkpoint      likewise; high watermarks
     .fsync-failed                      empty; data that was not known to be durable is to be written again
+                                       (a .lock that is not empty says the same: it needs no descriptor)
     .boot-id                           boot id of the machine when the directory was last in use, and the
                                        replica directories found damaged then, one a line
 
@@ -245,16 +246,22 @@ class LogDir:
             self.kept.distrust(f"an fsync failed in {self.path}")
         try:
             self.disk.close(self.disk.open(self.path / DOUBTFUL, Open.CREATE))
+            return
+        except DiskError as e:
+            _log.error("%s: cannot create %s: %s", self.path, DOUBTFUL, e)
+        try:
+            self.disk.pwrite(self._lock_fd, b"fsync failed", 0)  # open already: it needs no descriptor
         except DiskError as e:
             _log.error("%s: cannot note the failed fsync: %s", self.path, e)
 
     def is_doubtful(self) -> bool:
         """Return whether an fsync failed here in an earlier process."""
-        return exists(self.disk, self.path / DOUBTFUL)
+        return exists(self.disk, self.path / DOUBTFUL) or self.disk.size(self._lock_fd) > 0
 
     def trust_again(self) -> None:
         """Remove that note, once all data in doubt was written again and flushed."""
         remove_file(self.disk, self.path / DOUBTFUL)
+        self.disk.truncate(self._lock_fd, 0)
 
     def read_boot(self) -> Boot:
         """Read in which run of the machine the directory was last in use; id "" if that is unknown."""

@@ -178,3 +178,32 @@ def test_a_directory_that_cannot_be_opened_to_be_flushed_is_flushed_later(
     asyncio.run(run())
     assert not (tmp_path / ".fsync-failed").exists()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_failed_fsync_is_noted_without_a_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes the bytes for written: a start that did not know would never write them again."""
+    really_open = os.open
+
+    def short(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if str(path).endswith(".fsync-failed") and flags & os.O_CREAT:
+            raise OSError(errno.EMFILE, "")
+        return really_open(path, flags, *args, **options)
+
+    whole = OneFsyncFails()
+    of_start = life(tmp_path / "whole", whole)
+    directory = tmp_path / "short"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", short)
+        life(directory, OneFsyncFails(of_start + 1))
+    assert not (directory / ".fsync-failed").exists()
+    assert (directory / ".lock").stat().st_size > 0
+
+    async def start_again() -> bool:
+        logs = await started(directory, OneFsyncFails())
+        is_noted = (directory / ".lock").stat().st_size > 0
+        await logs.close(clean=True, broker_epoch=1)
+        return is_noted
+
+    assert not asyncio.run(start_again()), "it was written again"
