@@ -254,7 +254,7 @@ class Lifecycle:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When a `Tick` is wanted, at the latest."""
+        """Return when a `Tick` is wanted, at the latest."""
         if self.state is State.GONE:
             return None
         due = None if self._is_asking else self._due_ms

@@ -89,7 +89,7 @@ class Membership:
 
     @property
     def moves_leaders(self) -> bool:
-        """Whether the controller that answered last moves leaderships away from full directories."""
+        """Return whether the controller that answered last moves leaderships away from full directories."""
         return self._machine.moves_leaders
 
     # -- what the node tells

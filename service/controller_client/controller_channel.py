@@ -244,7 +244,7 @@ class _NotController(NamedTuple):
 
 
 def is_not_controller(answer: Any) -> bool:
-    """Whether `answer` says NOT_CONTROLLER, of itself or of what it is about."""
+    """Return whether `answer` says NOT_CONTROLLER, of itself or of what it is about."""
     if getattr(answer, "error_code", ErrorCode.none) == ErrorCode.not_controller:
         return True
     return any(

@@ -114,7 +114,7 @@ class RemoteAdmin:
         validate_only: bool = False,
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
-        """As `ConfigAdmin`. What is a broker's is looked at here first, as only that broker can."""
+        """Do what `ConfigAdmin` does. What is a broker's is looked at here first, as only that broker can."""
         return await self._alter(_INCREMENTAL, resources, validate_only, via_broker)
 
     async def alter_configs(

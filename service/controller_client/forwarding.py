@@ -112,7 +112,7 @@ def wrap(frame: Buffer, client_host: str) -> EnvelopeRequest:
 
 
 def timeout_of(request: Any) -> int:
-    """How long the client waits, in ms, as far as its request says."""
+    """Return how long the client waits, in ms, as far as its request says."""
     timeout = getattr(request, "timeout", None)
     return _TIMEOUT_MS if timeout is None else max(0, millis(timeout))
 
@@ -174,7 +174,7 @@ class Forwarder:
 
 
 async def _misfit(header: RequestHeader, data: Buffer | None) -> str | None:
-    """Why the inner answer is none to this request."""
+    """Return why the inner answer is none to this request."""
     if data is None or len(data) < 4:
         return "the envelope's answer is empty"
     if (correlation_id := _CORRELATION_ID(data)[0]) != header.correlation_id:

@@ -81,7 +81,7 @@ class ClusterPrefixOwner:
         return tuple(sorted(one.incarnation_id for one in self._image().brokers.values()))
 
     def leads(self, topic_id: UUID, partition: int) -> bool:
-        """Whether this node leads the partition."""
+        """Return whether this node leads the partition."""
         found = self._image().partition(topic_id, partition)
         return found is not None and found.leader == self._node_id
 

@@ -41,7 +41,7 @@ class Found(NamedTuple):
 
 
 async def knock(place: Reachable) -> ProbeOutcome:
-    """Whether anybody listens there. Only a refusal can prove that nobody does."""
+    """Return whether anybody listens there. Only a refusal can prove that nobody does."""
     outcome, _ = await _connect(place.host, place.port)
     return outcome
 
@@ -85,8 +85,8 @@ class BrokerProber:
         self._news = asyncio.Event()
 
     async def probe(self, broker: BrokerImage) -> tuple[ProbeOutcome, str]:
-        """Whether somebody listens at the broker's address, and the address in words. Refused: it was open
-        before in this broker epoch, and is not now."""
+        """Return whether somebody listens at the broker's address, and the address in words. Refused: it was
+        open before in this broker epoch, and is not now."""
         place = next((one for one in broker.endpoints if one.name == self._listener), None)
         if place is None:
             return ProbeOutcome.UNKNOWN, f"no listener {self._listener}"
@@ -166,7 +166,7 @@ class BrokerProber:
             failures = 0
 
     def _pause_s(self, failures: int) -> float | None:
-        """How long to wait for news of brokers; None: nothing else is to be done."""
+        """Return how long to wait for news of brokers; None: nothing else is to be done."""
         if not self._unknown():
             return None
         uniform = self._chance()

@@ -95,7 +95,7 @@ class ControllerSide:
         return import_module(module)
 
     def deadline_ms(self, timeout_ms: int) -> int:
-        """When a request that may wait for so long is over, on the monotonic clock."""
+        """Return when a request that may wait for so long is over, on the monotonic clock."""
         return self._clock.monotonic_ms() + timeout_ms
 
     async def ask_quorum(self, api_key: int, version: int, message: Any) -> Any:

@@ -125,7 +125,7 @@ class LogDirs:
             raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
 
     def is_online(self, path: Path) -> bool:
-        """Whether a directory is in use and has not failed."""
+        """Return whether a directory is in use and has not failed."""
         return any(home.path == path and home not in self.failed for home in self.in_use)
 
     def check_online(self, path: Path) -> None:

@@ -73,7 +73,7 @@ class Durability:
 
     @property
     def has_unsynced_files(self) -> bool:
-        """Whether side files wait for a flush; for records see `LogState`."""
+        """Return whether side files wait for a flush; for records see `LogState`."""
         return bool(self._unsynced or self._names)
 
     def note(self, path: Path) -> None:

@@ -66,7 +66,7 @@ class FileDeletion:
         heapq.heappush(self._due, (due_ms, next(self._numbers), target))
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether `delete_due` has something to do."""
+        """Return whether `delete_due` has something to do."""
         return bool(self._due) and self._due[0][0] <= now_ms
 
     def start_due(

@@ -33,7 +33,7 @@ class FlushListener(Protocol):
     """The log manager, as the flusher needs it."""
 
     def is_in_use(self, log: LocalLog) -> bool:
-        """Whether the log is in use and its directory works."""
+        """Return whether the log is in use and its directory works."""
 
     def flushed(self, log: LocalLog) -> None:
         """The log's recovery point may have moved."""
@@ -119,7 +119,7 @@ class Flusher:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether `flush_waiting` has something to do."""
+        """Return whether `flush_waiting` has something to do."""
         return bool(self._waiting)
 
     def enqueue(self, log: LocalLog) -> None:

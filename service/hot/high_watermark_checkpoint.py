@@ -64,7 +64,7 @@ class HighWatermarkCheckpoint:
             self._changed[home] = None
 
     def may_contain(self, name: Name) -> bool:
-        """Whether `name` may be in any of the files."""
+        """Return whether `name` may be in any of the files."""
         return any(name in names for names in self._written.values())
 
     async def write_due(self) -> None:

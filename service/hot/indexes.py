@@ -167,7 +167,7 @@ class OffsetIndex(_Index):
         self._append_packed(b"".join([pack(one.last_offset - base, one.position) for one in entries]))
 
     def is_kept(self, offset: int) -> bool:
-        """Whether `lookup` needs no read."""
+        """Return whether `lookup` needs no read."""
         return (
             self._kept(self.handle.get(), 0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET)) is not None
         )

@@ -170,7 +170,7 @@ class LocalLog:
 
     @property
     def failure(self) -> LogOffline | None:
-        """Why the replica is offline, None if it is not."""
+        """Return why the replica is offline, None if it is not."""
         return self.state.failure
 
     @property
@@ -230,12 +230,12 @@ class LocalLog:
 
     @property
     def unflushed_records(self) -> int:
-        """How many records a crash of the machine may take."""
+        """Return how many records a crash of the machine may take."""
         return self.state.end_offset - self.state.recovery_point
 
     @property
     def flush_due(self) -> bool:
-        """Whether ``flush.messages`` asks for a flush before the last append is acknowledged."""
+        """Return whether ``flush.messages`` asks for a flush before the last append is acknowledged."""
         state = self.state
         return state.end_offset - state.recovery_point >= state.config.flush_messages
 

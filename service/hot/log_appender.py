@@ -266,8 +266,8 @@ class LogAppender:
             raise CorruptionError(f"batch at offset {first}, the log of {self.state.tip} is at {end}")
 
     def _is_plain(self, run: BatchScan) -> bool:
-        """Whether all batches have the log's epoch, none is a control batch, no offset is missing, and all
-        fit into the active segment."""
+        """Return whether all batches have the log's epoch, none is a control batch, no offset is missing, and
+        all fit into the active segment."""
         bases, lasts, epochs = run.base_offsets, run.last_offsets, run.leader_epochs
         return (
             epochs[0] == self.state.epochs.latest == self.state.epochs.newest
@@ -279,7 +279,7 @@ class LogAppender:
         )
 
     def _fits(self, run: BatchScan) -> bool:
-        """Whether the run fits into the active segment, which must not be empty."""
+        """Return whether the run fits into the active segment, which must not be empty."""
         active = self.state.segments.active
         size, now_ms = run.end - run.positions[0], self.state.world.clock.now_ms()
         newest, last = max(run.max_timestamps), run.last_offsets[-1]

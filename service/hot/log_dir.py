@@ -113,7 +113,7 @@ def _is_whole(text: str) -> bool:
 
 
 def is_reserved(directory_id: UUID) -> bool:
-    """Whether the id is reserved, and no directory's (Kafka ``DirectoryId.reserved``)."""
+    """Return whether the id is reserved, and no directory's (Kafka ``DirectoryId.reserved``)."""
     high, low = divmod(directory_id.int, 1 << 64)
     return not high and (low < _RESERVED_IDS or low >= 1 << 63)
 
@@ -275,8 +275,8 @@ class LogDir:
         return self._boot
 
     def lost_power(self, boot: Boot) -> bool:
-        """Whether the machine was restarted since: anything that was not flushed may be missing then. False
-        if that is unknown."""
+        """Return whether the machine was restarted since: anything that was not flushed may be missing then.
+        False if that is unknown."""
         return bool(boot.boot_id and self._world.boot_id) and boot.boot_id != self._world.boot_id
 
     @property

@@ -78,7 +78,7 @@ class OfflineReplica(NamedTuple):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether opening it again would fail in the same way."""
+        """Return whether opening it again would fail in the same way."""
         return isinstance(self.why, CorruptionError)
 
 

@@ -140,7 +140,7 @@ class SnapshotFiles:
         self._dir = directory
 
     def is_late(self, offset: int) -> bool:
-        """Whether the snapshot at `offset` is not written yet."""
+        """Return whether the snapshot at `offset` is not written yet."""
         late = self._late.get(offset)
         if late is not None and late.is_written:
             del self._late[offset]

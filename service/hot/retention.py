@@ -129,7 +129,8 @@ def decide(
 def _is_beyond_total(
     segment: SegmentFacts, limits: RetentionLimits, bounds: RetentionBounds, following: int, now_ms: int
 ) -> bool:
-    """Whether the segment is beyond total retention, whatever the bucket holds. `following`: bytes behind it.
+    """Return whether the segment is beyond total retention, whatever the bucket holds. `following`: bytes
+    behind it.
 
     By size if those bytes are enough alone. By time only if no earlier segment is in the bucket: the oldest
     one is deleted first, and those in the bucket may be younger.

@@ -155,7 +155,7 @@ class Segment:
 
     @property
     def knows_times(self) -> bool:
-        """Whether the greatest timestamp and the first batch's are in memory."""
+        """Return whether the greatest timestamp and the first batch's are in memory."""
         return not self.size or (self._max is not None and self._first_timestamp is not None)
 
     def _maximum(self) -> tuple[int, int]:
@@ -192,7 +192,7 @@ class Segment:
 
     @property
     def is_written(self) -> bool:
-        """Whether batches were appended since the segment was made or opened, and it is not sealed."""
+        """Return whether batches were appended since the segment was made or opened, and it is not sealed."""
         return self._writing is not None
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
@@ -267,7 +267,7 @@ class Segment:
     def must_roll(
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int, limits: tuple[int, int]
     ) -> bool:
-        """Whether a batch needs a new segment; `limits`: (bytes, ms without the jitter)."""
+        """Return whether a batch needs a new segment; `limits`: (bytes, ms without the jitter)."""
         if self.size > limits[0] - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if not self.size:
@@ -489,7 +489,8 @@ class Segment:
             self.time_index.maybe_append(*self._max)
 
     def ends_at(self, offset: int) -> bool:
-        """Whether the log's last batch ends just before `offset`, by one read behind the last index entry.
+        """Return whether the log's last batch ends just before `offset`, by one read behind the last index
+        entry.
 
         False if that read does not show it. Leaves no file open, as a start checks every segment.
         """

@@ -224,7 +224,8 @@ class ColdTier:
 
     @property
     def may_let_go(self) -> bool:
-        """Whether local bytes may go because the bucket has them: it is the cluster's, as far as is known."""
+        """Return whether local bytes may go because the bucket has them: it is the cluster's, as far as is
+        known."""
         return self._manager is not None and self._manager.may_delete_local
 
     async def _claim_again(self, manager: TieringManager) -> None:
@@ -310,7 +311,7 @@ class ColdTier:
 
 
 def is_tiered(image: MetadataImage) -> bool:
-    """Whether anything of the cluster is tiered, or was and may have objects in the bucket still."""
+    """Return whether anything of the cluster is tiered, or was and may have objects in the bucket still."""
     enabled = (settings.get("remote.storage.enable") == "true" for settings in image.configs.values())
     return bool(image.remote) or bool(image.tombstones) or any(enabled)
 

@@ -57,7 +57,7 @@ def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
 
 
 def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
-    """Whether all log directories are there, and what is done because they fill up."""
+    """Return whether all log directories are there, and what is done because they fill up."""
     if broker is None or logs is None:
         return Check("disks", HealthState.FAILED, "they are not looked at yet")
     standings = broker.disks.standings()

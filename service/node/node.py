@@ -128,7 +128,7 @@ class Node:
         return (*self._servers, *of_controller)
 
     def is_loading(self) -> bool:
-        """Whether a coordinator reads its log."""
+        """Return whether a coordinator reads its log."""
         return self._broker is not None and self._broker.groups.runtime.is_loading
 
     def name_of(self, task: asyncio.Task[Any]) -> str:

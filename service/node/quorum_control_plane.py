@@ -398,7 +398,8 @@ class ClusterPlane:
             )
 
     async def _is_hopeless(self) -> bool:
-        """Whether nobody listens where most voters are reached: a refusal is proof, silence is none."""
+        """Return whether nobody listens where most voters are reached: a refusal is proof, silence is
+        none."""
         try:
             machine = self.metadata.quorum.machine
         except RequestError:
@@ -470,7 +471,8 @@ class ClusterPlane:
         return Registration(self._config.node_id, self.epoch)
 
     async def _catch_up(self) -> None:
-        """Where the controller cannot be asked how far it is, the change is known here later."""
+        """Wait until this node knows a change; if the controller cannot be asked how far it is, it is known
+        later."""
         with suppress(StorageError, RequestError):
             await self.catalog.barrier()
 

@@ -58,7 +58,7 @@ def metadata_options(config: BrokerConfig, home: Home) -> MetadataOptions:
 
 
 def endpoints_of(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:
-    """Where listeners are reached."""
+    """Return where listeners are reached."""
     return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
 
 
@@ -142,7 +142,7 @@ class AlonePlane:
         """The only broker has nobody to give its partitions to."""
 
     def room_changed(self, directories: FullDirectories) -> None:
-        """As `directory_failed`."""
+        """Do what `directory_failed` does."""
 
     @property
     def moves_leaders(self) -> bool:

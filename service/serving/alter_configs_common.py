@@ -27,7 +27,7 @@ class Resource(Protocol):
 
 
 def configs_us(resource: Any) -> int:
-    """How long the changes of a resource take to be read, in either request."""
+    """Return how long the changes of a resource take to be read, in either request."""
     return CONFIG_US * len(resource.configs)
 
 

@@ -60,7 +60,7 @@ class NodeConfigRules:
             return config
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        """Whether `key` takes a comma-separated list."""
+        """Return whether `key` takes a comma-separated list."""
         known = _keys(resource_type).get(key)
         return known is not None and known.type is ConfigType.LIST
 
@@ -72,7 +72,7 @@ class NodeConfigRules:
         return None if known is None else to_text(known.default)
 
     def refusal(self, key: str) -> str | None:
-        """Why a key that Kafka has would have no effect here."""
+        """Return why a key that Kafka has would have no effect here."""
         return refusal(key)
 
 

@@ -251,8 +251,8 @@ class Pass:
         return None, read
 
     def _must_wait(self, partition: Partition, offset: int) -> bool:
-        """Whether there is something for a replica that is throttled, but the quota is exceeded. Those in
-        sync never wait (Kafka `ReplicaManager.shouldLeaderThrottle`)."""
+        """Return whether there is something for a replica that is throttled, but the quota is exceeded. Those
+        in sync never wait (Kafka `ReplicaManager.shouldLeaderThrottle`)."""
         broker, leading = self._broker, partition.leading
         if leading is None or self._fetch.replica_id in leading.shape.isr or offset >= partition.end_offset:
             return False
@@ -270,7 +270,7 @@ class Pass:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the bucket is waited for."""
+        """Return whether the bucket is waited for."""
         return any(not isinstance(one, Seek) for one in self.awaited.values())
 
     def count(self) -> None:
@@ -361,8 +361,8 @@ class Pass:
         return read if is_first or read.size <= limit else NOTHING
 
     def _must_seek(self, partition: Partition, topic: TopicKey, asked: FetchPartition, end: int) -> bool:
-        """Whether the disk's device has to be asked where the offset is, if it lies before `end`. A thread
-        does that; what is not here then, the loop reads."""
+        """Return whether the disk's device has to be asked where the offset is, if it lies before `end`. A
+        thread does that; what is not here then, the loop reads."""
         if asked.fetch_offset >= end or (self.size and self.room <= self.size):
             return False
         key = topic, asked.partition, asked.fetch_offset

@@ -180,7 +180,7 @@ class GroupCoordinators:
 
     @property
     def serves_consumer_groups(self) -> bool:
-        """Whether the cluster's features let it (KIP-848)."""
+        """Return whether the cluster's features let it (KIP-848)."""
         return self._image().features.get(GROUP_VERSION, 0) > 0
 
     # -- the way to a group
@@ -204,7 +204,7 @@ class GroupCoordinators:
             return failed(e)
 
     def active(self, group_id: str) -> ShardContext[GroupShard] | None:
-        """Where the group's shard is at work now; None where `write` would have to say why it is not."""
+        """Return the shard of the group if it works now; None where `write` would raise why it does not."""
         topic = self.internal.find(OFFSETS)
         if topic is None:
             return None

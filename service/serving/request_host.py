@@ -123,12 +123,12 @@ class Broker:
 
     @property
     def topic_admin(self) -> TopicAdmin:
-        """Where this process decides; else what clients ask for goes to the controller as it came."""
+        """The controller of this process; without one, clients' requests are forwarded as they came."""
         return self._decides()
 
     @property
     def feature_admin(self) -> FeatureAdmin:
-        """As `topic_admin`."""
+        """The same controller, for features."""
         return self._decides()
 
     def _decides(self) -> Controller:
@@ -157,7 +157,7 @@ class Broker:
         return None if found is None else (found.leader, found.leader_epoch)
 
     def node_endpoints(self, listener: str, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
-        """Where those of `nodes` are found that clients of `listener` can reach."""
+        """Return where those of `nodes` are found that clients of `listener` can reach."""
         known = self.cluster.seen_by(listener).by_id
         found = [known[node] for node in nodes if node in known]
         return tuple([NodeEndpoint(one.id, one.host, one.port, one.rack) for one in found])
@@ -172,7 +172,7 @@ class Broker:
         await self._logs.flush(log)
 
     def durable_start(self, log: LocalLog) -> int:
-        """Where the log begins at the latest after a crash; -1 where it is not here any more."""
+        """Return where the log begins at the latest after a crash; -1 where it is not here any more."""
         return self._logs.durable_start(log)
 
     async def checkpoint_starts(self) -> None:
@@ -210,7 +210,7 @@ class Broker:
 
     @property
     def reads_carefully(self) -> bool:
-        """Whether the disk has failed while a response was being sent, less than a minute ago.
+        """Return whether the disk has failed while a response was being sent, less than a minute ago.
 
         The connection is lost then, as the head of the response was out. Until it is over, fetches have
         their bytes in hand before they answer, so that only the partition that cannot be read is refused.

@@ -68,7 +68,7 @@ class EncodedSettings:
         return self._add(key, entries, flavour)
 
     def knows_topic(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> bool:
-        """Whether `of_topic` has nothing to encode."""
+        """Return whether `of_topic` has nothing to encode."""
         return self._get((flavour, frozenset(overrides.items())), config) is not None
 
     def _get(self, key: object, config: BrokerConfig) -> Settings | None:

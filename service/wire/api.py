@@ -227,7 +227,8 @@ def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MA
 
 
 def read_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
-    """As `decode_request`, for whoever looks at fields alone: what is read by hand is another class."""
+    """Do what `decode_request` does, for whoever looks at fields alone: what is read by hand is another
+    class."""
     api = APIS[header.api_key]
     if api.is_repeated and len(frame) - header.body <= min(_REPEATED_BYTES, most_elements):
         return _read_again(header.api_key, header.api_version, bytes(frame[header.body :]))
@@ -245,7 +246,7 @@ def _read_again(key: int, version: int, body: bytes) -> Any:
 
 
 def decode_request_steps(header: RequestHeader, frame: Buffer) -> Steps:
-    """As `decode_request`, in steps."""
+    """Do what `decode_request` does, in steps."""
     codec, cursor = _codec_of(header), Cursor(frame, header.body)
     with _bounded():
         if codec.read_steps is None:
@@ -274,7 +275,7 @@ def decode_as_is(header: RequestHeader, frame: Buffer, most_elements: int = MAX_
 
 
 def decode_as_is_steps(header: RequestHeader, frame: Buffer) -> Steps:
-    """As `decode_as_is`, in steps."""
+    """Do what `decode_as_is` does, in steps."""
     codec = _request_codec(header.api_key, header.api_version, header.api_version)
     cursor = Cursor(frame, header.body)
     with _bounded():
@@ -290,7 +291,7 @@ def _as_is_codec(key: int, version: int) -> Codec:
 
 
 def response_frame_as_is(header: RequestHeader, message: Any) -> bytearray:
-    """As `response_frame`, of kio's message of the version."""
+    """Do what `response_frame` does, of kio's message of the version."""
     out = _head(header.api_key, header.api_version)
     _as_is_codec(header.api_key, header.api_version).write(out, message)
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, header.correlation_id)
@@ -315,7 +316,7 @@ def _downgrade_response(key: int, version: int, message: Any) -> Any:
 
 
 def has_flexible_response_header(key: int, version: int) -> bool:
-    """Whether the response header ends in tagged fields; never for ApiVersions (KIP-511)."""
+    """Return whether the response header ends in tagged fields; never for ApiVersions (KIP-511)."""
     return version >= APIS[key].flexible_from and key != ApiKey.API_VERSIONS
 
 
@@ -325,7 +326,7 @@ def response_frame(header: RequestHeader, message: Any) -> bytearray:
 
 
 def response_steps(header: RequestHeader, message: Any) -> Steps:
-    """As `response_frame`, in steps: the parts of the frame."""
+    """Do what `response_frame` does, in steps: the parts of the frame."""
     key, version = header.api_key, header.api_version
     sink = Sink(_head(key, version))
     head, codec = sink.out, _response_codec(key, version)
@@ -442,7 +443,7 @@ def decode_response(
 
 
 def decode_response_steps(key: int, version: int, frame: Buffer) -> Steps:
-    """As `decode_response`, in steps; the canonical response alone."""
+    """Do what `decode_response` does, in steps; the canonical response alone."""
     cursor, codec = Cursor(frame), _response_codec(key, version)
     with _bounded():
         _response_head(cursor, key, version)

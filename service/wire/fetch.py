@@ -130,7 +130,7 @@ def parse_fetch(
 def parse_fetch_steps(
     version: int, frame: Buffer, position: int = 0
 ) -> Generator[None, None, FetchRequestView]:
-    """As `parse_fetch`, pausing now and then."""
+    """Do what `parse_fetch` does, pausing now and then."""
     try:
         cursor = Cursor(frame, position)
         head = _parse_head(version, cursor)
@@ -322,7 +322,7 @@ def encode_fetch_response_in_steps(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Steps[list[RecordsPart]]:
-    """As `encode_fetch_response`, many results at a time."""
+    """Do what `encode_fetch_response` does, many results at a time."""
     left = RESULTS_AT_A_TIME
     flexible = version >= 12
     out = bytearray(8)

@@ -271,7 +271,8 @@ class Cursor:
             self.take(self.uvarint())
 
     def tagged_fields(self) -> int:
-        """How many fields a tagged-field section holds; schemas have a handful. Each counts as an element."""
+        """Return how many fields a tagged-field section holds; schemas have a handful. Each counts as an
+        element."""
         count = self.uvarint()
         if count > MAX_TAGGED_FIELDS:
             _malformed(f"{count} tagged fields in one struct")

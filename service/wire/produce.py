@@ -146,7 +146,7 @@ def _flexible_partition(cursor: Cursor) -> tuple[int, Buffer | None]:
 def parse_produce_steps(
     version: int, frame: Buffer, position: int = 0
 ) -> Generator[None, None, ProduceRequestView]:
-    """As `parse_produce`, pausing now and then."""
+    """Do what `parse_produce` does, pausing now and then."""
     cursor = Cursor(frame, position)
     flexible, by_id = version >= 9, version >= 13
     partition = _flexible_partition if flexible else _plain_partition
@@ -200,7 +200,7 @@ def encode_produce_response_in_steps(
     throttle_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Steps[bytearray]:
-    """As `encode_produce_response`, many results at a time."""
+    """Do what `encode_produce_response` does, many results at a time."""
     out = bytearray(8)
     flexible = version >= 9
     if flexible:

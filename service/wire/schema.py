@@ -322,7 +322,7 @@ def _read_tagged(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> None:
 
 
 def _read_tagged_steps(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> Steps:
-    """As `_read_tagged`, where a tagged field may hold arrays."""
+    """Do what `_read_tagged` does, where a tagged field may hold arrays."""
     for _ in range(cursor.tagged_fields()):
         tag = cursor.uvarint()
         size = cursor.uvarint()
@@ -358,7 +358,7 @@ def _write_tagged(out: bytearray, plan: _Plan, message: Any) -> None:
 
 
 def _write_tagged_steps(sink: Sink, plan: _Plan, message: Any) -> Steps:
-    """As `_write_tagged`, where a tagged field may hold arrays."""
+    """Do what `_write_tagged` does, where a tagged field may hold arrays."""
     written = bytearray()
     count = 0
     for tag in sorted(plan.tagged):
@@ -448,7 +448,7 @@ def compile_codec(version: type[Any], canonical: type[Any]) -> tuple[Decoder, En
 
 
 def compile_steps(version: type[Any], canonical: type[Any]) -> Codec:
-    """As `compile_codec`, and how to read and write in steps."""
+    """Compile a codec that also reads and writes in steps."""
     compiled = _entity(version, canonical)
     return Codec(compiled.read, compiled.write, compiled.read_steps, compiled.write_steps)
 

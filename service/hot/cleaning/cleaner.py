@@ -38,7 +38,7 @@ class CleanerListener(Protocol):
     """The log manager, as the cleaner needs it."""
 
     def is_in_use(self, log: LocalLog) -> bool:
-        """Whether the log is in use and its directory works."""
+        """Return whether the log is in use and its directory works."""
 
     def flush_failed(self) -> None:
         """An fsync may have failed: check the latches."""

@@ -105,7 +105,7 @@ class Cleaning:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the log was truncated meanwhile, or lost segments that were to be compacted."""
+        """Return whether the log was truncated meanwhile, or lost segments that were to be compacted."""
         there = set(self.log.state.segments.all)
         return self._is_cut or any(segment not in there for segment in self._segments)
 

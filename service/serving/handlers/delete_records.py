@@ -180,7 +180,7 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 def _why_not(broker: Broker, key: tuple[str, int], deleted: _Deleted) -> ErrorCode | None:
-    """Why nothing is to be waited for any more: the partition is another's now, or nobody's."""
+    """Return why nothing is to be waited for any more: the partition is another's now, or nobody's."""
     try:
         if broker.replicas.find(*key) is not deleted.partition:
             return ErrorCode.unknown_topic_or_partition

@@ -81,7 +81,7 @@ def _steps(
 
 
 def _is_outside(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Generator[int, None, bool]:
-    """Whether `cursor` cannot be one of ours."""
+    """Return whether `cursor` cannot be one of ours."""
     if cursor.partition_index < 0:
         return True
     for one in request.topics:

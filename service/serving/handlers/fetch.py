@@ -172,7 +172,7 @@ class _Fetching:
         yield from ()
 
     def _has_known(self) -> bool:
-        """Whether there is a partition that could have something in time."""
+        """Return whether there is a partition that could have something in time."""
         raise NotImplementedError
 
     def _watched(self) -> Iterable[Hashable]:
@@ -575,5 +575,5 @@ def _forgotten(broker: Broker, replica_id: int, session: ReplicaSession, one: Se
 
 
 def _is_follower(broker: Broker, replica_id: int) -> bool:
-    """Whether another broker of this cluster fetches: its sessions go before those of consumers."""
+    """Return whether another broker of this cluster fetches: its sessions go before those of consumers."""
     return replica_id >= 0 and replica_id != broker.config.node_id and replica_id in broker.image.brokers
