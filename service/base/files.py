@@ -38,8 +38,8 @@ def sync_data(disk: Disk, fd: int) -> None:
 
 
 def fsync_dir(disk: Disk, path: Path) -> None:
-    """As `Disk.fsync_dir`: `FsyncFailed`, but `MissingFile` where there is no such directory, and `NotOpened`
-    where it was not asked for, say for want of descriptors."""
+    """Make a directory's names durable: raises `FsyncFailed`, but `MissingFile` where there is no such
+    directory, and `NotOpened` where it was not asked for, say for want of descriptors."""
     try:
         disk.fsync_dir(path)
     except (MissingFile, NotOpened):

@@ -30,7 +30,7 @@ from service.client.async_connection import (
     AsyncConnection,
     ConnectionLimits,
     PeerFailed,
-    PendingResponse,
+    PendingCall,
     ReceiveBudget,
     copy_of,
     garbage_from,
@@ -154,7 +154,7 @@ class Channel:
         wait_ms = options.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self._loop.time() + wait_ms / 1000
         self._users += 1
-        pending: PendingResponse | None = None
+        pending: PendingCall | None = None
         try:
             async with asyncio.timeout_at(deadline):
                 pending = await self._send(api_key, version, message, deadline)
@@ -184,9 +184,7 @@ class Channel:
             self._users -= 1
             self._idle_since = self._loop.time()
 
-    async def _send(
-        self, api_key: int, version: int | None, message: Any, deadline: float
-    ) -> PendingResponse:
+    async def _send(self, api_key: int, version: int | None, message: Any, deadline: float) -> PendingCall:
         """Send when there is room; calls go out in the order in which they came."""
         while True:
             if self._connection is None:
@@ -201,7 +199,7 @@ class Channel:
                 chosen = connection.session.version(api_key, version)
                 return connection.send(api_key, chosen, message, deadline)
 
-    async def _decode_in_slices(self, pending: PendingResponse, response: UndecodedResponse) -> Any:
+    async def _decode_in_slices(self, pending: PendingCall, response: UndecodedResponse) -> Any:
         try:
             return await Slice().go_through(
                 decode_response_steps(pending.api_key, pending.version, response.frame), _STEP_US

@@ -49,7 +49,7 @@ class ReceiveBudget:
         self.left_bytes = budget_bytes
 
 
-class PendingResponse:
+class PendingCall:
     """A response that somebody waits for."""
 
     __slots__ = ("answer", "api_key", "timer", "version")
@@ -89,7 +89,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._error: Exception | None = None
         self._set_up_frame: asyncio.Future[bytes] | None = None
         self._transport: asyncio.Transport
-        self.pending: deque[PendingResponse] = deque()
+        self.pending: deque[PendingCall] = deque()
         self.writable = asyncio.Event()
         self.writable.set()
         self.room = asyncio.Event()
@@ -209,12 +209,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._write(outgoing)
         return await self._set_up_frame
 
-    def send(self, api_key: int, version: int, message: Any, deadline: float) -> PendingResponse:
+    def send(self, api_key: int, version: int, message: Any, deadline: float) -> PendingCall:
         """Send a request; its `answer` is the response, or how the connection ended. Raises `ValueError` for
         a message that `version` cannot carry."""
         self._raise_if_closed()
         frame = self.session.request(api_key, version, message)
-        pending = PendingResponse(api_key, version, self._loop.create_future())
+        pending = PendingCall(api_key, version, self._loop.create_future())
         pending.answer.add_done_callback(retrieve_exception)
         pending.timer = self._loop.call_at(deadline, self._late, pending)
         self.pending.append(pending)
@@ -232,7 +232,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if not self.is_open:
             raise ConnectionResetError(f"{self._name} closed the connection")
 
-    def _late(self, pending: PendingResponse) -> None:
+    def _late(self, pending: PendingCall) -> None:
         self._metrics.timed_out += 1
         name = APIS[pending.api_key].name
         if not pending.answer.done():

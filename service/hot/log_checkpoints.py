@@ -1,4 +1,4 @@
-"""When the offset checkpoints of a node's log directories are written: at intervals, and soon on request."""
+"""Schedule of a node's offset checkpoints: written at intervals, and soon on request."""
 
 from __future__ import annotations
 

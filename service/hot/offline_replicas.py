@@ -13,7 +13,8 @@ from service.hot.state import LogOffline
 
 
 class OfflineReplicas:
-    """By topic and partition; a name may occur with several topic ids, or in several directories."""
+    """Offline replicas by topic and partition; a name may occur with several topic ids, or in several
+    directories."""
 
     def __init__(self) -> None:
         self._by_name: dict[Name, list[OfflineReplica]] = {}

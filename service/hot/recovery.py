@@ -143,7 +143,7 @@ def _lacks_first_epochs(state: LogState, segments: list[Segment], known: Known) 
     return entries[0][1] > max(known.log_start_offset, segments[0].base_offset)
 
 
-class Restart(NamedTuple):
+class AnnouncedRestart(NamedTuple):
     """A restart that was announced. ``epochs``: None where they are in their file already."""
 
     offset: int
@@ -166,7 +166,7 @@ def end_restart(disk: Disk, directory: Path) -> None:
     fsync_dir(disk, directory)
 
 
-def _announced(disk: Disk, directory: Path) -> Restart | None:
+def _announced(disk: Disk, directory: Path) -> AnnouncedRestart | None:
     """Return the restart that was not finished. `CorruptionError` where it cannot be read."""
     lines = read_checkpoint(disk, directory / RESTART)
     if not lines:
@@ -178,7 +178,7 @@ def _announced(disk: Disk, directory: Path) -> Restart | None:
         raise CorruptionError(f"{directory / RESTART}: not a restart: {lines}") from None
     if [len(epochs)] != (count or [0]):
         raise CorruptionError(f"{directory / RESTART}: {len(epochs)} epochs, {count} are announced")
-    return Restart(offset, start, epochs if count else None)
+    return AnnouncedRestart(offset, start, epochs if count else None)
 
 
 def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tuple[int, int, int]]:
@@ -240,7 +240,7 @@ class _Loader:
             state.snapshots.take(state.producers)  # of the border before an empty segment; it may be lost
         return end_offset
 
-    def finish_restart(self, restart: Restart) -> int:
+    def finish_restart(self, restart: AnnouncedRestart) -> int:
         """Do what is left of it: the snapshot of its offset was written before it was announced."""
         state, offset = self._state, restart.offset
         _log.warning("%s goes on empty from %d: finishing what was begun", state.dir, offset)

@@ -37,7 +37,7 @@ class SealedSegment(NamedTuple):
 
     @property
     def log_file(self) -> SegmentFile:
-        """Its file, which is opened at the first use and stays open while it is referenced, even if the
+        """The log's file, which is opened at the first use and stays open while it is referenced, even if the
         segment is deleted meanwhile. For any thread."""
         return self.log.peek()
 

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Segments:
-    """At least one segment, ascending by base offset; the last one is active.
+    """Segments of a log: at least one, ascending by base offset; the last one is active.
 
     Owned by the loop. ``bases``: their base offsets. ``positions``: bytes of all before each of them, counted
     from anywhere. ``size``: bytes of the sealed ones and of the active one, kept by whoever appends.

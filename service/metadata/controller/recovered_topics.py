@@ -98,7 +98,7 @@ def recovered_topics(
 
 
 def _rows(copy: MetadataImage | None, listed: TopicsFile | None) -> Mapping[UUID, TopicsFileRow]:
-    """What `topics.json` adds to the copy: all where there is none, nothing where it is older."""
+    """Return what `topics.json` adds to the copy: all where there is none, nothing where it is older."""
     if listed is None:
         return {}
     if copy is not None and (listed.life, listed.metadata_offset) <= (copy.life, copy.offset):

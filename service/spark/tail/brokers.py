@@ -48,7 +48,7 @@ class Brokers:
             connection.abort()
 
     def metadata(self, names: Sequence[str], timeout_s: float) -> Any:
-        """What any broker knows of these topics and of the cluster.
+        """Request metadata of these topics and of the cluster from any broker.
 
         Raises `OSError` when no broker answers, `BrokerError` when all that do speak something else.
         """
@@ -93,7 +93,7 @@ class Brokers:
             raise
 
     def _candidates(self) -> list[Address]:
-        """Those that we are connected to, then the user's, then others that those have told of."""
+        """Return the brokers to try: connected ones, the user's, others that those named."""
         connected = list(self._connections)
         servers = list(self._tail.servers)
         others = [address for address in self._known if address not in servers]

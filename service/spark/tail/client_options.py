@@ -1,4 +1,4 @@
-"""What ``kafka.…`` options say of the connections to brokers: addresses, security, patience. [P]
+"""Options ``kafka.…`` of the connections to brokers: addresses, security, time-outs. [P]
 
 Names are those of librdkafka and of Kafka's Java clients, where the two agree or one of them has a word for
 it. Whatever is not in the table is refused, because a client that passes over ``ssl.…`` is not the one that
@@ -22,7 +22,8 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How to connect. Without `mechanism` nobody logs in; `ca_location` None is the system's certificates."""
+    """Options of a connection. Without `mechanism` there is no login; `ca_location` None is the system's
+    certificates."""
 
     protocol: str = "PLAINTEXT"
     ca_location: str | None = None
