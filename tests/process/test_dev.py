@@ -106,7 +106,7 @@ def test_the_tools_look_into_its_bucket_as_it_says(
 ) -> None:
     data = tmp_path / "data"
     with dev(tmp_path, "--dir", str(data), "--set", "num.partitions=2") as (_, said):
-        for pair in said["to look into the bucket"].split()[1:]:
+        for pair in said["to read the bucket"].split()[1:]:
             monkeypatch.setenv(*pair.split("=", 1))
         there = ("--bootstrap-server", said["ready"].rpartition(" ")[2])
         assert main(["topic", "create", "t", "--config", "remote.storage.enable=true", *there]) == 0
@@ -162,7 +162,7 @@ def test_a_node_that_dies_is_named_the_others_go_on_and_the_console_shows_it(tmp
         wait_until("the console to show all", lambda: watched() == 3, 60, every=0.5)
         os.kill(nodes(process.pid)[2], signal.SIGKILL)
         line = next(line for line in process.stdout if "ended" in line)
-        assert line == "node 2 was ended by SIGKILL; nodes 1, 3 go on\n"
+        assert line == "node 2 was ended by SIGKILL; nodes 1, 3 continue\n"
         wait_until("the console to show it", lambda: watched() == 2, 60, every=0.5)
         rest = f"{places[0]},{places[2]}"
         wait_until("a topic to be made", lambda: create(rest, "t"), 60, every=0.5)
