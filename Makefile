@@ -37,7 +37,7 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 	@STAY="$(STAY)" $(BIN)/python -m demo
 
 test: install ## The tests, in 20 minutes on two cores: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
-	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/test_words.py tests/unit tests/golden
+	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation $(OFTEN)
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/contract tests/node $(OFTEN)
 	$(PYTEST) $(AT_ONCE) tests/browser
@@ -46,7 +46,7 @@ test-thorough: install ## What `make test` leaves out, as it takes long for what
 	$(PYTEST) $(ANYWHERE) tests/mixed tests/cluster tests/process tests/clients tests/property tests/simulation -m thorough
 
 test-unit: install ## Unit and golden tests (a minute and a half on two cores)
-	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/test_words.py tests/unit tests/golden
+	$(PYTEST) $(AT_ONCE) tests/test_*.py tests/unit tests/golden
 
 test-node: install ## Whole nodes, servers and log managers inside the tests' own process (half a minute)
 	$(PYTEST) $(ANYWHERE) tests/node

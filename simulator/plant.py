@@ -52,6 +52,7 @@ from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.head_check import HeadVerdict
 from service.tiering.partition_archiver import PartitionArchiver
+from service.tiering.shared_objects import TopicsComparison
 from simulator.disk import SimDisk
 from simulator.history import draw, play_apart, warm_up
 
@@ -295,8 +296,8 @@ def unknown_topics_swept() -> None:
     """Absence is death: objects of topics that the metadata does not know are orphans."""
 
     def make(orphans: Any) -> Any:
-        async def greedy(self: Any, chunk: Any, unknown: set[Any]) -> list[sweeper.UnnamedKey]:
-            found: list[sweeper.UnnamedKey] = await orphans(self, chunk, unknown)
+        async def greedy(self: Any, chunk: Any, unknown: set[Any], failures: Any) -> list[sweeper.UnnamedKey]:
+            found: list[sweeper.UnnamedKey] = await orphans(self, chunk, unknown, failures)
             prefixes = tuple(topic_prefix(one) for one in sorted(unknown))
             dead = [sweeper.UnnamedKey(info.key) for info in chunk if info.key.startswith(prefixes)]
             return found + dead if prefixes else found
@@ -304,7 +305,7 @@ def unknown_topics_swept() -> None:
         return greedy
 
     _swap(sweeper.Sweeper, "_orphans", make)
-    _swap(bucket_maintenance, "compare_topics", lambda _: _nothing)
+    _swap(bucket_maintenance, "compare_topics", lambda _: lambda *_: TopicsComparison())
     judged_without_head()
 
 
