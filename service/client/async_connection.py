@@ -186,8 +186,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def _take_frame(self, frame: memoryview) -> None:
         if not self.session.is_ready:
-            if self._set_up_frame is not None and not self._set_up_frame.done():
-                self._set_up_frame.set_result(bytes(frame))
+            waiting = self._set_up_frame
+            if waiting is None or waiting.done():
+                raise MalformedMessage(f"{len(frame)} bytes that answer no request")
+            waiting.set_result(bytes(frame))
             return
         pending = self.pending[0]
         is_wanted = not pending.answer.done()

@@ -139,13 +139,13 @@ class ClientSession:
             return None
         self._stage = _Stage.MECHANISM
         number = self._next_id()
-        self.in_flight.append(SentRequest(sasl.HANDSHAKE, sasl.VERSION, number))
-        return sasl.handshake_frame(number, self._client_id, self._login.mechanism)
+        data = sasl.handshake_frame(number, self._client_id, self._login.mechanism)
+        return self._sent(sasl.HANDSHAKE, sasl.VERSION, number, data)
 
     def _authenticate(self, data: bytes) -> bytes:
         number = self._next_id()
-        self.in_flight.append(SentRequest(sasl.AUTHENTICATE, sasl.VERSION, number))
-        return sasl.authenticate_frame(number, self._client_id, data)
+        frame = sasl.authenticate_frame(number, self._client_id, data)
+        return self._sent(sasl.AUTHENTICATE, sasl.VERSION, number, frame)
 
     # -- requests
 
@@ -162,8 +162,7 @@ class ClientSession:
         """Return the bytes of a canonical request. `ValueError` for what `version` cannot carry."""
         number = self._next_id()
         data = encode_request(api_key, version, number, self._client_id, message)
-        self.in_flight.append(SentRequest(api_key, version, number))
-        return data
+        return self._sent(api_key, version, number, data)
 
     def receive(self, frame: Buffer, most_elements: int = MAX_ELEMENTS, *, is_wanted: bool = True) -> Any:
         """Return the canonical response to the oldest request in flight; None if it is not wanted.
@@ -185,6 +184,11 @@ class ClientSession:
     def _next_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
+
+    def _sent(self, api_key: int, version: int, number: int, data: bytes) -> bytes:
+        """Note a request that goes out with `data`, and return those."""
+        self.in_flight.append(SentRequest(api_key, version, number))
+        return data
 
     def _oldest(self, frame: Buffer) -> SentRequest:
         """Return the request that `frame` answers, as it must: the oldest in flight."""
