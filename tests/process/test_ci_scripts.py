@@ -51,6 +51,12 @@ def test_a_test_that_is_unstable_for_the_third_time_fails(checkout: Path) -> Non
     assert "tests/test_one.py::test_flaky is unstable for the third time" in found.stdout
 
 
+def test_a_name_that_begins_like_another_is_not_that_one(checkout: Path) -> None:
+    line = "2026-01-01 tests/test_one.py::test_flaky_too\n"
+    (checkout / ".ci" / "unstable-tests.txt").write_text(line * 2)
+    assert twice(checkout).returncode == 0
+
+
 def test_a_test_that_fails_twice_is_no_unstable_one(checkout: Path) -> None:
     (checkout / "tests" / "test_one.py").write_text("def test_broken():\n    assert False\n")
     assert twice(checkout).returncode == 1
