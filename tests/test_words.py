@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
-SERVICE = Path(__file__).resolve().parents[1] / "service"
+from tests.test_tidy import MODULES, SERVICE, trees
+
 OPENERS = re.compile(
     r"(It|They|He|She|We|You|This|That|These|Those|Its|Their|Nobody|Somebody|Whoever|Whatever|Whichever|What|Who"
     r"|Whom|Whose|Which|Whether|Where|When|How|Why|Of|In|On|At|By|For|From|To|With|Without|Into|Over|Under|Behind"
@@ -20,7 +20,6 @@ OPENERS = re.compile(
 LEFT = {
     "controller_client": 30,
     "controller_server": 12,
-    "hot": 1,
     "node": 30,
     "serving": 62,
     "wire": 11,
@@ -30,16 +29,12 @@ SHARED = {"FlushLog", "OrphanObject", "SegmentFacts", "Tick"}
 """Class names that still stand for two things."""
 
 
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(SERVICE.rglob("*.py"))}
-
-
 def test_docstrings_begin_with_what_a_thing_does_or_is() -> None:
     found: Counter[str] = Counter()
-    for path, tree in trees().items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-                found[path.relative_to(SERVICE).parts[0]] += bool(
+                found[MODULES[name].relative_to(SERVICE).parts[0]] += bool(
                     OPENERS.match(ast.get_docstring(node) or "")
                 )
     assert {room: count for room, count in found.items() if count} == LEFT, "fewer: write the number down"
@@ -47,8 +42,8 @@ def test_docstrings_begin_with_what_a_thing_does_or_is() -> None:
 
 def test_a_public_class_name_stands_for_one_thing() -> None:
     places = defaultdict(list)
-    for path, tree in trees().items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(path.relative_to(SERVICE).as_posix())
+                places[node.name].append(name)
     assert {name for name, found in places.items() if len(found) > 1} == SHARED

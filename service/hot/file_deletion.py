@@ -40,7 +40,7 @@ class RetiredLog(NamedTuple):
 
 
 class Permission(Enum):
-    """Whether the files in a log's deletion queue may be unlinked."""
+    """Permission to unlink the files in a log's deletion queue."""
 
     NOW = "now"
     LATER = "later"

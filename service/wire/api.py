@@ -55,7 +55,6 @@ __all__ = [
     "Api",
     "ApiKey",
     "RequestHeader",
-    "common_versions",
     "decode_as_is",
     "decode_as_is_steps",
     "decode_request",
@@ -470,13 +469,9 @@ def api_versions_request() -> Any:
     )
 
 
-def common_versions(response: Any) -> dict[int, int]:
-    """The newest version that both sides know, by API key, from a canonical ApiVersions response."""
-    return {key: newest for key, (_, newest) in common_ranges(response).items()}
-
-
 def common_ranges(response: Any) -> dict[int, tuple[int, int]]:
-    """The oldest and the newest version that both sides know, by API key; as `common_versions`."""
+    """Return the oldest and newest version that both sides know, by API key, of a canonical ApiVersions
+    response."""
     common = {}
     for served in response.api_keys:
         ours = APIS.get(served.api_key)

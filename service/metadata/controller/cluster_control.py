@@ -109,7 +109,7 @@ def _shutdown(
         elections = Elections(image, settings, unclean=broker_id)
         return (yield from changes_in_steps(elections, image.index.partitions(has_member(broker_id))))
     if existing is None or existing.fenced:
-        return []  # leads nothing, and is in an ISR as its last member only
+        return []  # leads nothing, and is in the ISRs that `fence_broker` left it in
 
     is_alone = _nobody_else_heard(image, broker_id, is_heard)
     return (yield from _leave_isrs(image, broker_id, settings, lambda state: is_clean and is_alone(state)))

@@ -85,7 +85,7 @@ def handle(
         return produce.append_in_slices(topics)
     produce.budget = _Budget(broker)
     produce.asked = at_once(_each_once(topics))
-    if at_once(produce.is_refused()):
+    if at_once(produce.refuse_transactional()):
         return produce.answer()
     return produce.append_at_once()
 
@@ -179,13 +179,13 @@ class _Produce:
             self.asked = ()
             return self._answer_once_committed(self.delayed)
         if self.failed and budget is None:
-            at_once(self.is_refused())
+            at_once(self.refuse_transactional())
         return self.answer()
 
     async def append_in_slices(self, topics: Sequence[ProducedTopic]) -> Response | None:
         """Append to many partitions, all of it in slices."""
         self.asked = await Slice().go_on(_each_once(topics))
-        if await Slice().go_on(self.is_refused()):
+        if await Slice().go_on(self.refuse_transactional()):
             return await Slice().go_on(self._response())
         return await self._go_on()
 
@@ -312,8 +312,9 @@ class _Produce:
 
     # -- refusals
 
-    def is_refused(self) -> Steps[bool]:
-        """Refuse the whole request where it has no transactional id and any of its batches is transactional.
+    def refuse_transactional(self) -> Steps[bool]:
+        """Refuse the whole request if it has no transactional id and any batch is transactional; return
+        whether.
 
         A request of one batch need not be checked before its append: that batch is refused in any case.
         """
