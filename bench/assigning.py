@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from bench.measures import Measured
-from service.base.turn_queues import SLICE_US
+from service.base.turn_queues import SLICE_S
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform
 from service.groups.assignors.spec import Targets, TopicSpec
@@ -59,13 +59,13 @@ def _stepped(name: str, kind: str, targets: Targets, gone: int) -> tuple[float, 
     gc.collect()  # a group's members are old
     steps = make_targets(Basis("g", 1, name, subscriptions, topics, targets))
     began = before = time.perf_counter()
-    longest, left_us = 0.0, SLICE_US
+    longest = 0.0
     while True:
         try:
-            left_us -= next(steps)
+            next(steps)
         except StopIteration as e:
             now = time.perf_counter()
             return now - began, max(longest, now - before), e.value.targets
-        if left_us < 0:
-            now = time.perf_counter()
-            longest, before, left_us = max(longest, now - before), now, SLICE_US
+        now = time.perf_counter()
+        if now - before >= SLICE_S:
+            longest, before = max(longest, now - before), now

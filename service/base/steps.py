@@ -1,6 +1,7 @@
-"""Work in steps: generators that yield the estimated time (µs) of each step before they do it. [P]
+"""Work in steps: generators that pause before each step. [P]
 
-The caller can stop between two steps, as `base/slices.py` does on the loop. The generator returns the result.
+The caller can stop between two steps, as `base/slices.py` does on the loop. A step is short (about 100 µs,
+1 ms at most), since nothing interrupts it. The generator returns the result.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Steps = Generator[int, None, T]
+Steps = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:

@@ -7,8 +7,8 @@ long. So work that can come in large numbers goes into one of three queues that 
   end of a connection that is too slow. A turn spends `CALLS_S` on them, by the clock.
 - `more`: further requests of peers that pipeline several. Their separate budget keeps them from delaying
   peers that send one.
-- `slices`: tasks of long work. One of them continues in each turn, for a slice of `SLICE_US`. Each task
-  *estimates* its work beforehand (`base/slices.py`), so a request is cut at the same places in every run.
+- `slices`: tasks of long work (`base/slices.py`). One of them continues in each turn, for a slice of
+  `SLICE_S`.
 
 A turn leaves the rest to the next one, after the reads of what peers have sent meanwhile.
 """
@@ -27,8 +27,31 @@ CALLS_S: Final = 0.002
 again."""
 CALLS_AT_ONCE: Final = 256
 """Most calls of one turn, if the clock stands still."""
-SLICE_US: Final = 2000
-"""Most long work of one turn."""
+SLICE_S: Final = 0.002
+"""Time that long work may take in one turn; the last step may begin just before the end."""
+STEPS_AT_ONCE: Final = 200
+"""Most steps of a slice, if the clock stands still."""
+
+
+class Deadline:
+    """The end of a slice, by the clock of the running loop. A new one begins at once."""
+
+    __slots__ = ("_began_s", "_left")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the next slice."""
+        self._began_s = asyncio.get_running_loop().time()
+        self._left = STEPS_AT_ONCE
+
+    def is_over(self) -> bool:
+        """Return whether the slice is used up. Called once before each step."""
+        took = asyncio.get_running_loop().time() - self._began_s
+        self._left -= 1
+        # A simulated clock stands still during a turn: there the number of steps ends a slice.
+        return took >= SLICE_S or (self._left < 0 and not took)
 
 
 class CallQueue:
@@ -76,26 +99,26 @@ class CallQueue:
 class SliceQueue:
     """Queue of tasks with long work. Used by one loop."""
 
-    __slots__ = ("_is_due", "_is_taken", "_left_us", "_waiting", "taken")
+    __slots__ = ("_deadline", "_is_due", "_is_taken", "_waiting", "taken")
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_taken = False
         """whether a task has the slice of the next turn"""
         self._is_due = False
-        self._left_us = SLICE_US
+        self._deadline = Deadline()
         self.taken = 0
         """number of slices that tasks have waited for"""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def charge(self, work_us: int) -> bool:
-        """Count a step that is about to be done; return True if it belongs to a later turn."""
+    def is_over(self) -> bool:
+        """Return whether this turn's slice is used up, so that the next step belongs to a later turn."""
         if not self._is_due:
             self._schedule()
-        self._left_us -= work_us
-        return self._left_us < 0
+            self._deadline.begin()
+        return self._deadline.is_over()
 
     async def next_turn(self) -> None:
         """Wait for a slice, behind the tasks already queued. The task can be cancelled here."""
@@ -109,7 +132,9 @@ class SliceQueue:
             if not self._is_due:
                 self._schedule()
             await asyncio.sleep(0)
-        self._left_us = SLICE_US
+        if not self._is_due:
+            self._schedule()
+        self._deadline.begin()
 
     def _schedule(self) -> None:
         self._is_due = True
@@ -117,7 +142,7 @@ class SliceQueue:
 
     def _begin_turn(self) -> None:
         self._is_due = self._is_taken = False
-        self._left_us = SLICE_US
+        self._deadline.begin()
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():  # its task has not been cancelled

@@ -45,7 +45,6 @@ from service.wire.errors import WireError
 _LOG = logging.getLogger(__name__)
 _SHORT_S: Final = 1.0
 """A connection that ends so soon counts as a failure, whatever ended it."""
-_STEP_US: Final = 400
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 
 __all__ = [
@@ -201,8 +200,8 @@ class Channel:
 
     async def _decode_in_slices(self, pending: PendingCall, response: UndecodedResponse) -> Any:
         try:
-            return await Slice().go_through(
-                decode_response_steps(pending.api_key, pending.version, response.frame), _STEP_US
+            return await Slice().go_on(
+                decode_response_steps(pending.api_key, pending.version, response.frame)
             )
         except WireError as e:
             error = garbage_from(self.name, e)

@@ -27,8 +27,6 @@ from service.console.ports import ObservedNode
 from service.partition.partition import Partition
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-_LINE_US: Final = 20
-_PARTITION_US: Final = 5
 _LINES: Final = 50
 """Lines that are written at once."""
 _METRICS: Final = {
@@ -57,7 +55,7 @@ async def render(
     partitions = node.partitions()
     totals = PartitionTotals()
     for partition in partitions:
-        if piece.charge(_PARTITION_US):
+        if piece.is_over():
             await piece.next_turn()
         totals.add(partition)
     found: dict[str, list[Sample]] = {}
@@ -74,7 +72,7 @@ async def render(
         else:
             chunks = _chunks(found.get(name, ()))
         for chunk in chunks:
-            if piece.charge(_LINE_US * sum(map(_lines, chunk))):
+            if piece.is_over():
                 await piece.next_turn()
             lines: bytes = generate_latest(_Registry(_metric(family, chunk)))  # type: ignore[no-untyped-call]
             text.append(_without_head(lines) if not is_first else lines.removesuffix(_EOF))

@@ -45,7 +45,6 @@ from service.wire.primitives import Cursor, write_compact_string, write_int16
 from service.wire.refusals import refusal
 
 _LOG = logging.getLogger(__name__)
-_STEP_US: Final = 400
 _TIMEOUT_MS: Final = 60_000
 """Of requests that bring none, and the most of all others: a client that is gone is waited for no longer.
 Kafka's for all forwarded ones (``NodeToControllerChannelManagerImpl``, its ``retryTimeoutMs``)."""
@@ -180,7 +179,7 @@ async def _misfit(header: RequestHeader, data: Buffer | None) -> str | None:
     if (correlation_id := _CORRELATION_ID(data)[0]) != header.correlation_id:
         return f"the inner answer is to request {correlation_id}, not {header.correlation_id}"
     try:
-        await Slice().go_through(decode_response_steps(header.api_key, header.api_version, data), _STEP_US)
+        await Slice().go_on(decode_response_steps(header.api_key, header.api_version, data))
     except WireError as e:
         return f"the inner answer is none: {e}"
     return None
@@ -231,7 +230,7 @@ async def unwrap(envelope: EnvelopeRequest) -> Forwarded:
     if not APIS[header.api_key].is_forwardable:
         raise _not_forwardable(header.api_key)
     try:
-        request = await Slice().go_through(decode_request_steps(header, frame), _STEP_US)
+        request = await Slice().go_on(decode_request_steps(header, frame))
     except MalformedMessage as e:
         raise RequestError(
             ErrorCode.unsupported_version, f"Failed to parse forwarded request with header {header}: {e}"

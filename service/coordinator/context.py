@@ -52,8 +52,6 @@ AT_END_OF_TURN: Final = -1
 """Linger time with which the decisions of one turn of the loop become one batch."""
 AGAIN_MS: Final = 500
 """Delay after which a timer fires again when its write has failed."""
-_EFFECT_US: Final = 10
-"""Cost of finding a group's timers after a load, and of setting one."""
 _AT_ONCE: Final = 32
 """Timers and outcomes handled in one turn."""
 _SETTLED_AT_ONCE: Final = 128
@@ -158,7 +156,7 @@ class ShardContext(Generic[S]):
         self._wants_turn = True  # no turn before all timers are set
         piece = Slice()
         for effect in self.shard.loaded(self._env.now_ms()):
-            if piece.charge(_EFFECT_US):
+            if piece.is_over():
                 await piece.next_turn()
             self._carry_out((effect,))
         self._wants_turn = False

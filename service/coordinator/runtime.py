@@ -33,8 +33,6 @@ R = TypeVar("R")
 
 _LOADS_AT_ONCE: Final = 1
 """Each load holds a block of its log in memory and the GIL: two would not be done sooner."""
-_RESULT_US: Final = 1000
-"""Cost of deciding on the result of long work, and of replaying that."""
 
 
 class CoordinatorState(Enum):
@@ -245,7 +243,6 @@ class Runtime(Generic[S]):
                     self._settings().load_buffer_bytes,
                     lambda: led.state is CoordinatorState.LOADING,
                     self.metrics,
-                    self._loop.time,
                 ):
                     return
                 context = ShardContext(
@@ -303,7 +300,7 @@ class Runtime(Generic[S]):
                 _log.exception("background work of %s failed, retrying later", context.name)
                 context.work_failed(name, work)
                 continue
-            if piece.charge(_RESULT_US):
+            if piece.is_over():
                 await piece.next_turn()
             context.worked(name, work, result)
 
@@ -315,10 +312,10 @@ async def _run_steps(
     steps = work.steps
     while True:
         try:
-            work_us = next(steps)
+            next(steps)
         except StopIteration as e:
             return e.value
-        if piece.charge(work_us):
+        if piece.is_over():
             await piece.next_turn()
             if not context.is_wanted(name, work):
                 steps.close()

@@ -27,7 +27,6 @@ _STATES: Final = frozenset(
     )
 )
 _KINDS: Final = frozenset({"classic", "consumer"})
-_NAME_US: Final = 1
 
 
 class GroupFilter(NamedTuple):
@@ -41,10 +40,10 @@ class GroupFilter(NamedTuple):
         """Read a client's filter, which may be very long; whitespace around a state is ignored."""
         found: tuple[set[str], set[str]] = (set(), set())
         for state in states:
-            yield _NAME_US
+            yield
             found[0].update(_STATES & {state.strip().lower()})
         for kind in kinds:
-            yield _NAME_US
+            yield
             found[1].update(_KINDS & {kind.lower()})
         return cls(frozenset(found[0]) if states else None, frozenset(found[1]) if kinds else None)
 

@@ -25,8 +25,6 @@ from service.groups.records import OffsetKey
 
 PIECE_PLACES: Final = 250
 """Most offsets that one decision removes."""
-_GROUP_US: Final = 4
-_OFFSET_US: Final = 2
 _STEP_OFFSETS: Final = 100
 
 
@@ -58,7 +56,7 @@ class Expiry:
         """Return pieces to decide about."""
         found: list[GroupPlaces] = []
         for group_id in tuple(group_ids):
-            yield _GROUP_US
+            yield
             group = self._view(group_id)
             if group is None:
                 continue
@@ -71,7 +69,7 @@ class Expiry:
             places: list[Place] = []
             for count, (place, position) in enumerate(self._offsets.of_group(group_id)):
                 if count % _STEP_OFFSETS == 0:
-                    yield _STEP_OFFSETS * _OFFSET_US
+                    yield
                 if self._goes(group_id, group, place, position):
                     places.append(place)
             found += _pieces(group_id, places)
@@ -121,16 +119,16 @@ class Deletion:
         found: list[GroupPlaces] = []
         yield from self._offsets.forget_topics(self._names)
         for group_id in tuple(self._offsets.groups()):
-            yield _GROUP_US
+            yield
             places: list[Place] = []
             for count, (place, position) in enumerate(self._offsets.of_group(group_id)):
                 if count and count % _STEP_OFFSETS == 0:
-                    yield _STEP_OFFSETS * _OFFSET_US
+                    yield
                 if self._goes(place, position):
                     places.append(place)
             found += _pieces(group_id, places)
         for producer_id in tuple(self._offsets.producers()):
-            yield _GROUP_US
+            yield
             for group_id, place, position in tuple(self._offsets.pending_of(producer_id)):
                 if self._goes(place, position):
                     found.append(GroupPlaces(group_id, (place,)))

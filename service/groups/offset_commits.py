@@ -45,7 +45,6 @@ from service.groups.requests import (
 from service.wire.schema import millis
 
 _STEP_PARTITIONS: Final = 100
-_PARTITION_US: Final = 3
 TOPIC_IDS_FROM: Final = 10
 """First version of OffsetCommit and OffsetFetch that names topics by id."""
 
@@ -311,7 +310,7 @@ def _all(
     by_topic: dict[str, list[FetchedPartition]] = {}
     for count, (place, found) in enumerate(positions):
         if count % _STEP_PARTITIONS == 0:
-            yield _STEP_PARTITIONS * _PARTITION_US
+            yield
         topic, index = place
         if is_of_another_topic(found, _id_of(topic, topics)):
             continue

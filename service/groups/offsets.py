@@ -311,7 +311,7 @@ class CommittedOffsets:
         change it."""
         for count, (rest, place) in enumerate(tuple(self._places.items())):
             if count % _PLACES_AT_ONCE == 0:
-                yield _PLACES_AT_ONCE // 10
+                yield
             if place[0] in names:
                 self._places.pop(rest, None)
 

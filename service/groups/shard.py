@@ -55,8 +55,6 @@ EXPIRY: Final = ("offsets expiry",)
 _SCAN_MS: Final = 600_000
 """Time after which a scan for expired offsets that has not ended is started again."""
 _CENSUS_GROUPS: Final = 100
-_CENSUS_US: Final = 2
-_LIST_US: Final = 3
 DELETED_AT_ONCE: Final = 250
 """Records of a deletion of groups in one decision, not counting the last group's own records."""
 
@@ -260,7 +258,7 @@ class GroupShard:
         listed = []
         for group_id in [group_id for group_id, _ in self.groups.committed_items()]:
             group = self.groups.committed(group_id)
-            yield _LIST_US + len(getattr(group, "members", ())) // 8
+            yield
             there = self._view(group_id, group, committed=True)
             if there is not None and wanted.matches(there):
                 listed.append(ListedGroup(group_id, there.protocol_type or "", there.state, there.kind))
@@ -312,7 +310,7 @@ class GroupShard:
         found: Counter[tuple[str, str]] = Counter()
         for count, group_id in enumerate(tuple(self.groups)):
             if count % _CENSUS_GROUPS == 0:
-                yield _CENSUS_GROUPS * _CENSUS_US
+                yield
             there = self.view(group_id)
             if there is not None:
                 found[there.kind, there.state] += 1
@@ -409,5 +407,5 @@ class GroupShard:
 
 
 def _the_rest(pieces: tuple[GroupPlaces, ...]) -> Steps[tuple[GroupPlaces, ...]]:
-    yield 0
+    yield
     return pieces

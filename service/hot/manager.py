@@ -60,7 +60,6 @@ _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
 _OPEN_AGAIN_MS: Final = 5_000
 _OPENED_AT_A_TIME: Final = 64
-_ADOPT_US: Final = 5
 
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
@@ -303,7 +302,7 @@ class LogManager:
         new: list[NewLog] = []
         piece = Slice()
         for tip, config in wanted:
-            if piece.charge(_ADOPT_US):
+            if piece.is_over():
                 await piece.next_turn()
             try:
                 self._offline.check(tip)
@@ -324,7 +323,7 @@ class LogManager:
                     found.append((one.tip, LogOffline(f"no checkpoint was written: {failed[one.home]}")))
             new = [one for one in new if one.home not in failed]
         for one, made in zip(new, await self._io.run_all(self._opener.make_all, new), strict=True):
-            if piece.charge(_ADOPT_US):
+            if piece.is_over():
                 await piece.next_turn()
             self._counts[one.home] -= 1
             if isinstance(made, LocalLog):
@@ -397,14 +396,14 @@ class LogManager:
         retired = []
         piece = Slice()
         for log in logs:
-            if piece.charge(_ADOPT_US):
+            if piece.is_over():
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
         await self._deletion.wait_for(set(logs))
         await self.cleaner.wait_for(logs)
         found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
-            if piece.charge(_ADOPT_US):
+            if piece.is_over():
                 await piece.next_turn()
             if path == target:
                 log.moved(target)

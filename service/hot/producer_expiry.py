@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from service.base.slices import Slice
 from service.hot.log import LocalLog
-
-_US_PER_100: Final = 15
 
 
 async def expire(logs: Iterable[LocalLog], expiration_ms: int, now_ms: int) -> None:
@@ -16,7 +13,7 @@ async def expire(logs: Iterable[LocalLog], expiration_ms: int, now_ms: int) -> N
     piece = Slice()
     for log in tuple(logs):
         if len(log.producers):
-            if piece.charge(1 + len(log.producers) * _US_PER_100 // 100):
+            if piece.is_over():
                 await piece.next_turn()
             log.producers.expiration_ms = expiration_ms
             log.producers.expire(now_ms)

@@ -32,7 +32,6 @@ from service.records.decode import Record, records_of
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Kafka's ``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``"""
 
-FRAME_US: Final = 20
 _CONTROL_KEY: Final = struct.Struct(">hh")
 
 
@@ -91,9 +90,9 @@ def encode_batch_in_steps(
     """Encode a batch as `encode_batch` does, in steps."""
     builder = BatchBuilder(base_offset, leader_epoch=epoch)
     for frame in frames:
-        yield FRAME_US
+        yield
         builder.add(timestamp_ms, None, encode_frame(frame))
-    yield builder.size >> 10
+    yield
     return builder.build()
 
 

@@ -62,10 +62,6 @@ from service.metadata.records import (
 from service.remote.catalog import CatalogEntry, Tombstone
 
 ZERO_UUID: Final = UUID(int=0)
-REPLAY_US: Final = 8
-TOPIC_US: Final = 4
-NAME_US: Final = 2
-SHELVES_US: Final = 6
 
 
 @dataclass(slots=True)
@@ -131,7 +127,7 @@ class MetadataDelta:
         """Apply one record in one step; the end of a transaction applies all of its records, a step each."""
         apply = _APPLY.get(type(record))
         if apply is not None and self._transaction is None:
-            yield REPLAY_US
+            yield
             apply(self, record)
         elif isinstance(record, EndTransactionRecord):
             yield from self._end()
@@ -168,10 +164,10 @@ class MetadataDelta:
         image = self.image
         changed: dict[UUID, TopicImage | Removed] = {}
         for topic_id, change in self._topics.items():
-            yield TOPIC_US + len(change.partitions) // 2
+            yield
             partitions = change.before.with_changes(change.partitions)
             changed[topic_id] = TopicImage(change.name, topic_id, partitions)
-        yield (len(changed) + len(self.deleted_topics)) // 2
+        yield
         by_name: dict[str, TopicImage | Removed] = {t.name: REMOVED for t in self.deleted_topics.values()}
         by_name.update({topic.name: topic for topic in changed.values() if isinstance(topic, TopicImage)})
         changed.update(dict.fromkeys(self.deleted_topics, REMOVED))
@@ -215,23 +211,23 @@ class MetadataDelta:
 
         for topic_id, change in self._topics.items():
             for number, partition in change.partitions.items():
-                yield SHELVES_US
+                yield
                 old = change.before.get(number)
                 toggle(topic_id, number, _shelves(old) if old is not None else set(), _shelves(partition))
         for topic_id, topic in self.deleted_topics.items():
             for number, partition in topic.partitions.items():
-                yield SHELVES_US
+                yield
                 toggle(topic_id, number, _shelves(partition), set())
         return toggles
 
     def _collisions(self) -> Steps[dict[str, tuple[str, ...] | Removed]]:
         changes: dict[str, set[str]] = {}
         for topic in self.deleted_topics.values():
-            yield NAME_US
+            yield
             if (key := collision_key(topic.name)) is not None:
                 changes.setdefault(key, set(self.image.collisions.get(key, ()))).discard(topic.name)
         for name in self._created:
-            yield NAME_US
+            yield
             if (key := collision_key(name)) is not None:
                 changes.setdefault(key, set(self.image.collisions.get(key, ()))).add(name)
         return {k: tuple(sorted(v)) or REMOVED for k, v in changes.items()}
@@ -500,7 +496,7 @@ class MetadataDelta:
 
     def _end(self) -> Steps[None]:
         for record in self._close():
-            yield REPLAY_US
+            yield
             _APPLY[type(record)](self, record)
 
     def _nothing(self, record: NoOpRecord) -> None:

@@ -30,7 +30,6 @@ from service.metadata.records import (
     UnregisterBrokerRecord,
 )
 
-VISIT_US: Final = 1
 _NO_BROKER: Final = -1
 _TOPIC: Final = 2
 
@@ -40,7 +39,7 @@ def difference_in_steps(before: MetadataImage, after: MetadataImage) -> Steps[Me
     delta = MetadataDelta(replace(before, transaction=None))
     delta.set_kraft_version(after.kraft_version)
     for change in _differences(before, after):
-        yield VISIT_US
+        yield
         if change is None:
             continue
         yield from delta.replay_in_steps((change,))

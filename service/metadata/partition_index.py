@@ -29,8 +29,6 @@ NO_LEADER_SHELF: Final[Shelf] = ("no leader", -1)
 NOT_PREFERRED_SHELF: Final[Shelf] = ("not preferred", -1)
 MOVING_SHELF: Final[Shelf] = ("moving", -1)
 _RESERVED_DIRECTORY_IDS: Final = 100
-_TOGGLE_US: Final = 1
-_TOPIC_US: Final = 3
 
 
 def has_member(broker_id: int) -> Shelf:
@@ -96,7 +94,7 @@ class PartitionIndex:
             before: PersistentMap[UUID, int] = self._shelves.get(shelf) or PersistentMap()
             masks: dict[UUID, int | Removed] = {}
             for topic_id, partitions in topics.items():
-                yield _TOPIC_US + _TOGGLE_US * len(partitions) // 4
+                yield
                 mask = before.get(topic_id, 0) ^ _mask(partitions)
                 masks[topic_id] = mask or REMOVED
             after = yield from before.with_changes_in_steps(masks)

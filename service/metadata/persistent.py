@@ -16,7 +16,6 @@ from service.base.steps import Steps
 K = TypeVar("K")
 V = TypeVar("V")
 
-CHANGE_US: Final = 5
 _AT_A_TIME: Final = 128
 _BITS: Final = 5
 _WIDTH: Final = 1 << _BITS
@@ -86,7 +85,7 @@ class PersistentMap(Mapping[K, V]):
         """Apply changes as `with_changes` does, in steps."""
         result, keys = self, iter(changes)
         while some := tuple(islice(keys, _AT_A_TIME)):
-            yield CHANGE_US * len(some)
+            yield
             result = result.with_changes({key: changes[key] for key in some})
         return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
 from service.base.errors import StorageError
 from service.base.slices import Slice
@@ -12,9 +11,6 @@ from service.hot.retention import MOST_AT_ONCE
 from service.serving.request_host import Broker
 
 log = logging.getLogger(__name__)
-
-_LOOK_US: Final = 30
-"""At one partition: its oldest segment."""
 
 
 async def retention_loop(broker: Broker) -> None:
@@ -41,5 +37,5 @@ async def retention_loop(broker: Broker) -> None:
                     await piece.next_turn()
             except StorageError as e:
                 log.error("retention of %s: %s", tip, e)
-            if piece.charge(_LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()

@@ -254,11 +254,6 @@ class Partition:
         return self.unified.local
 
     @property
-    def begins_files(self) -> bool:
-        """The next append is the first of its leader epoch: it writes files beside the log."""
-        return self._leader_epoch != self.unified.local.state.epochs.latest
-
-    @property
     def config(self) -> LogConfig:
         return self.unified.local.config
 

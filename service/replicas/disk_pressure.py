@@ -49,7 +49,6 @@ _SETTLING_MS: Final = 3_000
 """Time after which deleted files are gone, so that the next check sees their space."""
 _LOOKED_AT: Final = 100
 """Partitions of a request whose directory is determined; with more, all directories count."""
-_LOOK_US: Final = 2
 _REFUSED_MS: Final = 10_000
 """Time for which the disk's own ENOSPC counts; after it the next append finds out whether there is room
 again.
@@ -57,8 +56,6 @@ again.
 _MOVED_MS: Final = 6_000
 """Time by which the controller has moved what another replica can lead: a heartbeat, and its decision."""
 _DISK_REFUSES: Final = "refused by its disk, which has no room, whatever its file system says is left"
-_PARTITION_US: Final = 30
-_SEAL_US: Final = 400
 
 
 class _Directory:
@@ -382,7 +379,7 @@ class DiskWatch:
         """Count the partitions of several replicas that this node leads in a directory."""
         piece, count = Slice(), 0
         for partition in self._replicas:
-            if piece.charge(_LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()
             count += partition.is_leader and partition.leading is not None and self._home(partition) is home
         return count
@@ -393,7 +390,7 @@ class DiskWatch:
         """Return the partitions in a directory that are copied to the bucket."""
         piece, found = Slice(), []
         for partition in self._replicas:
-            if piece.charge(_LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()
             if partition.is_copied and self._home(partition) is home:
                 found.append(partition)
@@ -402,12 +399,12 @@ class DiskWatch:
     async def _seal(self, tiered: Sequence[Partition], step: Step) -> None:
         piece = Slice()
         for partition in tiered:
-            if piece.charge(_LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()
             least_bytes = min_sealed_bytes(step, partition.config.segment_bytes)
             if self._try(partition, partial(Partition.seal_early, least_bytes=least_bytes)):
                 self._metrics.disk_sealed_segments += 1
-                if piece.charge(_SEAL_US):
+                if piece.is_over():
                     await piece.next_turn()
 
     async def _free(self, home: _Directory, tiered: Sequence[Partition], to_free: int) -> None:
@@ -420,7 +417,7 @@ class DiskWatch:
         at = home.next_partition % len(tiered)
         waiting = deque([*tiered[at:], *tiered[:at]])
         while waiting and freed < to_free:
-            if piece.charge(_PARTITION_US):
+            if piece.is_over():
                 await piece.next_turn()
             partition = waiting.popleft()
             if size := self._try(partition, Partition.let_go_early):

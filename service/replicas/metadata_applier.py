@@ -56,9 +56,6 @@ class ApplierListener(Protocol):
 RETRY_S: Final = 2.0
 _SMALL: Final = 100
 """Most partitions that are changed at once, on the loop."""
-_LOOK_US: Final = 3
-_PARTITION_US: Final = 25
-_TOPIC_US: Final = 100
 _HELD: Final = "its HEAD in the bucket has not been compared with the metadata yet"
 
 
@@ -183,7 +180,7 @@ class Applier:
                 await self._configure(delta)
                 piece = Slice()
                 for topic_id, index in delta.remote:
-                    if piece.charge(_PARTITION_US):
+                    if piece.is_over():
                         await piece.next_turn()
                     self._commit(topic_id, index)
                 if self._replication is not None:
@@ -215,7 +212,7 @@ class Applier:
         for topic, indices in topics:
             is_topic_new = topic.id not in before.topics_by_id
             for index in indices:
-                if piece.charge(_LOOK_US):
+                if piece.is_over():
                     await piece.next_turn()
                 replica = topic.partitions[index]
                 tip = TopicIdPartition(topic.id, topic.name, index)
@@ -290,7 +287,7 @@ class Applier:
         wanted: list[tuple[TopicIdPartition, LogConfig]] = []
         piece = Slice()
         for one in coming:
-            if piece.charge(_LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()
             name = one.tip.topic
             if name not in settings:
@@ -310,7 +307,7 @@ class Applier:
         for one in coming:
             if one.tip not in by_tip:
                 continue
-            if piece.charge(_PARTITION_US):
+            if piece.is_over():
                 await piece.next_turn()
             config, local = by_tip[one.tip]
             try:
@@ -411,7 +408,7 @@ class Applier:
             self._created.discard(topic.id)
             self._throttle(topic, LogConfig())
             for index in topic.partitions:
-                if piece.charge(_PARTITION_US):
+                if piece.is_over():
                     await piece.next_turn()
                 tip = TopicIdPartition(topic.id, topic.name, index)
                 self._close(tip)
@@ -515,7 +512,7 @@ class Applier:
                     await piece.go_on(self._replication.spread())
             topics = self._image.topics_by_id.values()
         for topic in topics:
-            if piece.charge(_TOPIC_US + len(topic.partitions) * _LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()
             self._configure_topic(topic)
 

@@ -39,8 +39,6 @@ from service.replication.metrics import ReplicationMetrics
 from service.replication.throttle import Quota, ReplicationThrottle
 
 _LOG = logging.getLogger(__name__)
-_LOOK_US: Final = 4
-_PLACE_US: Final = 40
 _RECOVERED: Final = 0
 
 
@@ -135,11 +133,11 @@ class ReplicaManager:
             await self._room_changed.wait()
             self._room_changed.clear()
             for tip in (*self._followed, *self._resting):
-                if piece.charge(_LOOK_US):
+                if piece.is_over():
                     await piece.next_turn()
                 followed = self._followed.get(tip) or self._resting.get(tip)
                 if followed is not None and self._has_room(followed.partition) == (tip in self._resting):
-                    if piece.charge(_PLACE_US):
+                    if piece.is_over():
                         await piece.next_turn()
                     self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
 
@@ -175,9 +173,9 @@ class ReplicaManager:
                     fetching.leave(before)
 
     def reevaluate(self, tips: Iterable[TopicIdPartition]) -> Steps[None]:
-        """Re-evaluate led partitions whose other brokers have changed. In steps (µs)."""
+        """Re-evaluate led partitions whose other brokers have changed, in steps."""
         for tip in tips:
-            yield _LOOK_US
+            yield
             partition = self._led.get(tip)
             if partition is not None:
                 partition.reevaluate()
@@ -326,9 +324,9 @@ class ReplicaManager:
         return (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers
 
     def spread(self) -> Steps[None]:
-        """Move partitions to other fetchers after a change of the number of fetchers. In steps (µs)."""
+        """Move partitions to other fetchers after a change of the number of fetchers, in steps."""
         for tip in tuple(self._followed):
-            yield _PLACE_US
+            yield
             followed = self._followed.get(tip)
             if followed is not None and followed.place.number != self._number_of(tip):
                 self.follow(followed.partition, followed.replica, is_unclean=followed.is_unclean)
@@ -488,7 +486,7 @@ class ReplicaManager:
         while True:
             await asyncio.sleep(self._config.lag_time_max_ms / 2000)
             for tip in tuple(self._led):
-                if piece.charge(_LOOK_US):
+                if piece.is_over():
                     await piece.next_turn()
                 partition = self._led.get(tip)
                 if partition is not None and partition.leading is not None:

@@ -56,16 +56,12 @@ FIRST_FETCH_VERSION: Final = 15
 """the first with a broker epoch (KIP-903) and topic ids"""
 _LATEST: Final = -1
 _EARLIEST: Final = -2
-_PARTITION_US: Final = 4
-_EFFECT_US: Final = 60
 _RUN_BATCHES: Final = 500
 """approximate number of batches that are checked and written in one go"""
 _APPENDED_AT_ONCE: Final = 4
 """logs that are appended to concurrently while catching up, so that checks of one overlap writes of another
 """
 _SMALL_BYTES: Final = 2_048
-_RUN_US: Final = 50
-_BYTES_PER_US: Final = 700
 
 
 class LeaderEndpoint(Protocol):
@@ -347,7 +343,7 @@ class Fetcher:
         records: list[Any] = []
         for topic in response.responses:
             for partition in topic.partitions:
-                if piece.charge(_PARTITION_US):
+                if piece.is_over():
                     await piece.next_turn()
                 key = topic.topic_id or UUID(int=0), int(partition.partition_index)
                 diverging = partition.diverging_epoch
@@ -378,7 +374,7 @@ class Fetcher:
                     done = await self._append(effect, records[effect.at], piece)
                     self._carry_out_now(self._machine.done(effect.number, done, self._now_ms()))
                 else:
-                    if piece.charge(_EFFECT_US):
+                    if piece.is_over():
                         await piece.next_turn()
                     self._carry_out_now((effect,))
 
@@ -479,7 +475,7 @@ class Fetcher:
         taken, position, is_flushed = 0, 0, True
         try:
             while (end := end_of_run(view, position, _RUN_BATCHES)) > position:
-                if piece.charge(_RUN_US + (end - position) // _BYTES_PER_US):
+                if piece.is_over():
                     await piece.next_turn()
                     if not self._machine.is_wanted(effect.number):
                         return Done.NOT_NOW

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -11,9 +11,6 @@ from service.base.errors import RequestError
 from service.base.slices import each_in_slices
 from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION, AlterResourceResult
-
-RESOURCE_US: Final = 4
-CONFIG_US: Final = 2
 
 
 class Resource(Protocol):
@@ -24,11 +21,6 @@ class Resource(Protocol):
 
     @property
     def resource_name(self) -> str: ...
-
-
-def configs_us(resource: Any) -> int:
-    """Return how long the changes of a resource take to be read, in either request."""
-    return CONFIG_US * len(resource.configs)
 
 
 async def alter_each(
@@ -45,7 +37,5 @@ async def alter_each(
     except RequestError as e:
         code, message = e.code, e.message
         return await each_in_slices(
-            lambda one: AlterResourceResult(one.resource_type, one.resource_name, code, message),
-            resources,
-            RESOURCE_US,
+            lambda one: AlterResourceResult(one.resource_type, one.resource_name, code, message), resources
         )

@@ -37,8 +37,6 @@ AT_ONCE_ELEMENTS: Final = 256
 """Array elements of a request that are read in one go; what has more is read and answered in slices."""
 LONG_BYTES: Final = 4096
 """A request that goes to the controller, and is longer, waits for room like one of many elements."""
-STEP_US: Final = 400
-"""What a step of reading or writing a message takes at most: `PAUSE_ELEMENTS` of them."""
 
 
 NO_ERROR: Final = ErrorCode.none
@@ -101,7 +99,7 @@ class Dispatcher:
         if is_long:
             await self._enter(context, header, frame, GROWTH)
         try:
-            request = await Slice().go_through(decode_request_steps(header, frame), STEP_US)
+            request = await Slice().go_on(decode_request_steps(header, frame))
             if forwards(request):
                 return await self._broker.forward(context, header, frame, request)
             return await self._later(header, served.handle(self._broker, context, request))
@@ -147,7 +145,7 @@ class Dispatcher:
         else:
             steps = decode_request_steps(header, frame)
         await next_turn()  # what many long requests begin with is shared out as well
-        request = await Slice().go_through(steps, STEP_US)
+        request = await Slice().go_on(steps)
         await next_turn()
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:
@@ -159,7 +157,7 @@ class Dispatcher:
         """What takes a task anyway may be large: it is written in slices."""
         message = await answer if isinstance(answer, Awaitable) else answer
         self._count_errors(header.api_key, message)
-        return Response(await Slice().go_through(response_steps(header, message), STEP_US))
+        return Response(await Slice().go_on(response_steps(header, message)))
 
     def _count_errors(self, api_key: int, answer: Any) -> None:
         """Errors of the whole answer and of the topics or resources in it, as far as they are few."""

@@ -76,9 +76,6 @@ log = logging.getLogger(__name__)
 _SEGMENTS: Final = -1
 """Level below that of the lowest page."""
 _NO_CHAIN: Final = CatalogEntry(NO_VERSION, "", 0, 0, 0, 0, 0)
-_GROUP_US: Final = 20
-_UPLOAD_US: Final = 3
-"""Estimated time to judge a partition's keys (plus 1 for each key), and to judge one unfinished upload."""
 
 MAX_REMEMBERED: Final = 200_000
 """Most orphans under observation; a bucket with more is swept in several rounds."""
@@ -262,7 +259,7 @@ class Sweeper:
         dead = []
         piece = Slice()
         for key, segment in await self._pool.run(_segments, keys):
-            if piece.charge(_UPLOAD_US):
+            if piece.is_over():
                 await piece.next_turn()
             if not self._eraser.is_guarded(key) and self._is_dead(segment):
                 dead.append(key)
@@ -302,7 +299,7 @@ class Sweeper:
         piece = Slice()
         for (topic_id, partition), listed in groupby(chunk, lambda one: one.parsed[:2]):
             group = [one for one in listed if not self._eraser.is_guarded(one.key)]
-            if piece.charge(_GROUP_US + len(group)):
+            if piece.is_over():
                 await piece.next_turn()
             live_topics = self._live_topics()
             if live_topics is not None and topic_id not in live_topics:

@@ -28,7 +28,6 @@ from service.wire.primitives import (
 )
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
-RESULT_US: Final = 3
 RESULTS_AT_A_TIME: Final = 100
 _NO_HIGH_WATERMARK = 2**63 - 1
 
@@ -349,7 +348,7 @@ def encode_fetch_response_in_steps(
                 _write_result_tags(out, result)
             left -= 1
             if not left:
-                yield RESULTS_AT_A_TIME * RESULT_US
+                yield
                 left = RESULTS_AT_A_TIME
         if flexible:
             out.append(0)

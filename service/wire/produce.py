@@ -33,7 +33,6 @@ from service.wire.primitives import (
     write_uvarint,
 )
 
-RESULT_US: Final = 3
 RESULTS_AT_A_TIME: Final = 100
 TopicKey = str | UUID
 """How a request names a topic: by name (Produce <= 12, Fetch <= 12) or by id. The zero UUID is
@@ -214,7 +213,7 @@ def encode_produce_response_in_steps(
             some = results[at : at + RESULTS_AT_A_TIME]
             left -= len(some)
             if left < 0:
-                yield RESULTS_AT_A_TIME * RESULT_US
+                yield
                 left = RESULTS_AT_A_TIME - len(some)
             if flexible:
                 _write_flexible_results(out, version, some)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from kio.schema.alter_partition.v3 import response as altered
@@ -32,19 +32,16 @@ from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 
-PARTITION_US: Final = 5
-PLACE_US: Final = 1
-
 
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """AlterPartition: a leader proposes ISRs; STALE_BROKER_EPOCH refuses all of them."""
     named = [(topic.topic_id or ZERO_UUID, one) for topic in request.topics for one in topic.partitions]
-    asked = await each_in_slices(_to_alter, named, PARTITION_US)
+    asked = await each_in_slices(_to_alter, named)
     try:
         results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, asked)
     except RequestError as e:
         return altered.AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=e.code, topics=())
-    answers = iter(await each_in_slices(_altered, results, PARTITION_US))
+    answers = iter(await each_in_slices(_altered, results))
     return altered.AlterPartitionResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -93,7 +90,7 @@ async def elect(side: ControllerSide, context: RequestContext, request: Any) -> 
     partitions: tuple[tuple[str, int], ...] | None = None
     if named is not None:
         places = ((topic.topic, each) for topic in named for each in topic.partitions)
-        partitions = tuple(await each_in_slices(lambda place: place, places, PLACE_US))
+        partitions = tuple(await each_in_slices(lambda place: place, places))
     try:
         results = await side.controller.elect_leaders(
             ElectLeaders(request.election_type, partitions),
@@ -116,7 +113,7 @@ async def _elected(results: Iterable[ElectionResult]) -> dict[str, list[elected.
     piece = Slice()
     topics: dict[str, list[elected.PartitionResult]] = {}
     for one in results:
-        if piece.charge(PARTITION_US):
+        if piece.is_over():
             await piece.next_turn()
         topics.setdefault(one.topic, []).append(
             elected.PartitionResult(
@@ -134,14 +131,14 @@ async def assign(side: ControllerSide, context: RequestContext, request: Any) ->
         for topic in directory.topics
         for one in topic.partitions
     ]
-    asked = await each_in_slices(_to_assign, named, PARTITION_US)
+    asked = await each_in_slices(_to_assign, named)
     try:
         results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, asked)
     except RequestError as e:
         return assigned.AssignReplicasToDirsResponse(
             throttle_time=NO_THROTTLE, error_code=e.code, directories=()
         )
-    answers = iter(await each_in_slices(_assigned, results, PARTITION_US))
+    answers = iter(await each_in_slices(_assigned, results))
     return assigned.AssignReplicasToDirsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.alter_partition_reassignments.v1 import response as altered
 from kio.schema.errors import ErrorCode
@@ -21,8 +21,6 @@ from service.serving.request_host import NO_THROTTLE
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 
-PARTITION_US: Final = 5
-
 
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """AlterPartitionReassignments: each partition is begun, called off or refused for itself. Of none that is
@@ -33,14 +31,14 @@ async def alter(side: ControllerSide, context: RequestContext, request: Any) -> 
         )
     allows = request.allow_replication_factor_change
     named = ((topic.name, one) for topic in request.topics for one in topic.partitions)
-    asked = await each_in_slices(_to_reassign, named, PARTITION_US)
+    asked = await each_in_slices(_to_reassign, named)
     try:
         results = await side.controller.alter_reassignments(
             asked, allows_factor_change=allows, deadline_ms=side.deadline_ms(timeout_of(request))
         )
     except RequestError as e:
         return refusal(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request, e.code, e.message)
-    answers = iter(await each_in_slices(_altered, results, PARTITION_US))
+    answers = iter(await each_in_slices(_altered, results))
     return altered.AlterPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         allow_replication_factor_change=allows,
@@ -71,7 +69,7 @@ async def tell(side: ControllerSide, context: RequestContext, request: Any) -> A
     asked = request.topics
     named = None if asked is None else ((topic.name, topic.partition_indexes) for topic in asked)
     found = await Slice().go_on(list_reassignments(side.image, named))
-    told = iter(await each_in_slices(_told, found, PARTITION_US))
+    told = iter(await each_in_slices(_told, found))
     return listed.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,

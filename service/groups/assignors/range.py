@@ -34,7 +34,7 @@ def assign(spec: GroupSpec) -> Steps[Targets]:
             subscribers[topic] = all_members
     else:
         for index, member in enumerate(members):
-            yield len(member.topics) // 16 + 1
+            yield
             for topic in member.topics:
                 subscribers[topic].append(index)
     targets: dict[str, dict[UUID, tuple[int, ...]]] = {member.member_id: {} for member in members}
@@ -43,7 +43,7 @@ def assign(spec: GroupSpec) -> Steps[Targets]:
             continue
         quota, extra = divmod(partitions, len(indexes))
         receiving = indexes if quota else indexes[:extra]
-        yield len(receiving) // 2 + partitions // 20 + 1
+        yield
         start = 0
         for place, index in enumerate(receiving):
             stop = start + quota + (place < extra)

@@ -1,8 +1,8 @@
 """Input and output of an assignor. [P]
 
 Members are sorted by id and topics by name, so that equal groups get equal assignments, whatever the order of
-their records. An assignor is a generator: it yields each step's cost (µs) before the step, and returns the
-targets of all members (`base/steps.py`).
+their records. An assignor is a generator: it pauses before each step (`base/steps.py`), and returns the
+targets of all members.
 
 Source: Apache Kafka ``ConsumerGroupPartitionAssignor``, ``GroupSpec``, ``MemberSubscription``.
 """
@@ -74,7 +74,7 @@ def spec_of(
     Members with equal subscriptions share one list of indexes.
     """
     names = sorted(topics)
-    yield len(names)
+    yield
     index_of = {name: index for index, name in enumerate(names)}
     lists: dict[frozenset[str], Sequence[int]] = {}
     members = []
@@ -82,10 +82,10 @@ def spec_of(
         instance_id, subscribed = subscriptions[member_id]
         indexes = lists.get(subscribed)
         if indexes is None:
-            yield min(len(subscribed) // 4, len(names) // 20) + 1
+            yield
             indexes = _indexes(subscribed, names, index_of)
             lists[subscribed] = indexes
-        yield 3 + len(subscribed) // 100
+        yield
         members.append(MemberSpec(member_id, instance_id, indexes, targets.get(member_id, NO_TARGET)))
     first = members[0].topics if members else ()
     same = all(indexes == first for indexes in lists.values())

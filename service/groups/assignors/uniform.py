@@ -35,7 +35,7 @@ def _assign_equals(spec: GroupSpec) -> Steps[Targets]:
     for member in spec.members:
         kept = {}
         for topic_id, numbers in member.target.items():
-            yield len(numbers) // 4 + 1
+            yield
             count = partitions_of.get(topic_id, 0)
             others = taken.get(topic_id)
             if others is None:
@@ -47,7 +47,7 @@ def _assign_equals(spec: GroupSpec) -> Steps[Targets]:
         owned[member.member_id] = kept
     free = []
     for topic in topics:
-        yield topic.partitions // 4 + 1
+        yield
         others = taken[topic.topic_id]
         free += [(topic.topic_id, n) for n in range(topic.partitions) if n not in others]
     return (yield from _even_out(spec, sum(partitions_of.values()), owned, free))
@@ -60,24 +60,24 @@ def _even_out(
     free: list[tuple[UUID, int]],
 ) -> Steps[Targets]:
     quota, extras = divmod(partitions, len(spec.members))
-    yield len(owned)
+    yield
     counts = {member_id: sum(map(len, kept.values())) for member_id, kept in owned.items()}
     rich = [member_id for member_id, count in counts.items() if count > quota]
     poor = [member_id for member_id, count in counts.items() if count <= quota]
     with_extra = set((rich + poor)[:extras])
     wanting = []
     for member_id, count in counts.items():
-        yield 2
+        yield
         entitled = quota + (member_id in with_extra)
         if count > entitled:
-            yield count
+            yield
             free += _give_up(owned[member_id], count - entitled)
         elif count < entitled:
             wanting.append((member_id, entitled - count))
     targets: dict[str, Target] = dict(owned)
     position = 0
     for member_id, missing in wanting:
-        yield missing + counts[member_id] // 4 + 2
+        yield
         targets[member_id] = _with(owned[member_id], free[position : position + missing])
         position += missing
     return targets

@@ -57,11 +57,11 @@ class _Work:
 
     def count_subscribers(self) -> Steps[None]:
         for index, member in enumerate(self.spec.members):
-            yield len(member.topics) // 16 + 1
+            yield
             for topic in member.topics:
                 self.subscribers[topic].append(index)
         topics, subscribers = self.spec.topics, self.subscribers
-        yield len(topics)
+        yield
         self.order = sorted(
             (topic for topic in range(len(topics)) if subscribers[topic]),
             key=lambda t: (-topics[t].partitions / len(subscribers[t]), len(subscribers[t]), t),
@@ -72,7 +72,7 @@ class _Work:
         for index, member in enumerate(self.spec.members):
             subscribed: set[int] | None = None
             for topic_id, numbers in member.target.items():
-                yield len(numbers) // 4 + 4
+                yield
                 topic = index_of.get(topic_id, _NOBODY)
                 if topic == _NOBODY:
                     continue
@@ -93,11 +93,11 @@ class _Work:
         """load and index of each member in one number, so that most of the work is done in C"""
         for topic in self.order:
             homes, held = self.homes[topic], self.held[topic]
-            yield self.spec.topics[topic].partitions // 8 + 1
+            yield
             rest = [n for n in range(self.spec.topics[topic].partitions) if n not in homes]
             if not rest:
                 continue
-            yield len(self.subscribers[topic]) // 12 + len(rest)
+            yield
             least = list(map(ranks.__getitem__, self.subscribers[topic]))
             heapify(least)
             for number in rest:
@@ -113,7 +113,7 @@ class _Work:
             # No move lowers the least load.
             least = min(self.load, default=0)
             for topic in self.order:
-                yield len(self.held[topic]) // 16 + 3
+                yield
                 moved += yield from self._balance_topic(topic, least)
             if not moved:
                 return
@@ -127,10 +127,10 @@ class _Work:
         most_load = max(map(load.__getitem__, held))
         if most_load - least_load < 2:
             return 0
-        yield len(self.subscribers[topic]) // 16
+        yield
         if most_load - min(map(load.__getitem__, self.subscribers[topic])) < 2:
             return 0
-        yield len(self.subscribers[topic]) // 2 + len(held) // 2
+        yield
         least = [(load[index], index) for index in self.subscribers[topic]]
         most = [(-load[index], -index) for index in held]
         heapify(least)
@@ -148,7 +148,7 @@ class _Work:
             if load[rich] - load[poor] < 2:
                 return moved
             if moved % 64 == 63:
-                yield 100
+                yield
             self._move(topic, held[rich][-1], rich, poor)
             moved += 1
             heappush(most, (-load[rich], -rich))
@@ -164,7 +164,7 @@ class _Work:
             homes = self.homes[topic]
             if not homes:
                 continue
-            yield len(homes) // 2 + 1
+            yield
             for index, numbers in self.held[topic].items():
                 for number in numbers:
                     home = homes.get(number, index)
@@ -172,7 +172,7 @@ class _Work:
                         away.setdefault((home, index), []).append((topic, number))
         returned = 0
         for (home, index), moved in away.items():
-            yield len(moved)
+            yield
             back = away.get((index, home), [])
             while moved and (back or self.load[index] > self.load[home]):
                 self._move(*moved.pop(), index, home)
@@ -195,7 +195,7 @@ class _Work:
     def targets(self) -> Steps[Targets]:
         targets: list[dict[UUID, tuple[int, ...]]] = [{} for _ in self.spec.members]
         for topic, held in enumerate(self.held):
-            yield self.spec.topics[topic].partitions + 1
+            yield
             topic_id = self.spec.topics[topic].topic_id
             for index, numbers in held.items():
                 targets[index][topic_id] = tuple(sorted(numbers))

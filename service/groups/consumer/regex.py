@@ -57,7 +57,7 @@ def resolution(
     none."""
     patterns, found = [], {}
     for regex in regexes:
-        yield 50
+        yield
         found[regex] = set[str]()
         try:
             patterns.append((compiled(regex), found[regex]))
@@ -67,7 +67,7 @@ def resolution(
     for start in range(0, len(names), _TOPICS_A_STEP):
         piece = names[start : start + _TOPICS_A_STEP]
         for pattern, matching in patterns:
-            yield 2 * len(piece)
+            yield
             matching.update([name for name in piece if pattern.fullmatch(name)])
     return Resolution({regex: frozenset(topics) for regex, topics in found.items()}, version, timestamp)
 

@@ -127,7 +127,7 @@ def make_targets(base: Basis) -> Steps[TargetAssignment]:
     for member in spec.members:
         target = targets.get(member.member_id, NO_PARTITIONS)
         if target != base.targets.get(member.member_id):
-            yield 6 + 2 * len(target) + sum(map(len, target.values())) // 10
+            yield
             records.append(target_record(base.group_id, member.member_id, target))
     return TargetAssignment(base.epoch, targets, tuple(records), base.subscriptions)
 

@@ -25,9 +25,6 @@ _log = logging.getLogger(__name__)
 
 CLEANER_NICE: Final = 10
 """Leaves the cleaner a tenth of a busy processor: other threads need not wait for its time slice."""
-_LOOK_US: Final = 20
-_SEGMENT_US: Final = 1
-_READ_US: Final = 60
 _LOOK_S: Final = 1.0
 """Interval at which settings are read, and other logs while one is being compacted."""
 _AGAIN_MS: Final = 60_000
@@ -159,7 +156,7 @@ class Cleaner:
         now_ms = self._clock.now_ms()
         piece = Slice()
         for log in tuple(self._compacted):
-            if piece.charge(_LOOK_US + _SEGMENT_US * len(log.state.segments)):
+            if piece.is_over():
                 await piece.next_turn()
             if not self._may_be_cleaned(log, now_ms):
                 continue
@@ -180,7 +177,7 @@ class Cleaner:
         for segment in state.segments.all[dirty:-1]:
             if segment.knows_times:
                 continue
-            if piece.charge(_READ_US):
+            if piece.is_over():
                 await piece.next_turn()
             if log.failure is not None or segment.log.path.suffix != names.LOG:
                 return  # it was removed meanwhile

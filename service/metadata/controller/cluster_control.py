@@ -16,10 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.metadata.controller.decision import NEWEST_US, ControllerResult
+from service.metadata.controller.decision import ControllerResult
 from service.metadata.controller.elections_control import (
-    CHANGE_US,
-    VISIT_US,
     Elections,
     ElectionSettings,
     changes_in_steps,
@@ -241,9 +239,9 @@ def relieve_directories(
         is_resting = directory in resting
         for topic, number, state in with_topics(image, image.index.partitions(lies_in(directory))):
             if state.leader != broker_id and not (is_resting and broker_id in state.isr):
-                yield VISIT_US
+                yield
                 continue
-            yield CHANGE_US
+            yield
             record = elections.relieve(topic, number, state, broker_id, is_resting=is_resting)
             if record is not None:
                 records.append(record)
@@ -425,6 +423,6 @@ def _change_fencing(broker: BrokerImage, fenced: int) -> Frame:
 def _newest(records: Sequence[PartitionChangeRecord]) -> Steps[list[Frame]]:
     frames = []
     for record in records:
-        yield NEWEST_US
+        yield
         frames.append(newest(record))
     return frames

@@ -35,10 +35,6 @@ from service.metadata.records import (
     RecoveredTopicRecord,
 )
 
-RESOURCE_US: Final = 60
-VISIT_US: Final = 1
-CHANGE_US: Final = 10
-CHARACTERS_PER_US: Final = 20
 MOST_CHARACTERS: Final = 32_767
 """Limit of a name's and of a value's length: that of a string in Kafka's older versions."""
 RETENTION: Final = ("retention.ms", "retention.bytes")
@@ -61,13 +57,13 @@ def incremental_alter_configs(
 
     `via_broker` is the broker that received the request: it may name no other broker's configuration.
     """
-    yield len(resources)
+    yield
     seen = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[ConfigRecord] = []
     settings_known: list[RecoveredTopicRecord] = []
     results = []
     for resource in resources:
-        yield RESOURCE_US + CHANGE_US * len(resource.configs) + _characters(resource) // CHARACTERS_PER_US
+        yield
         error, message = ErrorCode.none, None
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
@@ -116,7 +112,7 @@ def _cleared(
         return []
     waiting: set[UUID] = set()
     for topic_id, number in image.index.partitions(NO_LEADER_SHELF):
-        yield VISIT_US
+        yield
         if _waits_for_its_leader(image.topics_by_id[topic_id].partitions[number]):
             waiting.add(topic_id)
     is_everywhere = any(one.resource_type != ResourceType.TOPIC for one in changed)
@@ -127,11 +123,11 @@ def _cleared(
     for name in names:
         topic = image.topics_by_name[name]
         if topic.id not in waiting:
-            yield VISIT_US
+            yield
             cleared.append(ClearElrRecord(topic_name=name))
             continue
         for number, state in topic.partitions.items():
-            yield VISIT_US
+            yield
             has_any = state.eligible_leader_replicas or state.last_known_elr
             if has_any and not _waits_for_its_leader(state):
                 cleared.append(
@@ -175,7 +171,7 @@ def alter_configs(
     """Replace the configuration of each resource: overrides that are not named are deleted."""
     whole = []
     for one in resources:
-        yield CHANGE_US + len(one.configs)
+        yield
         named = {change.name for change in one.configs}
         others = [key for key in image.config(*one[:2]) if key not in named]
         deleted = tuple(AlterConfig(key, ConfigOperation.DELETE, None) for key in others)
@@ -217,10 +213,6 @@ def _alter_resource(
     yield from validate_in_steps(image, rules, kind, resource.resource_name, values)
     _check_existence(image, kind, resource.resource_name)
     return records
-
-
-def _characters(resource: AlterResource) -> int:
-    return sum(len(change.value or "") for change in resource.configs)
 
 
 def validate(

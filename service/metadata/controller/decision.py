@@ -36,16 +36,13 @@ class ControllerResult(Generic[R]):
     """Level that the quorum must accept before the records are written."""
 
 
-NEWEST_US: Final = 1
-
-
 def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[ControllerResult[R]]:
     """Decide a user's change as `decided` does, in steps."""
     if len(records) > MAX_RECORDS_PER_OPERATION:
         raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
     frames = []
     for record in records:
-        yield NEWEST_US
+        yield
         frames.append(newest(record))
     return ControllerResult(tuple(frames), response)
 

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.steps import Steps
 from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import ControllerResult
-from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings, is_online
+from service.metadata.controller.elections_control import Elections, ElectionSettings, is_online
 from service.metadata.controller.partition_change import Election, PartitionTarget
 from service.metadata.controller.requests import AssignReplica, AssignReplicaResult
 from service.metadata.delta import changed_partition
@@ -40,7 +40,7 @@ def assign_replicas(
     frames: list[Frame] = []
     results: list[AssignReplicaResult] = []
     for directory, topic_id, number in requests:
-        yield CHANGE_US
+        yield
         key = topic_id, number
         topic = image.topics_by_id.get(topic_id)
         state = None if topic is None else changed.get(key) or topic.partitions.get(number)
@@ -61,7 +61,7 @@ def assign_replicas(
             offline[key] = topic
         results.append(AssignReplicaResult(directory, topic_id, number, ErrorCode.none))
     for key, topic in offline.items():
-        yield CHANGE_US
+        yield
         state = changed.get(key) or topic.partitions[key[1]]
         record = leaving.change(topic, key[1], state)
         if record is not None:

@@ -37,8 +37,6 @@ from service.metadata.image import BrokerImage, MetadataImage, PartitionImage, T
 from service.metadata.partition_index import NO_LEADER_SHELF, NOT_PREFERRED_SHELF
 from service.metadata.records import PartitionChangeRecord
 
-CHANGE_US: Final = 15
-VISIT_US: Final = 2
 MOST_ELECTIONS: Final = 1000
 """Elections of one round of a periodic task (Kafka's ``maxElectionsPerImbalance``)."""
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
@@ -251,9 +249,9 @@ def changes_in_steps(
     records: list[PartitionChangeRecord] = []
     for topic, number, state in with_topics(elections.image, partitions):
         if concerns is not None and not concerns(state):
-            yield VISIT_US
+            yield
             continue
-        yield CHANGE_US
+        yield
         record = elections.change(topic, number, state)
         if record is not None:
             records.append(record)
@@ -292,7 +290,7 @@ def elect_leaders(
     else:
         partitions = request.partitions
     for name, number in partitions:
-        yield CHANGE_US
+        yield
         result, record = _elect(elections, name, number, kind)
         if record is not None:
             if len(records) == MAX_RECORDS_PER_OPERATION:
@@ -339,7 +337,7 @@ def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[C
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
     for topic, number, state in with_topics(image, image.index.partitions(NOT_PREFERRED_SHELF)):
-        yield CHANGE_US
+        yield
         if len(records) >= MOST_ELECTIONS:
             break
         record = elections.change(topic, number, state, election=Election.PREFERRED)
@@ -357,7 +355,7 @@ def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> S
     elections = Elections(image, settings)
     records: list[PartitionChangeRecord] = []
     for topic, number, state in with_topics(image, image.index.partitions(NO_LEADER_SHELF)):
-        yield CHANGE_US
+        yield
         if len(records) >= MOST_ELECTIONS:
             break
         if not elections.rules(topic).allows_unclean:

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.base.steps import Steps
 from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import ControllerResult
-from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
+from service.metadata.controller.elections_control import Elections, ElectionSettings
 from service.metadata.controller.full_directories import DirectoriesWithoutRoom
 from service.metadata.controller.partition_change import RECOVERED, RECOVERING, PartitionTarget
 from service.metadata.controller.requests import AlterPartition, AlterPartitionResult, BrokerState
@@ -42,7 +42,7 @@ def alter_partitions(
     frames: list[Frame] = []
     results: list[AlterPartitionResult] = []
     for request in requests:
-        yield CHANGE_US
+        yield
         topic_id, number = key = request.topic_id, request.partition
         topic = image.topics_by_id.get(topic_id)
         if topic is None:

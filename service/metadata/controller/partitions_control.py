@@ -19,8 +19,6 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.controller.topic_names import FIXED_TOPICS
 from service.metadata.controller.topics_control import (
-    PARTITION_US,
-    TOPIC_US,
     bad_assignment,
     cannot_replicate,
     check_replicas,
@@ -45,7 +43,7 @@ def create_partitions(
     Results come first for duplicate names, then in the request's order. A topic that would exceed `limit` is
     refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION for more than 10,000 records.
     """
-    yield len(requests)
+    yield
     times = Counter(request.name for request in requests)
     results = [
         CreatePartitionsResult(name, ErrorCode.invalid_request, "Duplicate topic name.")
@@ -59,7 +57,7 @@ def create_partitions(
     for request in requests:
         if times[request.name] > 1:
             continue
-        yield TOPIC_US
+        yield
         error, message = ErrorCode.none, None
         try:
             topic, added = _check_count(image, request)
@@ -117,7 +115,7 @@ def _new_partitions(
     assignments: Iterable[tuple[int, ...]]
     if request.assignments is not None:
         for partition, replicas in zip(added, request.assignments, strict=True):
-            yield PARTITION_US
+            yield
             check_replicas(image.brokers, partition, replicas, factor)
         assignments = request.assignments
     else:
@@ -127,6 +125,6 @@ def _new_partitions(
             raise cannot_replicate(factor, e) from e
     records: list[MetadataRecord] = []
     for partition, replicas in zip(added, assignments, strict=True):
-        yield PARTITION_US
+        yield
         records.append(new_partition(image.brokers, topic.id, partition, replicas))
     return records

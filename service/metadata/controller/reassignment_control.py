@@ -11,7 +11,6 @@ that may be the same change.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -19,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.decision import EXCESSIVE, ControllerResult, decided_in_steps
-from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
+from service.metadata.controller.elections_control import Elections, ElectionSettings
 from service.metadata.controller.partition_change import Election, PartitionTarget
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -32,8 +31,6 @@ from service.metadata.delta import changed_partition
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.metadata.partition_index import MOVING_SHELF
 from service.metadata.records import PartitionChangeRecord
-
-VISIT_US: Final = 3
 
 
 def alter_reassignments(
@@ -54,7 +51,7 @@ def alter_reassignments(
     records: list[PartitionChangeRecord] = []
     results: list[ReassignResult] = []
     for request in requests:
-        yield CHANGE_US + len(request.replicas or ())
+        yield
         name, number, target = request
         error, message = ErrorCode.none, None
         try:
@@ -154,7 +151,7 @@ def list_reassignments(
     """List running reassignments, of the named partitions or of all; others are omitted. In steps."""
     found: list[OngoingReassignment] = []
     for topic, number in _all_moving(image) if partitions is None else _named(image, partitions):
-        yield VISIT_US
+        yield
         state = topic.partitions.get(number)
         if state is not None and state.is_moving:
             found.append(

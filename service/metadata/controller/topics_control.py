@@ -38,10 +38,6 @@ from service.metadata.records import (
     TopicRecord,
 )
 
-VISIT_US: Final = 2
-TOPIC_US: Final = 15
-CONFIGS_US: Final = 60
-PARTITION_US: Final = 8
 _SORTED: Final = 100
 """Replicas of one partition that are always checked, so that errors are Kafka's."""
 
@@ -65,7 +61,7 @@ def create_topics(
     would exceed `limit` is refused with POLICY_VIOLATION. Raises `RequestError` POLICY_VIOLATION for more
     than 10,000 records.
     """
-    yield len(requests)
+    yield
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
         message = "Excessively large number of partitions per request."
         return ControllerResult((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
@@ -78,7 +74,7 @@ def create_topics(
     for request in requests:
         if times[request.name] > 1 or request.name == CLUSTER_METADATA_TOPIC:
             continue
-        yield TOPIC_US + (CONFIGS_US if request.configs else 0)
+        yield
         try:
             new, result = yield from _create(image, request, defaults, rules, new_uuid)
             if limit is not None and room is not None:
@@ -103,7 +99,7 @@ def partitions_of(image: MetadataImage) -> Steps[int]:
     """Count the partitions of all topics, in steps."""
     count = 0
     for topic in image.topics_by_id.values():
-        yield VISIT_US
+        yield
         count += len(topic.partitions)
     return count
 
@@ -153,7 +149,7 @@ def _create(
     ]
     count = factor = 0
     for count, replicas in enumerate(assignments, 1):
-        yield PARTITION_US
+        yield
         factor = len(replicas)
         records.append(new_partition(image.brokers, topic_id, count - 1, replicas))
     return records, CreateTopicResult(
@@ -229,7 +225,7 @@ def _check_manual(image: MetadataImage, request: CreateTopic) -> Steps[list[tupl
     assignments: dict[int, tuple[int, ...]] = {}
     factor: int | None = None
     for partition, replicas in request.assignments:
-        yield PARTITION_US
+        yield
         if partition in assignments:
             raise bad_assignment(f"Found multiple manual partition assignments for partition {partition}")
         check_replicas(image.brokers, partition, replicas, factor)
@@ -314,7 +310,7 @@ def delete_topics(
     names: Counter[str] = Counter()
     ids: Counter[UUID] = Counter()
     for name, topic_id in requests:
-        yield VISIT_US
+        yield
         if name is None and topic_id == ZERO_UUID:
             results.append(_cannot(None, ZERO_UUID, "Neither topic name nor id were specified."))
         elif name is None:
@@ -327,7 +323,7 @@ def delete_topics(
     results += [_cannot(None, topic_id, "Duplicate topic id.") for topic_id in ids if ids[topic_id] > 1]
     doomed: dict[UUID, str] = {}
     for topic_id in (i for i in ids if ids[i] == 1):
-        yield VISIT_US
+        yield
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
             error = ErrorCode.unknown_topic_id
@@ -335,7 +331,7 @@ def delete_topics(
         else:
             doomed[topic_id] = topic.name
     for name in (n for n in names if names[n] == 1):
-        yield VISIT_US
+        yield
         topic = image.topics_by_name.get(name)
         if topic is None:
             error = ErrorCode.unknown_topic_or_partition
@@ -350,7 +346,7 @@ def delete_topics(
     records: list[MetadataRecord] = []
     for topic_id in doomed:
         topic = image.topics_by_id[topic_id]
-        yield TOPIC_US + len(topic.partitions) // 2
+        yield
         records.append(RemoveTopicRecord(topic_id=topic_id))
         if _has_archive(image, topic):
             records.append(

@@ -18,7 +18,7 @@ from service.metadata.controller.requests import (
     ConfigOperation,
 )
 from service.network.request import RequestContext
-from service.serving.alter_configs_common import RESOURCE_US, alter_each, configs_us
+from service.serving.alter_configs_common import alter_each
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
@@ -30,14 +30,14 @@ async def handle(
 
     async def alter() -> Sequence[AlterResourceResult]:
         return await broker.config_admin.alter_configs(
-            await each_in_slices(_asked, request.resources, RESOURCE_US, configs_us),
+            await each_in_slices(_asked, request.resources),
             validate_only=request.validate_only,
             via_broker=broker.config.node_id,
         )
 
     results = await alter_each(request.resources, alter)
     return AlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, RESOURCE_US))
+        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
     )
 
 

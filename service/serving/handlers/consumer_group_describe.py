@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
 from kio.schema.errors import ErrorCode
@@ -18,9 +18,6 @@ from service.serving.group_shards import consumer_groups_of
 from service.serving.request_host import GROUP_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
-GROUP_US: Final = 50
-MEMBER_US: Final = 20
-
 
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
@@ -32,9 +29,9 @@ def handle(
 def _steps(broker: Broker, request: ConsumerGroupDescribeRequest) -> Steps[Any]:
     found = []
     for group_id in request.group_ids:
-        yield GROUP_US
+        yield
         one = _described(broker, group_id)
-        yield MEMBER_US * len(one.members)
+        yield
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
         found.append(one)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
@@ -20,10 +18,6 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
-TOPIC_US: Final = 4
-ELEMENT_US: Final = 2
-"""what an array of a topic takes for each of its elements"""
-
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreatePartitionsRequest
@@ -35,20 +29,16 @@ async def handle(
     try:
         if len(request.topics) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        asked = await each_in_slices(_asked, request.topics, TOPIC_US, _more_us)
+        asked = await each_in_slices(_asked, request.topics)
         results = await broker.topic_admin.create_partitions(asked, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
-            lambda one: CreatePartitionsResult(one.name, code, message), request.topics, TOPIC_US
+            lambda one: CreatePartitionsResult(one.name, code, message), request.topics
         )
     return CreatePartitionsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results, TOPIC_US))
+        throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results))
     )
-
-
-def _more_us(topic: CreatePartitionsTopic) -> int:
-    return ELEMENT_US * len(topic.assignments or ())
 
 
 def _asked(topic: CreatePartitionsTopic) -> CreatePartitions:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import (
     CreatableTopicConfigs,
@@ -25,12 +23,6 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
-TOPIC_US: Final = 6
-ELEMENT_US: Final = 2
-"""what an array of a topic takes for each of its elements"""
-ANSWER_US: Final = 300
-"""The settings of a topic are described with it."""
-
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: CreateTopicsRequest
@@ -45,19 +37,13 @@ async def handle(
             raise RequestError(
                 ErrorCode.policy_violation, "Excessively large number of partitions per request."
             )
-        asked = await each_in_slices(_asked, request.topics, TOPIC_US, _more_us)
+        asked = await each_in_slices(_asked, request.topics)
         results = await broker.topic_admin.create_topics(asked, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
-        results = await each_in_slices(
-            lambda one: CreateTopicResult(one.name, code, message), request.topics, TOPIC_US
-        )
-    answers = await each_in_slices(lambda one: _answer(broker, one), results, ANSWER_US)
+        results = await each_in_slices(lambda one: CreateTopicResult(one.name, code, message), request.topics)
+    answers = await each_in_slices(lambda one: _answer(broker, one), results)
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
-
-
-def _more_us(topic: CreatableTopic) -> int:
-    return ELEMENT_US * (len(topic.assignments) + len(topic.configs))
 
 
 def _asked(topic: CreatableTopic) -> CreateTopic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
@@ -15,8 +15,6 @@ from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
-_GROUP_US: Final = 3
-
 
 async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Any:
     """Each group has its own outcome; those of one partition go together, so many at a time."""
@@ -25,7 +23,7 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
     by_partition: dict[int, list[str]] = {}
     piece = Slice()
     for group_id in dict.fromkeys(request.groups_names):
-        if piece.charge(_GROUP_US):
+        if piece.is_over():
             await piece.next_turn()
         try:
             by_partition.setdefault(groups.partition_of(group_id), []).append(group_id)

@@ -30,13 +30,8 @@ from service.partition.partition import HIGH_WATERMARK, Partition
 from service.serving.internal_topics import INTERNAL_TOPICS
 from service.serving.request_host import NO_THROTTLE, Broker
 
-LOOK_US: Final = 2
-TOPIC_US: Final = 4
-PARTITION_US: Final = 15
 CHECKPOINT_S: Final = 5.0
 """The checkpoint may take so long, however short a time the client gives its replicas."""
-SEGMENTS_US: Final = 500
-"""`MOST_AT_ONCE` of them."""
 
 
 class _Deleted(NamedTuple):
@@ -76,10 +71,10 @@ async def handle(
     await _replicas_follow(broker, outcomes, deadline, piece)
     topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
     for (topic, partition), outcome in outcomes.items():
-        if piece.charge(PARTITION_US):
+        if piece.is_over():
             await piece.next_turn()
         topics.setdefault(topic, []).append(_answer(broker, partition, outcome, timed_out))
-    results = await each_in_slices(_of_topic, topics.items(), TOPIC_US)
+    results = await each_in_slices(_of_topic, topics.items())
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))
 
 
@@ -91,7 +86,7 @@ async def _asked(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[str,
     asked = {}
     for topic in request.topics:
         for one in topic.partitions:
-            if piece.charge(LOOK_US):
+            if piece.is_over():
                 await piece.next_turn()
             asked[topic.name, one.partition_index] = one.offset
     return asked
@@ -102,7 +97,7 @@ async def _delete(
 ) -> dict[tuple[str, int], _Outcome]:
     outcomes: dict[tuple[str, int], _Outcome] = {}
     for (topic, partition), offset in asked.items():
-        if piece.charge(PARTITION_US):
+        if piece.is_over():
             await piece.next_turn()
         try:
             if topic in INTERNAL_TOPICS and _is_known(broker, topic, partition):
@@ -116,7 +111,7 @@ async def _delete(
                 broker.replicas.get_by(topic, partition) is found
                 and found.log.deletion.delete_below_start() == MOST_AT_ONCE
             ):
-                if piece.charge(SEGMENTS_US):
+                if piece.is_over():
                     await piece.next_turn()
         except RequestError as e:
             outcomes[topic, partition] = e.code
@@ -134,7 +129,7 @@ def _is_known(broker: Broker, topic: str, partition: int) -> bool:
 
 async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
     for outcome in outcomes.values():
-        if piece.charge(LOOK_US):
+        if piece.is_over():
             await piece.next_turn()
         if isinstance(outcome, _Deleted) and broker.durable_start(outcome.log) < outcome.start:
             return True
@@ -158,7 +153,7 @@ async def _replicas_follow(
         broker.timers.watch(wait, [one.partition.watch_lows() for one in waiting.values()], left_s)
         try:
             for key, one in list(waiting.items()):
-                if piece.charge(LOOK_US):
+                if piece.is_over():
                     await piece.next_turn()
                 error = _why_not(broker, key, one)
                 if error is not None:

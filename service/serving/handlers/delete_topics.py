@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
@@ -21,8 +19,6 @@ from service.network.request import RequestContext
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
-TOPIC_US: Final = 4
-
 
 async def handle(
     broker: AdminHost, context: RequestContext, request: DeleteTopicsRequest
@@ -31,7 +27,7 @@ async def handle(
 
     More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
     """
-    asked = await each_in_slices(_asked, request.topics, TOPIC_US)
+    asked = await each_in_slices(_asked, request.topics)
     try:
         if not broker.config.delete_topic_enable:
             # Clients before version 3 do not know the code that says why (Kafka answers INVALID_REQUEST).
@@ -44,10 +40,10 @@ async def handle(
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
-            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), asked, TOPIC_US
+            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), asked
         )
     return DeleteTopicsResponse(
-        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, TOPIC_US))
+        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import in_slices
+from service.base.steps import Steps
 from service.config.settings import BrokerConfig
 from service.metadata.controller.configs_control import broker_id_of
 from service.metadata.controller.requests import ResourceType
@@ -25,11 +26,6 @@ from service.wire.primitives import Encoded
 
 MOST_BYTES: Final = 100 << 20
 """Of one answer; resources beyond are refused. Clients take no more (librdkafka: 100 MB), frames 2 GiB."""
-RESOURCE_US: Final = 40
-SETTINGS_US: Final = 800
-"""To describe and encode the settings of a topic that has none like it."""
-GROUP_US: Final = 100
-SAME_US: Final = 4
 
 
 class SettingsHost(Protocol):
@@ -56,32 +52,22 @@ def handle(
 
 def _steps(
     broker: SettingsHost, version: int, request: DescribeConfigsRequest
-) -> Generator[int, None, DescribeConfigsResponse]:
+) -> Steps[DescribeConfigsResponse]:
     flavour = Flavour(version, request.include_synonyms, request.include_documentation)
     same: dict[tuple[int, str, tuple[str, ...]], Encoded] = {}
     results: list[Any] = []  # encoded: what stands for them in a message
     size = 0
     for asked in request.resources:
         key = asked.resource_type, asked.resource_name, tuple(asked.configuration_keys or ())
-        yield SAME_US + len(key[2])
+        yield
         result = same.get(key)
         if result is None or size > MOST_BYTES:
-            yield _work_us(broker, asked, flavour)
+            yield
             element = _result(broker, asked, flavour, is_room=size <= MOST_BYTES)
             result = same[key] = encode_element(ApiKey.DESCRIBE_CONFIGS, version, ("results",), element)
         size += len(result)
         results.append(result)
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
-
-
-def _work_us(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour) -> int:
-    if asked.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-        return SETTINGS_US
-    if asked.resource_type == ResourceType.GROUP:
-        return GROUP_US
-    overrides = broker.image.config(ResourceType.TOPIC, asked.resource_name)
-    known = broker.encoded_settings.knows_topic(overrides, broker.config, flavour)
-    return RESOURCE_US if known else SETTINGS_US
 
 
 def _result(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
@@ -16,9 +16,6 @@ from service.network.request import RequestContext
 from service.serving.request_host import GROUP_OPERATIONS, NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
-GROUP_US: Final = 40
-MEMBER_US: Final = 5
-
 
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any | Awaitable[Any]:
     """Each group has its own outcome."""
@@ -28,9 +25,9 @@ def handle(broker: Broker, context: RequestContext, request: DescribeGroupsReque
 def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Steps[Any]:
     found = []
     for group_id in request.groups:
-        yield GROUP_US
+        yield
         one = _described(broker, version, group_id)
-        yield MEMBER_US * len(one.members)
+        yield
         if request.include_authorized_operations and one.error_code is ErrorCode.none:
             one = one._replace(authorized_operations=GROUP_OPERATIONS)
         found.append(one)

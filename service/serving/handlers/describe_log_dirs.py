@@ -26,8 +26,6 @@ from service.wire.log_dirs import (
     DescribeLogDirsTopic,
 )
 
-LOOK_US: Final = 1
-PARTITION_US: Final = 6
 UNKNOWN_LAG: Final = -1
 
 Topics = dict[str, list[DescribeLogDirsPartition]]
@@ -45,7 +43,7 @@ async def handle(
     wanted = None if request.topics is None else await piece.go_on(asked_partitions(request.topics))
     by_directory: dict[Path, Topics] = {path: {} for path in broker.config.log_dirs}
     for log, path in broker.logs_by_directory():
-        if piece.charge(LOOK_US if wanted is not None else PARTITION_US):
+        if piece.is_over():
             await piece.next_turn()
         if path in by_directory and (wanted is None or log.tip.partition in wanted.get(log.tip.topic, ())):
             by_directory[path].setdefault(log.tip.topic, []).append(_partition(broker, log))
@@ -60,10 +58,10 @@ def asked_partitions(topics: Sequence[DescribableLogDirTopic]) -> Steps[dict[str
     """Return the partitions asked for, by topic: pairs would be freed in one go, for 15 ms."""
     asked: dict[str, set[int]] = {}
     for topic in topics:
-        yield LOOK_US
+        yield
         of_topic = asked.setdefault(topic.topic, set())
         for partition in topic.partitions:
-            yield LOOK_US
+            yield
             of_topic.add(partition)
     return asked
 
@@ -87,7 +85,7 @@ async def _directory(broker: Broker, path: Path, topics: Topics) -> DescribeLogD
         space = await broker.space(path)
     except StorageError:
         return DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=str(path), topics=())
-    found = await each_in_slices(_of_topic, topics.items(), PARTITION_US)
+    found = await each_in_slices(_of_topic, topics.items())
     return DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=str(path),

@@ -21,8 +21,6 @@ from service.metadata.controller.topic_names import topic_name_error
 from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 
-PARTITION_US: Final = 8
-PRODUCER_US: Final = 3
 UNKNOWN: Final = "This server does not host this topic-partition."
 MOST_PRODUCERS: Final = 500_000
 """Of one answer; partitions beyond are refused."""
@@ -41,7 +39,7 @@ def _steps(broker: Broker, request: DescribeProducersRequest) -> Steps[DescribeP
     for topic in request.topics:
         partitions = []
         for index in topic.partition_indexes:
-            yield PARTITION_US
+            yield
             found = yield from _partition(broker, topic.name, index, room)
             room -= len(found.active_producers)
             partitions.append(found)
@@ -61,7 +59,7 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
         if len(log.producers) > room:
             raise RequestError(ErrorCode.invalid_request, f"answers have at most {MOST_PRODUCERS} producers")
         for producer_id, entry in list(log.producers):
-            yield PRODUCER_US
+            yield
             producers.append(
                 ProducerState(
                     producer_id=producer_id,

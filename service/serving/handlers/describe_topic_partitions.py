@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterable
+from collections.abc import Awaitable, Iterable
 from heapq import merge
 from typing import Final
 
@@ -17,6 +17,7 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
+from service.base.steps import Steps
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.request import RequestContext
 from service.serving.handlers.metadata import why_missing
@@ -25,8 +26,6 @@ from service.serving.metadata_cache import Seen
 from service.serving.request_host import NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
-TOPIC_US: Final = 15
-PARTITION_US: Final = 12
 SORTED_AT_ONCE: Final = 2000
 
 
@@ -43,13 +42,13 @@ def handle(
 
 def _steps(
     broker: Broker, listener: str, request: DescribeTopicPartitionsRequest
-) -> Generator[int, None, DescribeTopicPartitionsResponse]:
+) -> Steps[DescribeTopicPartitionsResponse]:
     cursor, known = request.cursor, broker.image.topics_by_name
     seen = broker.cluster.seen_by(listener)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     if cursor is not None and (yield from _is_outside(request, cursor)):
         for asked in request.topics:
-            yield TOPIC_US
+            yield
             topics.append(_missing(asked.name, ErrorCode.invalid_request, OPERATIONS_NOT_ASKED))
         return _answer(topics, None)
     room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
@@ -58,18 +57,18 @@ def _steps(
         if room == 0:
             next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        yield TOPIC_US
+        yield
         topic = known.get(name)
         if topic is None:
             if request.topics:
                 topics.append(_missing(name, why_missing(name)))
             continue
-        yield len(topic.partitions) // 4
+        yield
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         indexes = [index for index in sorted(topic.partitions) if index >= first]
         partitions = []
         for index in indexes[:room]:
-            yield PARTITION_US
+            yield
             is_offline = broker.replicas.why_offline(topic.id, index) is not None
             partitions.append(_partition(seen, index, topic.partitions[index], is_offline))
         topics.append(_described(topic, partitions))
@@ -80,35 +79,35 @@ def _steps(
     return _answer(topics, next_cursor)
 
 
-def _is_outside(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Generator[int, None, bool]:
+def _is_outside(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Steps[bool]:
     """Return whether `cursor` cannot be one of ours."""
     if cursor.partition_index < 0:
         return True
     for one in request.topics:
-        yield 1
+        yield
         if one.name == cursor.topic_name:
             return False
     return bool(request.topics)
 
 
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Generator[int, None, Iterable[str]]:
+def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Steps[Iterable[str]]:
     """Names to answer for, each once and sorted."""
     first = "" if request.cursor is None else request.cursor.topic_name
     asked: dict[str, None] = {}
     if request.topics:
         for one in request.topics:
-            yield 1
+            yield
             if one.name >= first:
                 asked[one.name] = None
     else:
         for name in broker.image.topics_by_name:
-            yield 1
+            yield
             if name >= first:
                 asked[name] = None
     # Sorted piece by piece, and merged as they are used.
     names, pieces = list(asked), []
     for start in range(0, len(names), SORTED_AT_ONCE):
-        yield SORTED_AT_ONCE // 2
+        yield
         pieces.append(sorted(names[start : start + SORTED_AT_ONCE]))
     return pieces[0] if len(pieces) == 1 else merge(*pieces)
 

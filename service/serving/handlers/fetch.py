@@ -17,7 +17,7 @@ Many partitions are gone through in slices, as a task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Hashable, Iterable
+from collections.abc import Awaitable, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
@@ -60,11 +60,9 @@ MOST_AT_ONCE: Final = 250
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
 FIRST_VERSION_WITH_SESSIONS: Final = 7
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
-LOOK_US: Final = 8
 TAKEN_AT_A_TIME: Final = 400
-"""µs of taking in hand what was found; a partition with records is as much as `TAKEN_IS` without."""
+"""Partitions without records that one step takes in hand; one with records counts as `TAKEN_IS` of them."""
 TAKEN_IS: Final = 15
-REMEMBER_US: Final = 4
 
 AnsweredTopic = tuple[TopicKey, list[FetchPartitionResult]]
 
@@ -160,14 +158,14 @@ class _Fetching:
         """Partitions to look at."""
         raise NotImplementedError
 
-    def _look(self, started: Awaited) -> Generator[int, None, None]:
-        """One pass over them, as steps that tell their work (µs) before it is done.
+    def _look(self, started: Awaited) -> Steps[None]:
+        """Read each partition once, in steps.
 
         `started` are downloads of an earlier pass.
         """
         raise NotImplementedError
 
-    def _remember(self) -> Generator[int, None, None]:
+    def _remember(self) -> Steps[None]:
         """What is to be noted for the fetches that follow, before the answer; steps as those of `_look`."""
         yield from ()
 
@@ -395,18 +393,18 @@ class _FullFetch(_Fetching):
     def _let_go(self) -> None:
         self._topics = []
 
-    def _look(self, started: Awaited) -> Generator[int, None, None]:
+    def _look(self, started: Awaited) -> Steps[None]:
         found = self._new_pass(started)
         topics: list[AnsweredTopic] = []
         for topic, partitions in self._fetch.topics:
             answers: list[FetchPartitionResult] = []
             for asked in partitions:
-                yield LOOK_US
+                yield
                 answers.append(found.look(topic, asked)[1])
             topics.append((topic, answers))
         self._pass, self._topics = found, topics
 
-    def _remember(self) -> Generator[int, None, None]:
+    def _remember(self) -> Steps[None]:
         """Begin a session, if there is room for it."""
         fetch, broker = self._fetch, self._broker
         if not self._wants_session or not can_be_remembered(fetch.topics):
@@ -416,7 +414,7 @@ class _FullFetch(_Fetching):
         for topic, partitions in fetch.topics:
             of_topic = named.setdefault(topic, set())
             for at in range(0, len(partitions), TAKEN_AT_A_TIME):
-                yield TAKEN_AT_A_TIME
+                yield
                 of_topic.update([one.partition for one in partitions[at : at + TAKEN_AT_A_TIME]])
         session = broker.fetch_sessions.open(
             now_ms,
@@ -433,7 +431,7 @@ class _FullFetch(_Fetching):
         try:
             for (topic, asked), (_, answers) in zip(fetch.topics, self._topics, strict=True):
                 for one, answer in zip(asked, answers, strict=True):
-                    yield REMEMBER_US
+                    yield
                     partition = None
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
@@ -455,7 +453,7 @@ class _FullFetch(_Fetching):
                     answers[n] = hand.take(topic, answer)
                     left -= TAKEN_IS
                 if left < 0:
-                    yield TAKEN_AT_A_TIME
+                    yield
                     left = TAKEN_AT_A_TIME
         return (yield from self._encoded(self._topics, self._session_id))
 
@@ -486,7 +484,7 @@ class _IncrementalFetch(_Fetching):
     def _let_go(self) -> None:
         self._looks = []
 
-    def _look(self, started: Awaited) -> Generator[int, None, None]:
+    def _look(self, started: Awaited) -> Steps[None]:
         session = self._session
         session.patrol()
         found = self._new_pass(started)
@@ -502,7 +500,7 @@ class _IncrementalFetch(_Fetching):
                 # What a replica says of itself counts at once.
                 if (one.topic, one.asked.partition) not in named:
                     continue
-            yield LOOK_US
+            yield
             if one not in session.dirty:
                 continue  # forgotten meanwhile
             is_named = (one.topic, one.asked.partition) in named
@@ -533,7 +531,7 @@ class _IncrementalFetch(_Fetching):
                 left -= TAKEN_IS
             session.note_sent(look)
             if left < 0:
-                yield TAKEN_AT_A_TIME
+                yield
                 left = TAKEN_AT_A_TIME
             if topics and topics[-1][0] == topic:
                 topics[-1][1].append(answer)

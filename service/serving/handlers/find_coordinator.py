@@ -29,8 +29,6 @@ FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 FIRST_VERSION_WITH_SHARES: Final = 6
 NAME_OF_NO_ERROR: Final = "NONE"
 """Kafka's error message where there is no error, in versions that ask for one key."""
-KEY_US: Final = 8
-REFUSED_US: Final = 2
 _NOBODY: Final = -1
 
 
@@ -72,7 +70,7 @@ def _steps(
     no_error = NAME_OF_NO_ERROR if version < FIRST_VERSION_WITH_SEVERAL_KEYS else ""
     known = broker.cluster.seen_by(listener).by_id
     for key in request.coordinator_keys:
-        yield KEY_US
+        yield
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
         leader = None if replica is None else known.get(replica.leader)
         if leader is None:
@@ -102,7 +100,7 @@ def _refusals(
 ) -> Steps[FindCoordinatorResponse]:
     found = []
     for key in request.coordinator_keys:
-        yield REFUSED_US
+        yield
         found.append(_nobody(key, error, message))
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 

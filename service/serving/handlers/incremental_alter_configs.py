@@ -26,7 +26,7 @@ from service.metadata.controller.requests import (
 )
 from service.network.request import RequestContext
 from service.serving import logger_levels
-from service.serving.alter_configs_common import RESOURCE_US, alter_each, configs_us
+from service.serving.alter_configs_common import alter_each
 from service.serving.ports import AdminHost
 from service.serving.request_host import NO_THROTTLE
 
@@ -37,12 +37,12 @@ async def handle(
     """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
 
     async def alter() -> Sequence[AlterResourceResult]:
-        asked = await each_in_slices(_asked, request.resources, RESOURCE_US, configs_us)
+        asked = await each_in_slices(_asked, request.resources)
         return await _alter(broker, asked, validate_only=request.validate_only)
 
     results = await alter_each(request.resources, alter)
     return IncrementalAlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, RESOURCE_US))
+        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results))
     )
 
 
@@ -74,7 +74,7 @@ async def _alter(
 
     piece, answers = Slice(), []
     for one in asked:
-        if piece.charge(RESOURCE_US + (len(one.configs) if one.resource_name in times else 0)):
+        if piece.is_over():
             await piece.next_turn()
         answers.append(result(one))
     return answers

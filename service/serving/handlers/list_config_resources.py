@@ -27,7 +27,6 @@ KINDS: Final = (
     CLIENT_METRICS,
     ResourceType.GROUP,
 )
-RESOURCE_US: Final = 2
 
 
 def handle(
@@ -43,7 +42,7 @@ def handle(
 def _steps(
     broker: Broker, version: int, request: ListConfigResourcesRequest
 ) -> Steps[ListConfigResourcesResponse]:
-    yield RESOURCE_US * len(request.resource_types)
+    yield
     asked = {CLIENT_METRICS} if version == 0 else set(request.resource_types) or set(KINDS)
     if not asked <= set(KINDS):
         return ListConfigResourcesResponse(
@@ -52,7 +51,7 @@ def _steps(
     found: list[ConfigResource] = []
     for kind in (one for one in KINDS if one in asked):
         for name in _names(broker, kind):
-            yield RESOURCE_US
+            yield
             found.append(ConfigResource(resource_name=name, resource_type=int(kind)))
     return ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
@@ -17,8 +17,6 @@ from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
 from service.wire.api import ApiKey, response_module
 
-PARTITION_US: Final = 20
-
 
 def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Any | Awaitable[Any]:
     """COORDINATOR_LOAD_IN_PROGRESS while any partition is being read: the list would not be whole."""
@@ -31,7 +29,7 @@ def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
     error = ErrorCode.none
     wanted = yield from GroupFilter.of(request.states_filter, request.types_filter)
     for partition in runtime.partitions():
-        yield PARTITION_US
+        yield
         try:
             steps = runtime.read(partition, lambda shard, now_ms: shard.list_groups(wanted))
         except RequestError as e:

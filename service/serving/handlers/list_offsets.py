@@ -14,7 +14,7 @@ Other replicas are told of all that is in the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -56,9 +56,6 @@ CONSUMER: Final = -1
 DEBUGGING: Final = -2
 """A replica id to which any replica answers."""
 READ_COMMITTED: Final = 1
-TOPIC_US: Final = 4
-PARTITION_US: Final = 10
-SEGMENT_US: Final = 60
 SEARCHES: Final = 32
 """Partitions of one request that are looked for at the same time."""
 
@@ -86,11 +83,11 @@ def named_twice(request: ListOffsetsRequest) -> Steps[dict[str, set[int]]]:
     seen: dict[str, set[int]] = {}
     twice: dict[str, set[int]] = {}
     for topic in request.topics:
-        yield 1
+        yield
         of_topic = seen.setdefault(topic.name, set())
         again = twice.setdefault(topic.name, set())
         for one in topic.partitions:
-            yield 1
+            yield
             (again if one.partition_index in of_topic else of_topic).add(one.partition_index)
     return twice
 
@@ -122,16 +119,16 @@ class _Offsets:
         )
         self._deadline = broker.loop.time() + timeout_ms / 1000
 
-    def places(self) -> Generator[int, None, None]:
+    def places(self) -> Steps[None]:
         """Answers what is known, and notes the rest in `searches`; in steps."""
         twice = yield from named_twice(self._request)
         for topic in self._request.topics:
-            yield PARTITION_US
+            yield
             answers: list[ListOffsetsPartitionResponse] = []
             self._topics.append((topic.name, answers))
             of_topic = twice[topic.name]
             for one in topic.partitions:
-                yield PARTITION_US
+                yield
                 if one.partition_index in of_topic:
                     answers.append(_answer(one, ErrorCode.invalid_request, NOT_FOUND))
                 else:
@@ -216,7 +213,7 @@ class _Offsets:
         return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(map(_of_topic, self._topics)))
 
     async def _response_in_slices(self) -> ListOffsetsResponse:
-        topics = await each_in_slices(_of_topic, self._topics, TOPIC_US)
+        topics = await each_in_slices(_of_topic, self._topics)
         return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
     async def _search(self, search: _Search) -> None:
@@ -273,7 +270,7 @@ class _Offsets:
                         raise partition.log.timestamp_search.corrupt(e) from e
                     if found is not None:
                         return found
-                if self._piece.charge(SEGMENT_US):
+                if self._piece.is_over():
                     await self._piece.next_turn()
         return NOT_FOUND
 

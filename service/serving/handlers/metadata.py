@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.slices import each_in_slices, in_slices
+from service.base.steps import Steps
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.controller.topic_names import topic_name_error
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -35,10 +36,6 @@ from service.wire.metadata import (
 )
 from service.wire.primitives import Encoded
 
-TOPIC_US: Final = 15
-NAME_US: Final = 2
-PARTITION_US: Final = 12
-"""To describe and to encode it."""
 MOST_FLAVOURS: Final = 3
 """Encoded topics are kept for so many versions at a time, for each listener."""
 FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
@@ -77,7 +74,7 @@ async def _create_and_answer(
     names = missing if isinstance(missing, list) else await missing
     if 0 < len(names) <= MAX_RECORDS_PER_OPERATION:  # of more the controller would make none
         config, image = broker.config, broker.image
-        asked = await each_in_slices(lambda name: as_created(name, config, image), names, NAME_US)
+        asked = await each_in_slices(lambda name: as_created(name, config, image), names)
         with suppress(RequestError, StorageError, TimeoutError):
             async with asyncio.timeout(CREATED_WITHIN_S):
                 await broker.admin.create_topics(asked)
@@ -85,9 +82,7 @@ async def _create_and_answer(
     return answer if isinstance(answer, MetadataResponse) else await answer
 
 
-def _steps(
-    broker: Broker, listener: str, version: int, request: MetadataRequest
-) -> Generator[int, None, MetadataResponse]:
+def _steps(broker: Broker, listener: str, version: int, request: MetadataRequest) -> Steps[MetadataResponse]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     image = broker.image
     seen = broker.cluster.seen_by(listener)
@@ -100,7 +95,7 @@ def _steps(
             return (yield from _refused(broker, request.topics))
         asked = yield from _distinct(request.topics)
     for one in asked:
-        yield TOPIC_US
+        yield
         found = one if isinstance(one, TopicImage) else _find(image, one)
         if isinstance(found, TopicImage):
             topics.append((yield from _described(broker, seen, found, known)))
@@ -118,23 +113,21 @@ def _steps(
     )
 
 
-def _is_beyond(version: int, topics: Sequence[MetadataRequestTopic]) -> Generator[int, None, bool]:
+def _is_beyond(version: int, topics: Sequence[MetadataRequestTopic]) -> Steps[bool]:
     """Tell whether a request says what its version does not let it ask."""
     if version >= FIRST_VERSION_BY_ID:
         return False
     for one in topics:
-        yield 1
+        yield
         if one.topic_id is not None or one.name is None:
             return True
     return False
 
 
-def _refused(
-    broker: Broker, topics: Sequence[MetadataRequestTopic]
-) -> Generator[int, None, MetadataResponse]:
+def _refused(broker: Broker, topics: Sequence[MetadataRequestTopic]) -> Steps[MetadataResponse]:
     answers = []
     for one in topics:
-        yield NAME_US
+        yield
         answers.append(_missing(ErrorCode.invalid_request, one.name or "", one.topic_id))
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
@@ -149,26 +142,24 @@ def _refused(
 
 def _distinct(
     topics: Sequence[MetadataRequestTopic],
-) -> Generator[int, None, Iterable[MetadataRequestTopic]]:
+) -> Steps[Iterable[MetadataRequestTopic]]:
     """By id if any id was given, as Kafka does; each topic once."""
     by_id: dict[MetadataRequestTopic, None] = {}
     by_name: dict[MetadataRequestTopic, None] = {}
     for one in topics:
-        yield 1
+        yield
         (by_name if one.topic_id is None else by_id)[one] = None
     return by_id or by_name
 
 
-def _missing_names(
-    broker: Broker, topics: Sequence[MetadataRequestTopic], version: int
-) -> Generator[int, None, list[str]]:
+def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic], version: int) -> Steps[list[str]]:
     """What is asked for by name, is not there and can be created."""
     if (yield from _is_beyond(version, topics)):
         return []
     known = broker.image.topics_by_name
     names: dict[str, None] = {}
     for one in topics:
-        yield NAME_US
+        yield
         name = one.name
         if one.topic_id is not None or name is None or name in known or name in NOT_MADE:
             continue
@@ -199,11 +190,9 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
     )
 
 
-def _described(
-    broker: Broker, seen: Seen, topic: TopicImage, known: TopicsOfFlavour
-) -> Generator[int, None, Encoded]:
+def _described(broker: Broker, seen: Seen, topic: TopicImage, known: TopicsOfFlavour) -> Steps[Encoded]:
     """The topic's part of the answer, as it was encoded before if it was."""
-    yield TOPIC_US + len(topic.partitions)
+    yield
     element = known.get(topic)
     if element is not None:
         return element
@@ -211,7 +200,7 @@ def _described(
     _, version, operations = known.flavour
     tells_listener = version >= FIRST_VERSION_WITH_LISTENER_NOT_FOUND
     for index in sorted(topic.partitions):
-        yield PARTITION_US
+        yield
         is_offline = broker.replicas.why_offline(topic.id, index) is not None
         one = topic.partitions[index]
         if version == 0:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
-from typing import Final
+from collections.abc import Awaitable
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import (
@@ -18,10 +17,9 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.slices import in_slices
+from service.base.steps import Steps
 from service.network.request import RequestContext
 from service.serving.request_host import NO_THROTTLE, Broker
-
-PARTITION_US: Final = 10
 
 
 def handle(
@@ -31,15 +29,13 @@ def handle(
     return in_slices(_steps(broker, request))
 
 
-def _steps(
-    broker: Broker, request: OffsetForLeaderEpochRequest
-) -> Generator[int, None, OffsetForLeaderEpochResponse]:
+def _steps(broker: Broker, request: OffsetForLeaderEpochRequest) -> Steps[OffsetForLeaderEpochResponse]:
     topics = []
     for topic in request.topics:
-        yield PARTITION_US
+        yield
         ends = []
         for one in topic.partitions:
-            yield PARTITION_US
+            yield
             ends.append(_end(broker, topic.topic, one))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(ends)))
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))

@@ -24,18 +24,17 @@ from service.base.disk import FULL, DiskError
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import Slice, next_turn
 from service.base.steps import Steps, at_once
-from service.base.turn_queues import SLICE_US
+from service.base.turn_queues import Deadline
 from service.base.types import Buffer
 from service.hot.state import AppendInfo
 from service.network.request import Answer, RequestContext, Response, Throttled
 from service.partition.partition import Partition
-from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, is_zstd, read_header
+from service.records.batch import ATTRIBUTES_AT, TRANSACTIONAL_FLAG, is_zstd, read_header
 from service.records.validation import (
     BeyondSlice,
     InflationBudget,
     RecordsRefused,
     ValidatedBatch,
-    ValidationRules,
     check_frame,
     validate_produced,
 )
@@ -62,9 +61,6 @@ VALID_ACKS: Final = (ALL, 0, 1)
 MOST_AT_ONCE: Final = 250
 """Partitions of a request that is served without a task."""
 _NAMED_AT_A_TIME: Final = 500
-_FILES_US: Final = 400
-_PARTITION_US: Final = 25
-"""Cost of a partition besides its bytes."""
 
 
 class RefusedWithoutAnswer(WireError):
@@ -90,45 +86,17 @@ def handle(
     return produce.append_at_once()
 
 
-class _BeyondTurn(BeyondSlice):
-    """The batch itself does not take long."""
-
-
 class _Budget:
-    """What a request may still cost: time in this turn of the loop, and memory for inflated batches."""
+    """Limits of a request: time in this turn of the loop, and memory for inflated batches."""
 
-    __slots__ = ("_inflation_left", "_left_us", "inflation")
+    __slots__ = ("inflation", "slice")
 
     def __init__(self, broker: Broker) -> None:
         config = broker.config
-        most = max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
-        self.inflation = InflationBudget(most)
-        self._inflation_left = most
-        self._left_us = SLICE_US
-
-    def charge(self, records: Buffer | None) -> bool:
-        """Charge for the next batch; True when it belongs to the next turn."""
-        self._left_us -= _PARTITION_US + (len(records) >> 9 if records is not None else 0)
-        return self._left_us < 0
-
-    def charge_files(self, partition: Partition) -> bool:
-        """Charge for the files that a first append creates; True when it belongs to the next turn."""
-        if not partition.begins_files:
-            return False
-        self._left_us -= _FILES_US
-        return self._left_us < 0
-
-    def charge_validation(self, records: Buffer, rules: ValidationRules) -> None:
-        """Charge for a batch that was validated in this turn: less than a slice."""
-        codec = records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK
-        size = self._inflation_left - self.inflation.left_bytes if codec else len(records)
-        self._inflation_left = self.inflation.left_bytes
-        self._left_us -= size * SLICE_US // rules.at_once_bytes[codec]
-
-    def new_turn(self) -> None:
-        """Begin the budget of another turn."""
-        self._left_us = SLICE_US
-        self._inflation_left = self.inflation.left_bytes
+        self.inflation = InflationBudget(
+            max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
+        )
+        self.slice = Deadline()
 
 
 class _Produce:
@@ -164,13 +132,13 @@ class _Produce:
             results: list[ProducePartitionResult] = []
             self.results.append((topic, results))
             for index, records in partitions:
-                is_over = budget is not None and budget.charge(records)
+                is_over = budget is not None and budget.slice.is_over()
                 try:
                     if is_over:
                         raise BeyondSlice
                     results.append(self._append(topic, index, records))
-                except BeyondSlice as e:
-                    self.is_large = not is_over and not isinstance(e, _BeyondTurn)
+                except BeyondSlice:
+                    self.is_large = not is_over
                     return self._go_on()
         if self.to_flush is not None:
             self.asked = ()  # or its views would hold the request's buffer meanwhile
@@ -196,15 +164,15 @@ class _Produce:
         as the next one waits for this response.
         """
         budget = self.budget = self.budget or _Budget(self.broker)
-        budget.new_turn()
+        budget.slice.begin()
         for n, (topic, partitions) in enumerate(self.asked):
             if n == len(self.results):
                 self.results.append((topic, []))
             results = self.results[n][1]
             for index, records in islice(partitions, len(results), None):
-                if budget.charge(records):
+                if budget.slice.is_over():
                     await next_turn()
-                    budget.new_turn()
+                    budget.slice.begin()
                 results.append(await self._append_later(topic, index, records, budget))
         if self.to_flush is not None or self.delayed is not None:
             return await self._answer_after_flush(self.to_flush or {})
@@ -220,11 +188,7 @@ class _Produce:
             if budget is None:
                 batch = validate_produced(records, partition.rules, self.now_ms, None, True)
             else:
-                if budget.charge_files(partition):
-                    raise _BeyondTurn
                 batch = validate_produced(records, partition.rules, self.now_ms, budget.inflation, True)
-                if batch.header.attributes & CODEC_MASK:
-                    budget.charge_validation(records, partition.rules)
             info = partition.append(batch, self.now_ms)
         except (RequestError, StorageError, CorruptionError) as e:
             return self._refused(topic, index, e)
@@ -242,18 +206,14 @@ class _Produce:
             partition = self._partition(topic, index, records)
             assert not isinstance(records, bytes | None)
             rules = partition.rules
-            if budget.charge_files(partition):
-                await next_turn()
-                budget.new_turn()
             try:
                 if is_large:
                     raise BeyondSlice
                 batch = validate_produced(records, rules, self.now_ms, budget.inflation, True)
-                budget.charge_validation(records, rules)
             except BeyondSlice:
                 thread = self.broker.records_thread
                 batch = await thread(validate_produced, records, rules, self.now_ms, budget.inflation)
-                budget.new_turn()
+                budget.slice.begin()
             if self._partition(topic, index, records) is not partition:
                 raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
             info = partition.append(batch, self.now_ms)
@@ -325,7 +285,7 @@ class _Produce:
             for _, records in partitions:
                 named += 1
                 if not named % _NAMED_AT_A_TIME:
-                    yield _NAMED_AT_A_TIME
+                    yield
                 found = found or (records is not None and _is_transactional(records))
         if not found:
             return False
@@ -338,7 +298,7 @@ class _Produce:
             self.results.append((topic, results))
             for index, _ in partitions:
                 if not len(results) % _NAMED_AT_A_TIME:
-                    yield _NAMED_AT_A_TIME
+                    yield
                 results.append(self._refused(topic, index, error))
         return True
 
@@ -407,7 +367,7 @@ class _Produce:
             for result in results:
                 named += 1
                 if not named % _NAMED_AT_A_TIME:
-                    yield _NAMED_AT_A_TIME
+                    yield
                 if result.current_leader is not None:
                     leaders[result.current_leader[0]] = None
         return self.broker.node_endpoints(self.context.listener, leaders) if leaders else ()
@@ -476,14 +436,14 @@ def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]
         for index, records in partitions:
             named += 1
             if not named % _NAMED_AT_A_TIME:
-                yield _NAMED_AT_A_TIME
+                yield
             last[topic, index] = records
     if len(last) == named:
         return topics
     kept: dict[TopicKey, list[tuple[int, Buffer | None]]] = {}
     for named, ((topic, index), records) in enumerate(last.items(), 1):
         if not named % _NAMED_AT_A_TIME:
-            yield _NAMED_AT_A_TIME
+            yield
         kept.setdefault(topic, []).append((index, records))
     return list(kept.items())
 

@@ -20,7 +20,6 @@ from service.wire.features import (
 )
 
 FIRST_VERSION_WITH_TYPES: Final = 1
-FEATURE_US: Final = 2
 _FAILED: Final = "The update failed for all features since the following feature had an error: "
 
 
@@ -29,7 +28,7 @@ async def handle(
 ) -> UpdateFeaturesResponse:
     """All of them, or none; INVALID_UPDATE_VERSION for a level that cannot be."""
     version = context.api_version
-    updates = await each_in_slices(lambda one: _asked(one, version), request.feature_updates, FEATURE_US)
+    updates = await each_in_slices(lambda one: _asked(one, version), request.feature_updates)
     try:
         await broker.feature_admin.update_features(updates, validate_only=request.validate_only)
     except RequestError as e:

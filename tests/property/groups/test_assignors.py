@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping
+from time import thread_time
 from uuid import UUID
 
 import pytest
@@ -201,7 +202,7 @@ def test_equal_input_gives_equal_output_in_whatever_order_it_comes(assignor: Ass
 
 @pytest.mark.parametrize("assignor", [uniform.assign, range_assignor.assign])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_long_work_tells_what_it_takes_in_small_steps(assignor: Assignor, mixed: bool) -> None:
+def test_an_assignment_is_made_in_short_steps(assignor: Assignor, mixed: bool) -> None:
     dice = random.Random(3)
     topics = topics_of(*[20] * 100)
     some = (
@@ -215,15 +216,18 @@ def test_long_work_tells_what_it_takes_in_small_steps(assignor: Assignor, mixed:
         spec = yield from spec_of(members, topics, {})
         return (yield from assignor(spec))
 
-    charged = []
-    work = steps()
+    took, work = list[float](), steps()
+    before = thread_time()
     try:
         while True:
-            charged.append(next(work))
+            next(work)
+            now = thread_time()
+            took.append(now - before)
+            before = now
     except StopIteration as e:
         check_valid(members, topics, e.value)
-    assert max(charged) < 2_000, "one step fits into a slice"
-    assert sum(charged) > 1_000
+    assert len(took) > 100
+    assert max(took) < 0.01, "a step is a small part of a turn"
 
 
 def test_nobody_and_nothing_are_assigned_too() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
-from typing import Any
 
 from service.base.slices import Slice, each_in_slices, next_turn
 from service.base.turn_queues import NODES, turn_queues
+from tests.support.turns import Clock, with_clock
 
 SLICE_US = 2000
 
@@ -35,27 +34,14 @@ class Turns:
         self.work_us[self.number] = self.work_us.get(self.number, 0) + work_us
 
 
-def with_clock(scenario: Callable[[list[float]], Any]) -> Any:
-    """Run `scenario` on a loop whose time goes on only where the test says so."""
-    now = [1000.0]
-
-    def new_loop() -> asyncio.AbstractEventLoop:
-        loop = asyncio.SelectorEventLoop()
-        loop.time = lambda: now[0]  # type: ignore[method-assign]
-        return loop
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(scenario(now))
-
-
 def test_a_turn_takes_calls_for_two_milliseconds_in_the_order_in_which_they_came() -> None:
-    async def scenario(now: list[float]) -> tuple[list[int], dict[int, int]]:
+    async def scenario(clock: Clock) -> tuple[list[int], dict[int, int]]:
         turns, done = Turns(), list[int]()
         calls = turn_queues(asyncio.get_running_loop()).calls
 
         def call(number: int) -> None:
             done.append(number)
-            now[0] += 0.0005
+            clock.advance_us(500)
             turns.worked(500)
 
         for number in range(100):
@@ -72,7 +58,7 @@ def test_a_turn_takes_calls_for_two_milliseconds_in_the_order_in_which_they_came
 
 
 def test_what_a_call_adds_is_for_a_later_turn_and_others_have_theirs_between() -> None:
-    async def scenario(now: list[float]) -> list[str]:
+    async def scenario(clock: Clock) -> list[str]:
         calls, done = turn_queues(asyncio.get_running_loop()).calls, list[str]()
 
         def again(left: int) -> None:
@@ -90,7 +76,7 @@ def test_what_a_call_adds_is_for_a_later_turn_and_others_have_theirs_between() -
 
 
 def test_a_call_that_fails_is_told_of_and_keeps_no_other_from_its_turn() -> None:
-    async def scenario(now: list[float]) -> tuple[list[str], list[str]]:
+    async def scenario(clock: Clock) -> tuple[list[str], list[str]]:
         loop, done, told = asyncio.get_running_loop(), list[str](), list[str]()
         loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
 
@@ -111,15 +97,16 @@ def test_all_long_tasks_together_do_a_slice_in_a_turn_and_each_has_its_own_in_it
     tasks, slices_each = 50, 8
     step_us = SLICE_US // 5
 
-    async def scenario() -> tuple[dict[int, int], list[int], int]:
+    async def scenario(clock: Clock) -> tuple[dict[int, int], list[int], int]:
         turns, ended = Turns(), list[int]()
 
         async def long_work(number: int) -> None:
             piece = Slice()
             for _ in range(5 * slices_each):
-                if piece.charge(step_us):
+                if piece.is_over():
                     await piece.next_turn()
                 turns.worked(step_us)
+                clock.advance_us(step_us)
             ended.append(number)
 
         working = [asyncio.ensure_future(long_work(number)) for number in range(tasks)]
@@ -127,7 +114,7 @@ def test_all_long_tasks_together_do_a_slice_in_a_turn_and_each_has_its_own_in_it
         turns.stop()
         return turns.work_us, ended, turns.number
 
-    work_us, ended, turns = asyncio.run(scenario())
+    work_us, ended, turns = with_clock(scenario)
     # A task that begins may do the rest of a slice, and one step, before it finds that others had it.
     assert max(list(work_us.values())[2:]) <= SLICE_US + step_us
     assert ended == sorted(ended)
@@ -135,15 +122,16 @@ def test_all_long_tasks_together_do_a_slice_in_a_turn_and_each_has_its_own_in_it
 
 
 def test_beside_a_hundred_long_tasks_what_is_short_waits_for_one_slice() -> None:
-    async def scenario() -> int:
+    async def scenario(clock: Clock) -> int:
         turns = Turns()
 
         async def long_work() -> None:
             piece = Slice()
             while not ended:
-                if piece.charge(SLICE_US // 4):
+                if piece.is_over():
                     await piece.next_turn()
                 turns.worked(SLICE_US // 4)
+                clock.advance_us(SLICE_US // 4)
 
         ended: list[bool] = []
         working = [asyncio.ensure_future(long_work()) for _ in range(100)]
@@ -160,7 +148,7 @@ def test_beside_a_hundred_long_tasks_what_is_short_waits_for_one_slice() -> None
         turns.stop()
         return waited_us
 
-    assert asyncio.run(scenario()) <= 2 * (SLICE_US + SLICE_US // 4)
+    assert with_clock(scenario) <= 2 * (SLICE_US + SLICE_US // 4)
 
 
 def test_who_is_cancelled_gives_up_its_place() -> None:
@@ -182,32 +170,20 @@ def test_who_is_cancelled_gives_up_its_place() -> None:
 
 
 def test_many_short_works_of_new_tasks_are_no_more_than_a_slice_either() -> None:
-    async def scenario() -> dict[int, int]:
+    async def scenario(clock: Clock) -> dict[int, int]:
         turns = Turns()
 
         def work(_: int) -> None:
             turns.worked(100)
+            clock.advance_us(100)
 
-        await asyncio.gather(*(each_in_slices(work, range(10), 100) for _ in range(200)))
+        await asyncio.gather(*(each_in_slices(work, range(10)) for _ in range(200)))
         turns.stop()
         return turns.work_us
 
-    work_us = asyncio.run(scenario())
+    work_us = with_clock(scenario)
     assert sum(work_us.values()) == 200 * 10 * 100
     assert max(list(work_us.values())[2:]) <= SLICE_US + 200
-
-
-def test_large_items_take_more_of_a_slice_than_small_ones() -> None:
-    async def scenario() -> dict[int, int]:
-        turns = Turns()
-        sizes = [1, 500, 1, 1_500, 1_900, 10] * 20
-        await each_in_slices(lambda size: turns.worked(10 + size), sizes, 10, lambda size: size)
-        turns.stop()
-        return turns.work_us
-
-    work_us = asyncio.run(scenario())
-    assert sum(work_us.values()) == 20 * (6 * 10 + 3_912)
-    assert max(work_us.values()) <= 2 * SLICE_US, "the item that fills a slice is done in the next one"
 
 
 def test_nodes_that_share_a_loop_share_no_turns() -> None:

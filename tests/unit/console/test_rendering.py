@@ -112,7 +112,7 @@ def test_groups_are_counted_by_protocol_and_state() -> None:
     runtime.flush.observe(0.001)
 
     def census() -> Steps[Mapping[tuple[str, str], int]]:
-        yield 1
+        yield
         return {("consumer", "Stable"): 2, ("classic", "Empty"): 1}
 
     node = Shown(0)

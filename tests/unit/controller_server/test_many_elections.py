@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.base.turn_queues import SLICE_US
-from service.controller_server.handlers.partitions import PARTITION_US, elect
+from service.controller_server.handlers.partitions import elect
 from service.metadata.controller.requests import ElectionResult, ElectLeaders
 from service.network.request import RequestContext
 from service.wire.api import ApiKey, request_module
+from tests.support.turns import Clock, count_turns, with_clock
 
 COUNT = 20_000
 
@@ -34,25 +34,16 @@ def test_many_elections_are_read_and_answered_in_slices(is_every: bool) -> None:
     )
     request = module.ElectLeadersRequest(election_type=0, topic_partitions=None if is_every else topics)
     side = SimpleNamespace(controller=Elects(), deadline_ms=lambda timeout_ms: timeout_ms)
-    turns = 0
 
-    async def scenario() -> Any:
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def scenario(clock: Clock) -> Any:
+        context = RequestContext(1, "127.0.0.1", 50_000, "C")
+        work = asyncio.ensure_future(elect(cast("Any", side), context, request))
+        return await count_turns(work), work.result()
 
-        beside = asyncio.create_task(others())
-        try:
-            return await elect(cast("Any", side), RequestContext(1, "127.0.0.1", 50_000, "C"), request)
-        finally:
-            beside.cancel()
-
-    answer = asyncio.run(scenario())
+    turns, answer = with_clock(scenario)
     told = {
         one.topic: [each.partition_id for each in one.partition_result]
         for one in answer.replica_election_results
     }
     assert told == {f"t{n}": list(range(n, COUNT, 2)) for n in range(2)}
-    assert turns > COUNT * PARTITION_US // (2 * SLICE_US)
+    assert turns >= COUNT // 200, "200 steps are a slice of a clock that stands still"

@@ -46,7 +46,7 @@ class AnyConfig:
         configs: Mapping[str, str],
     ) -> Steps[None]:
         """Never refuses."""
-        yield 1
+        yield
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         return key == "cleanup.policy"

@@ -12,6 +12,7 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.purgatory import Purgatory
+from service.base.turn_queues import SliceQueue
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
@@ -41,7 +42,7 @@ class Watched(Partition):
 def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_task, "_LOOK_US", 1 << 20)  # each look is a turn
+    monkeypatch.setattr(SliceQueue, "is_over", lambda self: True)  # each partition is a turn
     first, second, third = (Watched(tmp_path, number) for number in (1, 2, 3))
     replicas = Replicas()
     for one in (first, second, third):
