@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from prometheus_client.openmetrics import parser
 
+from service.base import turn_queues
 from service.base.health import Check
 from service.base.steps import Steps
 from service.base.turns import TurnTimes
@@ -99,7 +101,8 @@ def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
     assert {one.value for one in ends} == {3}
 
 
-def test_others_have_their_turn_in_proportion_to_what_is_written() -> None:
+def test_others_have_their_turn_in_proportion_to_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_queues, "SLICE_S", 0)  # each step is a turn
     _, few = asyncio.run(rendered(500, with_partitions=True))
     _, many = asyncio.run(rendered(5000, with_partitions=True))
     assert few >= 10
