@@ -21,7 +21,7 @@ LEFT = {
     "controller_client": 30,
     "controller_server": 12,
     "node": 30,
-    "serving": 62,
+    "serving": 61,
     "wire": 11,
 }
 """Docstrings that still begin with one of `OPENERS`, by room."""

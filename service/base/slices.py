@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from service.base.steps import Steps
-from service.base.turn_queues import Deadline, turn_queues
+from service.base.turn_queues import SliceClock, turn_queues
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def in_slices(steps: Steps[T]) -> T | Awaitable[T]:
     A caller that does this for many peers in one turn has to stop when the turn is old: work done at once is
     not counted against the turn's slice.
     """
-    deadline = Deadline()
+    deadline = SliceClock()
     try:
         while not deadline.is_over():
             next(steps)

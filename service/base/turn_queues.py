@@ -33,7 +33,7 @@ STEPS_AT_ONCE: Final = 200
 """Most steps of a slice, if the clock stands still."""
 
 
-class Deadline:
+class SliceClock:
     """The end of a slice, by the clock of the running loop. A new one begins at once."""
 
     __slots__ = ("_began_s", "_left")
@@ -106,7 +106,7 @@ class SliceQueue:
         self._is_taken = False
         """whether a task has the slice of the next turn"""
         self._is_due = False
-        self._deadline = Deadline()
+        self._deadline = SliceClock()
         self.taken = 0
         """number of slices that tasks have waited for"""
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base import turn_queues
 from service.base.disk import SystemDisk
 from service.base.slices import Slice
 from service.records.decode import iter_records
@@ -345,6 +346,7 @@ def test_a_peer_that_leaves_in_the_last_turn_of_a_long_fetch_is_no_error(
                 assert task.get_coro().cr_frame.f_locals["self"]._future.cancel()
 
     monkeypatch.setattr(Slice, "next_turn", leaving)
+    monkeypatch.setattr(turn_queues, "SLICE_S", 0)  # each step is a turn: both fetches take as many
     asked = {(topic_id, index): 0 for index in range(600)}
     Session(talk, asked).fetch()
     last, turns = turns, 0
@@ -372,6 +374,7 @@ def test_many_partitions_are_gone_through_in_turns(talk: Talk, monkeypatch: pyte
         await next_turn(self)
 
     monkeypatch.setattr(Slice, "next_turn", counted)
+    monkeypatch.setattr(turn_queues, "SLICE_S", 0)  # each step is a turn
     session = Session(talk, {(topic_id, index): 0 for index in range(count)})
     assert len(session.fetch()) == count
     assert len(turns) >= 3

@@ -24,7 +24,7 @@ from service.base.disk import FULL, DiskError
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import Slice, next_turn
 from service.base.steps import Steps, at_once
-from service.base.turn_queues import Deadline
+from service.base.turn_queues import SliceClock
 from service.base.types import Buffer
 from service.hot.state import AppendInfo
 from service.network.request import Answer, RequestContext, Response, Throttled
@@ -96,7 +96,7 @@ class _Budget:
         self.inflation = InflationBudget(
             max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
         )
-        self.slice = Deadline()
+        self.slice = SliceClock()
 
 
 class _Produce:
