@@ -32,8 +32,8 @@ async def is_at_peace(world: ClusterWorld, random: Random) -> bool:
     for machine in world.machines:
         if machine.name in world.troubled:
             await world.stop(machine)
+    await start(world, random)  # what a fault has ended is judged before the faults are forgotten
     world.troubled.clear()
-    await start(world, random)
     deadline = world.loop.now_s + _CALM_S
     while not (world.is_calm and len(world.alive) == len(world.machines)):
         if world.loop.now_s > deadline:

@@ -4,7 +4,9 @@ A crash tears the tail: it leaves an incomplete batch that was written and not f
 acknowledged. The tail is cut. Any other defect is damage, and refused with the file and the position:
 
 - below the durable point (`durable-offset`, or the newest snapshot's end where that cannot be read);
-- before a valid batch in the same file, except for an observer, which acknowledges nothing;
+- before a valid batch in the same file, except for an observer, which acknowledges nothing, and except where
+  a page in front of that batch was never written: batches follow each other while an fsync goes on, and a
+  loss of power keeps any of their pages;
 - a complete batch that does not belong there: another offset, an epoch that goes back or never began;
 - files that are missing, or that overlap.
 
@@ -17,8 +19,8 @@ Blocking; for a `log-io` thread.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,22 +28,13 @@ from service.base.disk import Disk, Open
 from service.base.errors import CorruptionError
 from service.base.files import exists
 from service.hot import names
-from service.records.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC,
-    MIN_BATCH_LENGTH,
-    BatchHeader,
-    complete_headers,
-    read_header,
-    verify_crc,
-)
+from service.hot.recovery_walk import has_unwritten_page
+from service.records.batch import HEADER_SIZE, BatchHeader, complete_headers, read_header, verify_crc
+from service.records.walk import find_sound
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 _MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
 """Above every batch that is written (8 MiB)."""
-_MAGIC_AT: Final = 16
-_OFFSET_LENGTH: Final = struct.Struct(">qi")
 
 _logger = logging.getLogger(__name__)
 
@@ -201,7 +194,11 @@ class _Check:
             return True
         fd = self._disk.open(found.path)
         try:
-            return _holds_a_batch(self._disk, fd, found.position + 1, found.offset)
+            read, size = partial(self._disk.pread, fd), self._disk.size(fd)
+            behind = find_sound(read, found.position + 1, size, found.offset + 1)
+            if behind is None:
+                return False
+            return not (self._durable.is_exact and has_unwritten_page(read, found.position, behind))
         finally:
             self._disk.close(fd)
 
@@ -267,37 +264,3 @@ def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[tuple[BatchHeader
         if not end:
             raise CorruptionError(f"{len(data)} bytes are left, too few for a batch")
         position += end
-
-
-def _holds_a_batch(disk: Disk, fd: int, position: int, next_offset: int) -> bool:
-    """Return whether a valid batch of a later offset begins anywhere at or behind `position`."""
-    size = disk.size(fd)
-    while position + HEADER_SIZE <= size:
-        data = disk.pread(fd, _READ_BYTES, position)
-        at = data.find(MAGIC, _MAGIC_AT)
-        while at >= 0:
-            if _is_batch(disk, fd, data, position, at - _MAGIC_AT, size, next_offset):
-                return True
-            at = data.find(MAGIC, at + 1)
-        if len(data) <= _MAGIC_AT or position + len(data) >= size:
-            break
-        position += len(data) - _MAGIC_AT
-    return False
-
-
-def _is_batch(disk: Disk, fd: int, data: bytes, position: int, at: int, size: int, next_offset: int) -> bool:
-    base_offset, length = _OFFSET_LENGTH.unpack_from(data, at)
-    total = length + LOG_OVERHEAD
-    if not (
-        next_offset < base_offset <= next_offset + size
-        and length >= MIN_BATCH_LENGTH
-        and total <= min(_MAX_BATCH_BYTES, size - position - at)
-    ):
-        return False
-    batch = data[at : at + total]
-    if len(batch) < total:
-        batch = disk.pread(fd, total, position + at)
-    try:
-        return verify_crc(batch, read_header(batch))
-    except CorruptionError:
-        return False

@@ -111,6 +111,40 @@ def test_a_hole_is_damage_where_somebody_was_told_of_what_is_behind_it(tmp_path:
     assert (tmp_path / LOG).read_bytes() == batches[0]
 
 
+def _batches(*counts: int) -> list[bytes]:
+    """Batches of so many records each, one behind the other."""
+    made, offset = list[bytes](), 0
+    for count in counts:
+        records = [newest(TopicRecord(name=f"t{n}", topic_id=UUID(int=n + 1))) for n in range(count)]
+        made.append(bytes(encode_batch(records, base_offset=offset, epoch=1, timestamp_ms=0)))
+        offset += count
+    return made
+
+
+def test_a_page_that_a_loss_of_power_kept_from_the_disk_is_no_damage(tmp_path: Path) -> None:
+    """Several batches are written while one fsync goes on: any of their pages may be missing."""
+    first, second, third = _batches(1, 200, 1)
+    assert len(first) < 4096 < len(second)
+    whole = first + second + third
+    (tmp_path / LOG).write_bytes(whole[: len(first)] + bytes(4096 - len(first)) + whole[4096:])
+    durable = Durable(0, 1, is_exact=True, epoch=None)
+    with pytest.raises(CorruptionError, match="the metadata log is damaged at offset 1"):
+        check_log(SystemDisk(), tmp_path, durable._replace(offset=2))
+    with pytest.raises(CorruptionError, match="the metadata log is damaged at offset 1"):
+        check_log(SystemDisk(), tmp_path, durable._replace(is_exact=False))
+    assert check_log(SystemDisk(), tmp_path, durable) == LogEnd(1, 1)
+    assert (tmp_path / LOG).read_bytes() == first
+
+
+def test_other_bytes_in_front_of_a_valid_batch_are_damage(tmp_path: Path) -> None:
+    first, second, third = _batches(1, 200, 1)
+    damaged = bytearray(second)
+    damaged[300] ^= 1
+    (tmp_path / LOG).write_bytes(first + bytes(damaged) + third)
+    with pytest.raises(CorruptionError, match="the metadata log is damaged at offset 1"):
+        check_log(SystemDisk(), tmp_path, Durable(0, 1, is_exact=True, epoch=None))
+
+
 def test_garbage_after_the_end_is_cut_off(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
