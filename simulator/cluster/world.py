@@ -41,7 +41,7 @@ CALM_S: Final = 1.0
 RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
 """how fast a machine's clock runs"""
 _LOOK_S: Final = 0.02
-_UNTOLD: Final = "no controller tells which cluster this is"
+_UNTOLD: Final = "no controller has sent the cluster id"
 """So a broker ends that has lost its disk, and asks in vain."""
 CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
