@@ -166,7 +166,7 @@ def _functions(frame: FrameType | None) -> Iterable[str]:
     innermost = frame
     while frame is not None and len(ours) < _DEPTH:
         code = frame.f_code
-        if code.co_filename.startswith(_PACKAGE) and not code.co_filename.endswith("broker/loop.py"):
+        if code.co_filename.startswith(_PACKAGE) and code.co_filename != __file__:
             file = code.co_filename[len(_PACKAGE) + 1 :]
             ours.append(f"{code.co_qualname} ({file}:{frame.f_lineno})")
         frame = frame.f_back
