@@ -23,7 +23,7 @@ LEFT = {
     "wire": 11,
 }
 """Docstrings that still begin with one of `OPENERS`, by room."""
-SHARED = {"FlushLog", "OrphanObject", "SegmentFacts"}
+SHARED: set[str] = set()
 """Class names that still stand for two things."""
 
 
