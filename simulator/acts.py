@@ -1,7 +1,7 @@
-"""What can happen to a node: what clients ask, what operators do, what the world does to it.
+"""Acts of a history of one node: requests of clients, actions of operators, faults.
 
-An act is a kind and a seed: whatever it draws it draws of that seed, so that a history from which others were
-taken out still does the same.
+An act is a kind and a seed: all its random choices come from that seed, so that it does the same in a history
+from which other acts were removed.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ async def delete_topic(world: SimWorld, random: Random) -> None:
 
 
 async def delete_records(world: SimWorld, random: Random) -> None:
-    """Up to an offset somewhere, the border of a segment more often than not by chance, or all there is; now
-    and then the process, or the machine, ends right after the answer."""
+    """Delete records up to a random offset, often the border of a segment, or all of them.
+
+    Sometimes the process is killed, or the machine loses power, right after the response."""
     there = list(world.partitions())
     if not there or not await world.ensure_running():
         return
@@ -210,7 +211,7 @@ async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
 
 
 async def _in_the_middle(world: SimWorld, random: Random) -> None:
-    """Something is under way when it happens, more often than not."""
+    """Often start a request first, so that the act interrupts it."""
     run = world.machine.run
     if run is not None and run.state is State.READY:
         group_acts.commit_meanwhile(world)
@@ -287,7 +288,7 @@ async def _stop(world: SimWorld, random: Random) -> None:
 
 
 async def read_cold(world: SimWorld, random: Random) -> None:
-    """A new process has nothing of the bucket in memory: what is read of it comes anew, flipped as may be."""
+    """Restart the node: a new process has no cache of the bucket, so it reads flipped objects."""
     there = [one for one in world.partitions() if one[0].tiered]
     if there and await world.ensure_running():
         _fill(world, *random.choice(there))

@@ -22,11 +22,11 @@ _ANSWER_S: Final = 20.0
 
 
 class NoAnswer(Exception):
-    """The connection ended, or nothing came in time: nobody knows what was done."""
+    """No response: the connection ended, or the timeout passed. The request may have been processed."""
 
 
 class Produced(NamedTuple):
-    """What a Produce was answered."""
+    """Response to Produce."""
 
     error: ErrorCode
     base_offset: int
@@ -42,14 +42,14 @@ class Record(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a Fetch was answered for one partition."""
+    """Response to Fetch, for one partition."""
 
     error: ErrorCode
     high_watermark: int
     log_start_offset: int
     records: list[Record]
     next_offset: int
-    """behind the last batch that came, which may have had no record"""
+    """offset after the last batch of the response, which may have no record"""
 
 
 class Client:
@@ -96,7 +96,8 @@ class Client:
         *,
         brokers: Sequence[int] = (),
     ) -> tuple[ErrorCode, UUID | None]:
-        """`brokers`: one replica of each partition, at these; else wherever the controller puts them."""
+        """Send CreateTopics. `brokers`: a broker for the one replica of each partition; else the controller
+        chooses."""
         m = request_module(ApiKey.CREATE_TOPICS)
         topic = m.CreatableTopic(
             name=name,
@@ -112,7 +113,7 @@ class Client:
         return answer.topics[0].error_code, answer.topics[0].topic_id
 
     async def elect(self, name: str, partition: int, *, unclean: bool = False) -> ErrorCode:
-        """Have the preferred replica lead, or, where nobody does, any that is alive."""
+        """Send ElectLeaders: elect the preferred replica, or with `unclean` any living one if none leads."""
         m = request_module(ApiKey.ELECT_LEADERS)
         topics = (m.TopicPartitions(topic=name, partitions=(partition,)),)
         request = m.ElectLeadersRequest(election_type=int(unclean), topic_partitions=topics, timeout=_TIMEOUT)
@@ -250,7 +251,7 @@ class Client:
 
 
 def _records(data: bytes, offset: int) -> list[Record]:
-    """The records of the whole batches in `data`, from `offset` on; every checksum is looked at."""
+    """Return the records of the complete batches in `data` from `offset` on; verify every checksum."""
     found: list[Record] = []
     for header in complete_headers(data):
         if not verify_crc(data, header):

@@ -1,4 +1,4 @@
-"""Acts of groups: commits by whoever needs no group, members that join, commit, stay and leave."""
+"""Acts of groups: commits without members, and members that join, commit, stay and leave."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def _delete(
 
 
 async def _on_a_full_disk(world: SimWorld, group: GroupModel, topic: TopicModel) -> None:
-    """What cannot be written is refused, and leaves nothing; what comes after it is written."""
+    """Commit on a full disk, which must be refused without an effect, and once again after it has room."""
     await world.settle()
     world.troubled = True
     world.faults.on.add(FULL)

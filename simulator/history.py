@@ -1,7 +1,7 @@
-"""A history: which acts there are is drawn first (swarm testing), then which come, then they are done.
+"""Draws and plays a history: first the kinds of acts (swarm testing), then the acts.
 
-One history runs in a process of its own, forked for it: what it leaves behind ends with it, it begins
-where all others begin, and the collector need not run.
+Each history runs in a forked process of its own: all begin in the same state, their side effects end with the
+process, and the garbage collector need not run.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ _WITH: Final = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What a history is made of."""
+    """Parameters and acts of a history."""
 
     seed: int
     log_dirs: int
     acts: tuple[Act, ...]
     tiered: bool = False
-    """of several nodes: whether they have a bucket"""
+    """in the cluster world: whether the nodes have a bucket"""
 
 
 @dataclass
 class Outcome:
-    """How a history went."""
+    """Result of a history."""
 
     seed: int
     problem: str | None
-    """what promise was broken; None: none was"""
+    """the broken promise; None without one"""
     digest: str
     events: int
     virtual_s: float

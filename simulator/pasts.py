@@ -52,7 +52,7 @@ def _archived(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> 
 
 
 async def copy_disk(world: SimWorld, random: Random) -> None:
-    """Somebody copies the disk, while the node runs or is stopped for it. Old copies are kept for long."""
+    """Copy the disk, while the node runs or is stopped for it; seldom when there is a copy already."""
     if world.disk_copy is not None and random.random() < 0.8:
         return
     await world.settle()
@@ -162,7 +162,7 @@ async def lose_partition(world: SimWorld, random: Random) -> None:
 
 
 async def lose_metadata(world: SimWorld, random: Random) -> None:
-    """The metadata log is lost: nobody knows any topic, and nothing of them may be deleted."""
+    """Lose the metadata log: no topic is known, and no data of them may be deleted."""
     await world.settle()
     world.machine.kill()
     world.machine.platter.forget(world.machine.log_dirs[0] / METADATA)
@@ -177,7 +177,7 @@ async def lose_metadata(world: SimWorld, random: Random) -> None:
 
 
 async def flip_bit(world: SimWorld, random: Random) -> None:
-    """One bit of one file rots while nobody looks."""
+    """Flip one bit of one file while the node is down."""
     await world.settle()
     if random.random() < 0.5:
         await world.stop()
@@ -253,7 +253,7 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
 
 
 async def _both_are_written_to(world: SimWorld, random: Random, other: Machine) -> None:
-    """Enough for segments to roll. Nobody is promised what only the clone was given."""
+    """Produce to both nodes until segments roll. Records that only the clone got may be lost."""
     for topic, partition in [one for one in world.partitions() if one[0].tiered]:
         batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
         world.spawn(send(world, topic, partition, batches, CompressionType.NONE))

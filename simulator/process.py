@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Life(Enum):
-    """What a process can be."""
+    """State of a process."""
 
     RUNNING = "running"
     STOPPED = "stopped"
-    """by SIGSTOP: nothing of it runs until it is continued"""
+    """by SIGSTOP: nothing of it runs until SIGCONT"""
     DEAD = "dead"
 
 

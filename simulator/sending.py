@@ -1,4 +1,4 @@
-"""Producers: what they send, what they are answered, and what the model is told of it."""
+"""Producers: they send batches, and note requests and responses in the model."""
 
 from __future__ import annotations
 

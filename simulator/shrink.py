@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"[0-9a-f-]{36}|\d+")
 
 
 def kind_of(problem: str) -> str:
-    """What is wrong without the numbers in it, which change when acts are taken out.
+    """Return the problem without its numbers, which change when acts are removed.
 
     >>> kind_of("t1-0: its end went back from 28 to 0")
     't#-#: its end went back from # to #'

@@ -158,7 +158,7 @@ class SimWorld:
         self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
 
     async def descriptors_are_bound(self) -> None:
-        """When all is quiet a node has as much open as its partitions and its bound allow."""
+        """Check that a quiet node has no more files open than its partitions and its cache may need."""
         run = self.machine.run
         assert run is not None
         # The metadata log counts twice: a segment that was sealed is let go by the next flush.
@@ -174,7 +174,7 @@ class SimWorld:
             await asyncio.sleep(5.0)
 
     def real_ms(self) -> int:
-        """The wall clock as it would be had nobody set it."""
+        """Return the wall clock time without any changes of the clock."""
         return BEGAN_MS + int(self.loop.time() * 1000)
 
     def partitions(self) -> Iterable[tuple[TopicModel, PartitionModel]]:
@@ -245,7 +245,7 @@ class SimWorld:
             raise Violation(f"{run.name} {run.state.value}, and nothing was wrong: {run.reason}")
 
     async def lose_power(self, loss: Loss) -> None:
-        """What was flushed stays, and what the bucket has; the model is told what may be gone."""
+        """Take the machine's power. Flushed and archived records stay; the model allows other losses."""
         self.machine.kill()
         await asyncio.sleep(_ON_THE_WIRE_S)  # answers that were sent arrive
         promised = {}
@@ -253,7 +253,7 @@ class SimWorld:
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
             at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = max(archived, at)
-            # What a reader saw before it was flushed, and nobody was answered, may go in any topic.
+            # Unflushed and unacknowledged records may be lost in any topic, even if a consumer has read them.
             kept = max(archived, at, partition.answered_end if topic.flushed else 0)
             partition.may_lose_from(kept)
         self.groups.may_lose(self.machine.platter, self.machine.log_dirs, also_answered=False)
@@ -283,15 +283,16 @@ class SimWorld:
                     self._excuse_tail(topic, partition, Path(path.parent.parent))
 
     def _excuse_tail(self, topic: TopicModel, partition: PartitionModel, log_dir: Path) -> None:
-        """A damaged last batch cannot be told from one that was torn by a crash, nor any that was not
-        flushed from what the power took, before a process has looked for it."""
+        """Allow the loss of a damaged end of the log: a damaged last batch looks like one that a crash tore.
+
+        An unflushed batch looks like a loss of power, too, until a process has checked the directory."""
         left = whole_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
         is_last = left >= max(partition.acked, default=-1) - LONGEST_BATCH
         if is_last or not self.machine.looked_for_losses(log_dir):
             partition.may_lose_from(left)
 
     def excuse_object(self, key: str) -> None:
-        """An object was damaged: its partition may refuse."""
+        """Note a damaged object: its partition may refuse requests."""
         self.bucket_damaged = True
         owner = self.archive.owner(key)
         if owner is None:
@@ -306,7 +307,7 @@ class SimWorld:
         self.background.append(self.loop.create_task(work))
 
     async def settle(self) -> None:
-        """Until everything that was asked for has an answer, or never will have one."""
+        """Wait until every request has its response, or never will have one."""
         while self.background:
             tasks, self.background = self.background, []
             await asyncio.gather(*tasks)
@@ -384,7 +385,7 @@ class SimWorld:
         records: list[Record],
         final: bool,
     ) -> bool:
-        """Where the current epoch ends, and each of the records that were read."""
+        """Check the ends of the current epoch and of each epoch of the records."""
         for asked in sorted({current, *(one.leader_epoch for one in records)}):
             error, epoch, offset = await self.client.end_of_epoch(topic.name, partition.index, asked)
             if error is not ErrorCode.none:
@@ -395,7 +396,7 @@ class SimWorld:
         return True
 
     async def _went_by(self, topic: TopicModel, partition: PartitionModel, offset: int) -> bool:
-        """Whether retention has taken `offset` since it was asked where the log begins."""
+        """Return whether retention has deleted `offset` since the log start was read."""
         return (await self.client.offset(topic.name, partition.index, EARLIEST))[1] > offset
 
     def _unavailable(self, partition: PartitionModel, error: ErrorCode, final: bool) -> bool:
@@ -486,11 +487,11 @@ class SimWorld:
                 raise Violation(f"fsck: {problem}")
 
     def _archive_problems(self) -> list[str]:
-        """What `firn fsck` finds wrong, but in partitions that two nodes wrote to."""
+        """Return the errors that `firn fsck` finds, except in partitions that two nodes wrote to."""
         return [one for one in self.archive.problems() if partition_of(one) not in self.two_writers]
 
     def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
-        """T6, T7, T13: versions rise, HEAD names what is there, `topics.json` forgets nobody."""
+        """Check T6, T7, T13: versions rise, HEAD names an existing manifest, `topics.json` loses no topic."""
         gone = frozenset(topic.topic_id for topic in self.topics if topic.deleted)
         wrong = self.archive.wrong_with_write(key, data, replaced, gone)
         if wrong and not self.bucket_damaged:

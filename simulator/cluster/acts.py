@@ -1,4 +1,4 @@
-"""What can happen to a cluster: what clients ask of its nodes, what befalls processes, disks and links.
+"""Acts of a history of a cluster: requests of clients, and faults of processes, disks and links.
 
 An act is a kind and a seed, as in `simulator.acts`.
 """

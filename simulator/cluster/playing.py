@@ -1,4 +1,4 @@
-"""A history of the cluster world: drawn, played in a process of its own, told."""
+"""Draws a history of the cluster world and plays it in a process of its own."""
 
 from __future__ import annotations
 

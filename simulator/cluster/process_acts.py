@@ -1,4 +1,4 @@
-"""What befalls the nodes' processes and machines: they are killed, stopped, paused, lose power or a disk."""
+"""Acts on processes and machines: kill, stop and pause them, take their power or a disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def kill(world: ClusterWorld, random: Random) -> None:
 
 
 async def start(world: ClusterWorld, random: Random) -> None:
-    """Whoever is down."""
+    """Start all nodes that are down."""
     for machine in world.machines:
         if is_down(machine):
             await _again(world, random, machine)
@@ -84,9 +84,10 @@ async def lose_power(world: ClusterWorld, random: Random) -> None:
 
 
 async def refuse_broker(world: ClusterWorld, random: Random) -> None:
-    """The listener of one broker refuses whoever comes anew, though its process lives and is heard: from its
-    start on, or for a while, all other nodes or one of them, now and then clients, too. Now and then the
-    connections that it has with them break some times one after the other."""
+    """Let one broker's listener refuse new connections while its process lives and sends heartbeats.
+
+    From its start on or for a while, it refuses all other nodes or one of them, sometimes clients, too.
+    Sometimes its existing connections with them are reset several times."""
     machine, names = random.choice(world.machines), [one.name for one in world.machines]
     others = [name for name in names if name != machine.name]
     hosts = random.choice((others, others, [random.choice(others)], [*others, CLIENT]))

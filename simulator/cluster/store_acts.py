@@ -1,7 +1,7 @@
-"""What befalls the way of one broker to the bucket, and lasts: cut off, another prefix, a foreign owner.
+"""Lasting faults between one broker and the bucket: a cut link, another prefix, a foreign owner.
 
-The others go on: what a broker leads that reaches the bucket is archived, and nobody ends. That is looked at
-before an operator puts it right (`others_are_archived`).
+The other brokers must go on: partitions of a leader that reaches the bucket are archived, and no node ends.
+That is checked before an operator repairs the fault (`others_are_archived`).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ async def _is_archived(world: ClusterWorld, estranged: int) -> None:
 
 
 async def _put_right(world: ClusterWorld) -> None:
-    """What an operator does: the link to the store is mended, settings and `cluster.json` are put back."""
+    """Repair the fault as an operator does: mend the link, restore the settings and `cluster.json`."""
     if world.foreign:
         world.bucket.write(CLUSTER_KEY, world.owned, world.real_ms())
         world.foreign = False

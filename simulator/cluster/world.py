@@ -1,4 +1,4 @@
-"""One world with several machines: their nodes, their client, and the oracle that looks at each turn."""
+"""World with several machines: their nodes, their client, and the oracle that checks each turn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
 """how fast a machine's clock runs"""
 _LOOK_S: Final = 0.02
 _UNTOLD: Final = "no controller has sent the cluster id"
-"""So a broker ends that has lost its disk, and asks in vain."""
+"""Error of a broker that has lost its disk and gets no response from a controller"""
 CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
 _BROKER_PORT: Final = 9092
@@ -155,7 +155,7 @@ class ClusterWorld:
         }
 
     def _format(self, random: Random, nodes: int, chosen: dict[str, str]) -> dict[str, dict[str, str]]:
-        """As `firn format --initial-controllers`; the settings of each node."""
+        """Format all nodes as `firn format --initial-controllers` does; return their settings by name."""
         controllers = min(nodes, CONTROLLERS)
         # Ports of one host, which stand for hosts of one port each.
         ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
@@ -239,11 +239,11 @@ class ClusterWorld:
         return max(self.latest_wall_ms, self.real_ms(), *(one.clock.now_ms() for one in self.machines))
 
     def _deleted(self) -> frozenset[UUID]:
-        """Topics whose deletion somebody asked for."""
+        """Return the topics whose deletion was requested."""
         return frozenset(topic.topic_id for topic in self.topics if topic.deleted)
 
     def archived_end(self, key: Key) -> int:
-        """Behind the last record that the bucket has of a partition, as the committed metadata says."""
+        """Return the end offset of a partition's archive, by the committed metadata."""
         entry = self.oracle.tiers.entries.get(key)
         return 0 if entry is None else entry.end_offset
 
@@ -261,8 +261,9 @@ class ClusterWorld:
                 partition.may_lose_from(offset)
 
     def _was_unclean(self, key: Key) -> bool:
-        """Somebody leads who may lack records; whether the topic allows that. Topics whose deletion was asked
-        for, and may not have happened, count; so do those whose creation nobody was told of."""
+        """Note an unclean leader; return whether the topic allows it.
+
+        That includes topics whose deletion is in doubt, and those whose creation no client was told of."""
         topic = next((one for one in self.topics if one.topic_id == key[0]), None)
         if topic is None:
             return self.oracle.allows_unclean(key[0])
@@ -275,7 +276,7 @@ class ClusterWorld:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing was wrong with anything for a while."""
+        """Return whether there was no fault for a while, and no broker is fenced."""
         links = self.network.links
         on = [one.on for one in self.faults.values()] + [one.on for one in self.store_faults.values()]
         estranged = self.estranged is not None or self.foreign
@@ -351,7 +352,7 @@ class ClusterWorld:
         machine.lose_power(loss, unholed=CLUSTER_METADATA_DIR)
 
     def can_lose_disk(self, machine: Machine) -> bool:
-        """Whether no vote is forgotten by that: a voter with an empty metadata log must not be one."""
+        """Return whether a loss of the disk loses no vote: a voter must keep its metadata log."""
         is_voter = int(machine.name[1:]) <= CONTROLLERS
         return not is_voter or machine.metadata_dir not in machine.log_dirs
 
@@ -373,8 +374,9 @@ class ClusterWorld:
         *,
         answered_stays: bool,
     ) -> dict[str, int]:
-        """Of each partition on the machine only what is `durable` there is left, and what the bucket has;
-        where that ends."""
+        """Allow the machine to lose what is neither `durable` there nor in the bucket.
+
+        Returns where the rest ends, by partition."""
         number, left = int(machine.name[1:]), {}
         self.oracle.replicas.died(number, self.oracle.broker_epochs.get(number, -1))
         for topic, partition in self.on(machine):
@@ -424,7 +426,7 @@ class ClusterWorld:
         self.background.append(self.loop.create_task(work))
 
     async def settle(self) -> None:
-        """Until everything that was asked for has an answer, or never will have one."""
+        """Wait until every request has its response, or never will have one."""
         while self.background:
             tasks, self.background = self.background, []
             await asyncio.gather(*tasks)

@@ -137,7 +137,7 @@ class ModelLog:
             self.voters.forget_before(start)
 
     def lose_power(self, random: Random) -> None:
-        """Of what was not flushed any part may be gone."""
+        """Lose a random part of the batches that were not flushed."""
         kept = random.choice(
             (self.durable_end, self.end_offset, random.randint(self.durable_end, self.end_offset))
         )

@@ -21,7 +21,7 @@ def play(seed: int, plant: str | None = None) -> Result:
 
 
 def play_many(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
-    """In the seeds' order."""
+    """Play histories in `jobs` processes; yield the results in the seeds' order."""
     if jobs == 1:
         yield from map(play, seeds)
         return

@@ -1,6 +1,6 @@
-"""What comes back or is started beside a cluster that was brought back, and must not harm it.
+"""Old nodes and foreign nodes beside a restored cluster: they must not harm it.
 
-Nothing that the bucket has may go, and whoever is not the cluster has to say so.
+No object of the cluster may be deleted, and a node that does not belong to it has to say so.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ async def second_take_over(world: SeveralWorld, random: Random) -> None:
 
 
 async def documents_of_a_clone(world: SeveralWorld, random: Random) -> None:
-    """A copy of the bucket is taken over, too, elsewhere: that clone is told to keep nothing, and its
-    documents come into our bucket. Our disk is lost again: the next recovery is refused until an operator has
-    moved the clone's copies of the metadata away."""
+    """Put documents of a clone into our bucket: it recovered a copy of the bucket and has short retention.
+
+    Our disk is lost again: the next recovery is refused until an operator has moved the clone's copies of the
+    metadata away."""
     machine = world.machine("n2")
     empty(machine)
     machine.bucket = Bucket()

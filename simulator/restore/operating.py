@@ -36,36 +36,36 @@ _JOINED_S: Final = 90.0
 
 
 class SeveralWorld(ClusterWorld):
-    """A cluster with a bucket whose clock is set with those of the machines. The oracle of its first life
-    looks on until all disks are lost; then only what is deleted from the bucket is looked at."""
+    """A cluster with a bucket whose clock is set with those of the machines. The oracle checks it until all
+    disks are lost; after that only deletions from the bucket are checked."""
 
     ahead_ms = 0
     resources: Sequence[str] = ("",)
-    """the brokers whose dynamic settings say how long topics are kept; empty: all of them"""
+    """brokers whose dynamic settings hold the retention; empty: all of them"""
     cluster_id = ""
     members: Sequence[str] = ("n1", "n2", "n3")
-    """the machines of the cluster whose records clients read"""
+    """machines of the cluster whose records clients read"""
     is_new_life = False
     may_damage = False
-    """whether something befell the bucket, so that what replaces it need not follow from it"""
+    """whether the bucket was damaged, so that objects that replace others need not follow from them"""
 
     def __init__(self, seed: int, *, apart: bool) -> None:
         self.apart = apart
         super().__init__(seed, tiered=True)
         self.wrong: list[str] = []
         self.lines: list[tuple[str, str]] = []
-        """what nodes log"""
+        """log lines of the nodes"""
         self.old_disks: dict[str, Platter] = {}
-        """of the last life, before they were lost"""
+        """disks of the last life, before they were lost"""
         self.old_bucket: dict[str, Object] = {}
-        """as it was then"""
+        """objects of the bucket at that time"""
         self.first_settings = {name: dict(one) for name, one in self.settings.items()}
         for handler in logging.getLogger("service").handlers:
             assert isinstance(handler, NodeLogs)
             handler.on_line = lambda actor, text: self.lines.append((actor, text))
 
     def _drawn_settings(self, random: Random) -> dict[str, str]:
-        """By a node's own settings everything expires at once."""
+        """Draw settings by which all records of a node would expire at once."""
         return {**super()._drawn_settings(random), "log.retention.ms": "3000"}
 
     def real_ms(self) -> int:
@@ -115,7 +115,7 @@ class SeveralWorld(ClusterWorld):
         return [one for one in self.alive if one.name in self.members]
 
     def client(self) -> Client:
-        """Of a node that serves."""
+        """Return a client of a serving node."""
         return Client(self.serving[0].address)
 
     async def leader_of(self, topic: TopicModel, partition: PartitionModel) -> Client | None:
@@ -167,7 +167,7 @@ def empty(machine: Machine, *, keeps_logs: bool = False) -> None:
 
 
 def settings_alone(world: SeveralWorld, machine: Machine, node_id: int) -> dict[str, str]:
-    """Of a node that is its whole cluster, and that others can join."""
+    """Return the settings of a node that is its whole cluster, and that others can join."""
     settings = dict(world.first_settings[machine.name])
     settings.pop(_QUORUM)
     return {**settings, "node.id": str(node_id), "firn.cluster.id": world.cluster_id}
@@ -237,7 +237,7 @@ async def _topics_of(world: SeveralWorld, machine: Machine) -> dict[str, UUID]:
 
 
 async def grow(world: SeveralWorld, joining: Sequence[str] = ("n2", "n3")) -> None:
-    """These join the first machine and vote; each partition is put on all of them."""
+    """Add nodes to the first one as voters, and put each partition on all of them."""
     for name in joining:
         machine = world.machine(name)
         world.settings[name] = settings_joining(world, machine)
@@ -293,7 +293,7 @@ async def _until(world: SeveralWorld, what: str, why_not: Any) -> None:
 
 
 async def go_on(world: SeveralWorld, lost: Sequence[str], random: Random) -> None:
-    """These come back with empty log directories, and their metadata; the cluster goes on by itself."""
+    """Restart the cluster; nodes in `lost` come back with their metadata and empty log directories."""
     for name in lost:
         world.wipe(world.machine(name), random)
     for machine in world.machines:

@@ -63,12 +63,12 @@ _SETTLED_S: Final = 20.0
 
 
 class Disaster(NamedTuple):
-    """`logs`: machines that lose their log directories, and not their metadata; none: all disks are lost, and
-    the first node takes the bucket over as `node_id`, with its old logs where it `keeps_logs`. `crash_s` ends
-    its first start so long after it has begun. `harm` befalls the bucket, with `repair` an operator runs
-    `firn repair --write`. `lives`: how often all disks were lost by then. With `of_each` settings
-    are each broker's, which are drawn otherwise. `after` happens beside the cluster
-    that was brought back."""
+    """Loss of a cluster's disks. `logs`: machines that lose their log directories, but keep their metadata.
+    Without any, all disks are lost, and the first node recovers the bucket as `node_id`, with its old logs if
+    it `keeps_logs`; its first start is killed `crash_s` after it has begun. `harm` is done to the bucket;
+    with `repair` an operator runs `firn repair --write`. `lives`: number of times that all disks are lost.
+    With `of_each` the retention is set on each broker; without, a draw decides. `after` runs beside the
+    restored cluster."""
 
     name: str
     harm: Harm = nothing
@@ -178,7 +178,7 @@ async def _live(world: SeveralWorld, random: Random) -> Objects:
 
 
 async def _raise_retention(world: SeveralWorld, random: Random) -> None:
-    """Shortly before its end the cluster is told to keep everything for ever."""
+    """Set the retention of all topics to for ever, shortly before the disaster."""
     if random.random() < 0.5:
         await _fill(world, await _topic(world, "newest", {"retention.ms": "-1"}), 10)
         await asyncio.sleep(8.0)
@@ -245,8 +245,8 @@ async def _stays(world: SeveralWorld, kept: list[Kept]) -> None:
 def suffer(
     disaster: Disaster, seed: int, before: Callable[[], None] | None = None, *, tell: bool = False
 ) -> str | None:
-    """Play one disaster in this process, `before` first; what was wrong after it, None where nothing was.
-    `tell`: print acts and log lines."""
+    """Play one disaster in this process, `before` first; return what was wrong after it, None without a
+    problem. `tell`: print acts and log lines."""
     if before is not None:
         before()
     world = SeveralWorld(seed, apart=bool(disaster.logs) or disaster.keeps_logs)
