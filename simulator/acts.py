@@ -57,12 +57,12 @@ async def create_topic(world: SimWorld, random: Random) -> None:
 
 
 async def produce(world: SimWorld, random: Random) -> None:
-    """A few batches to drawn partitions, one after the other, in the background."""
+    """Produce a few batches to random partitions, one after the other, in the background."""
     await _produce(world, random, idempotent=False)
 
 
 async def produce_idempotent(world: SimWorld, random: Random) -> None:
-    """The same by an idempotent producer, which sends again what was not answered."""
+    """Do what `produce` does with an idempotent producer, which repeats batches without a response."""
     await _produce(world, random, idempotent=True)
 
 
@@ -138,7 +138,7 @@ async def alter_topic(world: SimWorld, random: Random) -> None:
 
 
 async def alter_cluster(world: SimWorld, random: Random) -> None:
-    """A cluster-wide default changes, or is taken back. Every topic says for itself what is kept."""
+    """Change a cluster-wide retention default or remove it; topics keep their own settings."""
     if not await world.ensure_running():
         return
     key, values = random.choice(
@@ -202,7 +202,8 @@ async def lose_power(world: SimWorld, random: Random) -> None:
 
 
 async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
-    """Every partition has the first record of a leader epoch, and its file of epochs is not durable yet."""
+    """Restart and write the first record of a leader epoch to every partition: the epoch file is not durable
+    yet."""
     await _stop(world, random)
     if await world.ensure_running():
         for topic, partition in list(world.partitions()):
@@ -224,7 +225,8 @@ async def _in_the_middle(world: SimWorld, random: Random) -> None:
 
 
 async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
-    """Segments are written and not flushed; what a client heard must be true after the power failed."""
+    """Write segments while their fsync fails; acknowledgements must hold after the loss of power that
+    follows."""
     there = list(world.partitions())
     if not there or not await world.ensure_running():
         return
@@ -239,7 +241,7 @@ async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
 
 
 async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
-    """Segments are copied, their commit is not on the disk yet, and all the rest goes on meanwhile."""
+    """Slow down the metadata's fsync: segments are copied, and their commits wait while requests go on."""
     there = [one for one in world.partitions() if one[0].tiered]
     if not there or not await world.ensure_running():
         return
@@ -325,7 +327,7 @@ async def pause(world: SimWorld, random: Random) -> None:
 
 
 async def jump_clock(world: SimWorld, random: Random) -> None:
-    """Not far ahead: what retention does by a wrong clock is another act's business."""
+    """Change the wall clock by up to an hour back or a few seconds ahead."""
     seconds = random.choice((-3600, -30, -5, 5))
     world.tell(f"the wall clock jumps by {seconds} s")
     world.machine.clock.ahead_ms += seconds * 1000
@@ -361,12 +363,12 @@ async def store_faults(world: SimWorld, random: Random) -> None:
 
 
 async def damage_shared(world: SimWorld, random: Random) -> None:
-    """Bits of cluster.json and topics.json flip on their way up."""
+    """Flip bits of cluster.json and topics.json on their way to the bucket, or end that."""
     await _store_fault(world, SHARED)
 
 
 async def repair(world: SimWorld, random: Random) -> None:
-    """An operator looks after the bucket, once nothing is damaged on its way any more."""
+    """End that fault, and run `firn repair` on the bucket."""
     if SHARED in world.store_faults.on:
         await _store_fault(world, SHARED)
     world.repair_bucket()

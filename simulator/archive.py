@@ -79,7 +79,7 @@ class Archive:
         return known
 
     def object(self, key: str) -> bytes | None:
-        """The bytes that lie there."""
+        """Return the bytes of an object; None without one."""
         found = self._bucket.objects.get(key)
         return None if found is None else found.data
 
@@ -126,7 +126,7 @@ class Archive:
         return ""
 
     def owner(self, key: str) -> UUID | None:
-        """The topic whose object it is."""
+        """Return the topic of an object; None for a shared one."""
         parsed = parse_key(key)
         if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
             return parsed.topic_id
@@ -177,7 +177,7 @@ class Archive:
     def _delete_orphans(
         self, found: Iterator[PartitionOrphans | Skipped], store: MemoryStore, said: list[str]
     ) -> list[UUID]:
-        """The topics that are passed over."""
+        """Delete orphans, add messages to `said`, and return the topics that were passed over."""
         passed = []
         for one in found:
             if isinstance(one, Skipped):
@@ -219,5 +219,5 @@ def _topic_ids(topics: bytes) -> frozenset[UUID]:
 
 
 def partition_of(line: str) -> str:
-    """The prefix of the partition that a key, or a finding of `firn fsck`, is of."""
+    """Return the prefix of the partition of a key, or of a finding of `firn fsck`."""
     return "/".join(line.split(":")[0].split("/")[:3])

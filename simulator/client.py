@@ -61,7 +61,7 @@ class Client:
         self._correlation_id = 0
 
     async def ask(self, key: ApiKey, message: Any, answer_s: float = _ANSWER_S) -> Any:
-        """The answer in the newest version. `NoAnswer`."""
+        """Send a request in the newest version; return the response. Raises `NoAnswer`."""
         self._correlation_id += 1
         version = APIS[key].max_version
         frame = encode_request(key, version, self._correlation_id, "sim", message)
@@ -151,7 +151,7 @@ class Client:
         return code
 
     async def topics(self) -> dict[str, UUID]:
-        """All topics, by name."""
+        """Return the ids of all topics, by name."""
         m = request_module(ApiKey.METADATA)
         answer = await self.ask(
             ApiKey.METADATA,

@@ -137,7 +137,7 @@ class SimDisk:
         self.pread(fd, size, position)
 
     def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
-        """There are no sockets here: whatever the descriptor is, it is none."""
+        """Raise ENOTSOCK: the simulator has no socket descriptors."""
         path, _ = self._file(fd, "sending")
         raise DiskError("sending", path, ENOTSOCK)
 
@@ -269,7 +269,7 @@ class SimDisk:
             self._threads.spend(seconds)
 
     def _died(self) -> None:
-        """The system closes what a process had open."""
+        """Release the locks of the dead process, as the system does."""
         for path in self._held.values():
             self.platter.locks.pop(path, None)
 

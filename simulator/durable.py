@@ -29,7 +29,7 @@ def segment_bases(platter: Platter, log_dirs: Iterable[Path], topic: str, partit
 def segments(
     platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, offset: int
 ) -> Iterator[bytes]:
-    """The bytes of the segments that reach beyond `offset`, as a process reads them."""
+    """Yield the bytes of the segments that hold `offset` and later ones, as a process reads them."""
     names = _files(platter, log_dirs, topic, partition, durable=False)
     bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
     below = [base for base in bases if base <= offset]

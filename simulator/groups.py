@@ -167,12 +167,12 @@ class GroupModel:
             member.is_away = False
 
     def leaves(self, member: Member) -> None:
-        """The coordinator knows that it has left."""
+        """Note that the coordinator knows that a member has left."""
         self.members.remove(member)
         self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
 
     def begins_anew(self, member: Member) -> None:
-        """A static member takes another id. What it owns is kept for it until it hears more."""
+        """Give a static member another member id; its partitions are kept for it."""
         self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
         member.member_id, member.epoch, member.is_away = f"{member.member_id}+", 0, False
 
@@ -204,7 +204,7 @@ class Groups:
         return (group for group in self.all if group.partition == partition)
 
     def forget(self) -> None:
-        """The topic is gone, by an act."""
+        """Forget all groups: an act removed the offsets topic."""
         self.all.clear()
         self.damaged.clear()
         self.flushed = False

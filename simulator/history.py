@@ -93,7 +93,7 @@ class Outcome:
 
 
 def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
-    """The history of `seed`; of the kinds that exist `only` some, if given."""
+    """Draw the history of `seed`; `only`: the kinds of acts beside those that always exist."""
     random = Random(seed)
     odds = dict(ALWAYS)
     seldom = random.choice((*SELDOM, *[""] * 4))
@@ -158,7 +158,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
 
 
 def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
-    """`play` in a child process, which is gone afterwards with all that it made."""
+    """Do what `play` does in a child process, which ends afterwards with its side effects."""
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
@@ -169,7 +169,7 @@ def warm_up() -> None:
 
 
 def play_many(seeds: Sequence[int], only: Sequence[str] | None, jobs: int) -> Iterator[Outcome]:
-    """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    """Play the histories of these seeds, `jobs` at a time, in child processes."""
     warm_up()
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda seed: play_apart(draw(seed, only)), seeds)

@@ -114,7 +114,7 @@ class Loop(asyncio.BaseEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> asyncio.TimerHandle:
-        """`at_s` is the world's time, `when` the caller's."""
+        """Schedule a callback: `at_s` by the world's clock, `when` by the caller's."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (at_s, self._draw(), next(self._order), handle))
         return handle
@@ -132,7 +132,7 @@ class Loop(asyncio.BaseEventLoop):
         """Cancelled timers are left where they are, and skipped."""
 
     def _write_to_self(self) -> None:
-        """There is no other thread that could have to wake this one."""
+        """Do nothing: no other thread has to wake the loop."""
 
     def run_forever(self) -> None:
         self.hub = getcurrent()

@@ -162,14 +162,14 @@ class Machine:
             self.run.end(State.KILLED)
 
     def lose_power(self, loss: Loss, unholed: str = "") -> None:
-        """The process is gone, and what the disk had not flushed with it (`Platter.lose_power`)."""
+        """Kill the process and lose unflushed data (`Platter.lose_power`)."""
         self.kill()
         self.platter.lose_power(self.random, loss, unholed)
         self.memory.clear()
         self.boots += 1
 
     def lose_disk(self) -> None:
-        """The process is gone, and all directories; but the metadata log's, where that has one of its own."""
+        """Kill the process and lose all directories, except a metadata directory of its own."""
         self.kill()
         if self.metadata_dir in self.log_dirs:
             self.platter = Platter()
@@ -217,7 +217,7 @@ class Run:
         self.task = self.process.run(lambda: loop.create_task(self._main()))
 
     def open_store(self, *_: Any, **__: Any) -> SimStore:
-        """A client of the bucket for the node."""
+        """Return a client of the bucket for the node."""
         machine = self._machine
         return SimStore(
             machine.bucket, machine.loop, self.process, self.threads, self._random, machine.store_faults,
@@ -271,7 +271,7 @@ class Run:
 
 
 def make_node(config: BrokerConfig, supervisor: Supervisor, run: Run) -> Node:
-    """The node as `run_server` makes it, but for its world and its store."""
+    """Make a node as `run_server` does, with the simulated world and store."""
     return Node(config, supervisor, run.world, open_files=OPEN_FILES, open_store=run.open_store)
 
 
@@ -302,7 +302,7 @@ def _is_of_the_world(error: BaseException) -> bool:
 
 
 def _in_words(error: BaseException) -> str:
-    """An error and where it comes from; of a group the errors in it."""
+    """Describe an error with its file and line; of a group, all its errors."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(_in_words, error.exceptions))
     frames = traceback.extract_tb(error.__traceback__)

@@ -95,7 +95,7 @@ async def commit(
     partitions: Iterable[int],
     member: Member | None = None,
 ) -> None:
-    """One OffsetCommit with a new number for each partition."""
+    """Send an OffsetCommit with a new offset for each partition, and note the response."""
     m = request_module(ApiKey.OFFSET_COMMIT)
     run = world.machine.runs
     sent: list[tuple[int, Position, int]] = []
@@ -138,7 +138,7 @@ async def commit(
 
 
 async def delete_positions(world: SimWorld, client: Client, group: GroupModel) -> None:
-    """One OffsetDelete of all positions of a group without members."""
+    """Send an OffsetDelete of all offsets of a group without members."""
     m = request_module(ApiKey.OFFSET_DELETE)
     rows = tuple(m.OffsetDeleteRequestPartition(partition_index=place.partition) for place in group.positions)
     topic = m.OffsetDeleteRequestTopic(name=group.topic, partitions=rows)
@@ -156,7 +156,7 @@ async def delete_positions(world: SimWorld, client: Client, group: GroupModel) -
 
 
 async def delete_group(world: SimWorld, client: Client, group: GroupModel) -> None:
-    """One DeleteGroups of a group without members: its positions go with it."""
+    """Send a DeleteGroups for a group without members: its offsets are deleted, too."""
     m = request_module(ApiKey.DELETE_GROUPS)
     run = world.machine.runs
     error: ErrorCode | None = None
@@ -218,7 +218,7 @@ async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode
 
 
 async def heartbeat(world: SimWorld, client: Client, group: GroupModel, member: Member) -> bool:
-    """One heartbeat with all that the member is and has; whether it was answered."""
+    """Send a heartbeat with the member's full state; return whether a response came."""
     m = request_module(ApiKey.CONSUMER_GROUP_HEARTBEAT)
     if member.is_away:
         return True
@@ -298,7 +298,7 @@ async def _consumer_round(world: SimWorld, client: Client, group: GroupModel) ->
 
 
 async def _join(group: GroupModel, member: Member, client: Client) -> Any:
-    """The answer of a round; None where there is none."""
+    """Send JoinGroup until a generation has begun; return the response, None without a coordinator."""
     m = request_module(ApiKey.JOIN_GROUP)
     for _ in range(_JOINS):
         request = m.JoinGroupRequest(

@@ -283,7 +283,7 @@ class PartitionModel:
 
 
 def key_of(value: bytes) -> bytes:
-    """The key of a record of a compacted topic.
+    """Return the key of a record of a compacted topic.
 
     >>> key_of(b"v17.xxxxxxx")
     b'k2'
@@ -292,7 +292,7 @@ def key_of(value: bytes) -> bytes:
 
 
 def brief(value: bytes) -> str:
-    """A value as messages name it: its number.
+    """Return the number of a value, its name in messages.
 
     >>> brief(b"v17.xxxxxxx")
     'v17'

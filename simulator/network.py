@@ -177,7 +177,7 @@ class Listener:
         self._network.free(self.address)
 
     async def wait_closed(self) -> None:
-        """Connections are their own."""
+        """Do nothing: connections outlive their listener."""
 
     def is_serving(self) -> bool:
         return self.serving
@@ -197,7 +197,7 @@ class _Name:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
     def getsockname(self) -> Address:
         return self._address
@@ -285,7 +285,7 @@ class Transport(asyncio.Transport):
     # Between the two ends
 
     def call(self, call: Callable[[], None]) -> None:
-        """`call` soon, as the process that this end is of."""
+        """Schedule `call` as the process of this end."""
         self._loop.call_soon(call, context=self.process.context())
 
     def _send(self, content: bytes) -> None:

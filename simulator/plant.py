@@ -73,7 +73,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def fsync_error_ignored() -> None:
-    """A failed fsync counts as done."""
+    """Treat a failed fsync as a success."""
 
     def make(flush: Any) -> Any:
         def ignoring(self: Any) -> None:
@@ -86,17 +86,17 @@ def fsync_error_ignored() -> None:
 
 
 def fsync_forgotten() -> None:
-    """Segments are never flushed, and the recovery point moves all the same."""
+    """Never flush segments, but advance the recovery point."""
     _swap(hot_segment.Segment, "flush", lambda _: _nothing)
 
 
 def flush_messages_ignored() -> None:
-    """`flush.messages` is accepted, and the acknowledgement does not wait for it."""
+    """Acknowledge appends before the flush that `flush.messages` asks for."""
     hot_log.LocalLog.flush_due = property(lambda self: False)  # type: ignore[assignment,method-assign]
 
 
 def index_error_after_the_write() -> None:
-    """An index entry that cannot be written refuses a batch that is in the file already."""
+    """Refuse a batch for a failed index entry when it is in the log file already."""
 
     def index(self: Any, last_offset: int, position: int, newest: tuple[int, int]) -> None:
         self.offset_index.append(last_offset, position)
@@ -112,7 +112,7 @@ def cleaned_not_flushed() -> None:
 
 
 def append_error_swallowed() -> None:
-    """A batch that the disk refused is acknowledged."""
+    """Acknowledge a batch that the disk refused."""
 
     def make(append: Any) -> Any:
         def swallowing(self: Any, *args: Any) -> None:
@@ -147,7 +147,7 @@ def recovery_forgets_producers() -> None:
 
 
 def clean_marker_stays() -> None:
-    """The marker of a clean stop is not taken away, so a crash looks like one, too."""
+    """Keep the marker of a clean stop at the start, so that a crash looks like a clean stop."""
 
     def take(self: Any) -> bool:
         return any(entry.name == log_dir.CLEAN_SHUTDOWN for entry in self._world.disk.list(self.path))
@@ -166,7 +166,7 @@ def epoch_not_noted() -> None:
 
 
 def names_not_flushed() -> None:
-    """Directories are not flushed, so new files of a partition have no durable name."""
+    """Do not flush partition directories, so that new files have no durable names."""
 
     def make(fsync_dir: Any) -> Any:
         def forgetting(self: Any, path: Any) -> None:
@@ -180,7 +180,7 @@ def names_not_flushed() -> None:
 
 
 def partition_metadata_not_flushed() -> None:
-    """The file that says whose a directory is may be torn by a crash."""
+    """Write `partition.metadata` without an fsync, so that a crash may tear it."""
 
     def make(write: Any) -> Any:
         def unflushed(disk: Any, path: Any, data: Any, *, fsync: bool = True) -> None:
@@ -239,7 +239,7 @@ def files_go_in_any_order() -> None:
 
 
 def retention_ten_times_too_early() -> None:
-    """`retention.ms` is taken for a tenth of what it says."""
+    """Use a tenth of `retention.ms`."""
 
     def make(limits_of: Any) -> Any:
         def hasty(*args: Any, **kwargs: Any) -> Any:
@@ -328,7 +328,7 @@ def _never_displaced() -> None:
 
 
 def told_before_the_commit() -> None:
-    """The partition hears that its bytes are remote before they are committed."""
+    """Report bytes to the partition as remote before the entry is committed."""
 
     def make(settle: Any) -> Any:
         async def hasty(self: Any, proposal: Any) -> None:
@@ -355,7 +355,7 @@ def dropped_objects_go_before_the_commit() -> None:
 
 
 def lost_answer_erases() -> None:
-    """Objects of an attempt that failed are deleted at once, though a write may be late, or done."""
+    """Delete the manifest of a failed attempt at once, although the write may be late or done."""
 
     def make(publish: Any) -> Any:
         async def erasing(self: Any, entry: Any, chain: Any) -> None:
@@ -403,7 +403,7 @@ def appends_not_held() -> None:
 
 
 def archive_not_fitted() -> None:
-    """A log whose disk was lost begins at 0 again, whatever the archive holds."""
+    """Begin a log whose disk was lost at 0, whatever the archive holds."""
     _swap(Applier, "_entry", lambda _: lambda self, tip: None)
 
 
@@ -411,12 +411,12 @@ def archive_not_fitted() -> None:
 
 
 def metadata_not_flushed() -> None:
-    """Changes of metadata are answered before they are on the disk."""
+    """Respond to changes of metadata before they are on the disk."""
     _swap(MetadataLog, "flush", lambda _: _nothing)
 
 
 def snapshot_without_the_archive() -> None:
-    """A snapshot of the metadata leaves out what the bucket holds."""
+    """Leave the catalog entries out of metadata snapshots."""
 
     def make(frames: Any) -> Any:
         def forgetful(image: Any) -> Iterator[Any]:
@@ -475,7 +475,7 @@ def groups_not_replayed() -> None:
 
 
 def revert_keeps_state() -> None:
-    """A write that failed is answered so, and what it has changed stays."""
+    """Respond with an error to a failed write, but keep its changes of the state."""
 
     def keeping(self: Any, offset: int) -> None:
         self._offset = min(self._offset, offset)
@@ -496,7 +496,7 @@ def last_commit_not_loaded() -> None:
 
 
 def deletions_not_replayed() -> None:
-    """Positions that were deleted are there again when the log is loaded."""
+    """Ignore deletions of offsets when a log is loaded."""
 
     def make(rows: Any) -> Any:
         def forgetful(self: Any, *args: Any) -> Iterator[Any]:

@@ -170,7 +170,7 @@ class Platter:
     # Names
 
     def create(self, path: PurePath) -> File:
-        """The file at `path`, made where there is none."""
+        """Return the file at `path`; create it if there is none."""
         parent = self.directory(path.parent)
         node = parent.names.get(path.name)
         if isinstance(node, Directory):
@@ -187,7 +187,7 @@ class Platter:
         parent.change((path.name, Directory()))
 
     def make_root(self, path: PurePath) -> None:
-        """A directory with all above it, durable: where a disk is mounted."""
+        """Create a durable directory with its parents: a mount point."""
         above = self.root
         for name in _parts(path):
             node = above.names.setdefault(name, Directory())
@@ -268,7 +268,7 @@ class Platter:
         self.locks.clear()
 
     def _nodes(self) -> Iterator[Node]:
-        """All that a name leads to, seen or durable; more than once where there are several."""
+        """Yield all files and directories with a visible or durable name; some more than once."""
         waiting: list[Node] = [self.root]
         while waiting:
             node = waiting.pop()

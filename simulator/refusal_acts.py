@@ -85,7 +85,7 @@ async def refuse_objects(world: SimWorld, random: Random) -> None:
 
 
 async def _is_at_peace(world: SimWorld) -> bool:
-    """Nothing else is wrong, with this process or before it; as far as the act can see to that."""
+    """End all faults; return whether the node runs without any effect of earlier ones."""
     if world.excuse or world.bucket_damaged or world.store_faults.has_flipped:
         return False
     world.faults.on.clear()

@@ -119,5 +119,5 @@ async def send_idempotent(
 
 
 async def send_one(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> None:
-    """One record, now."""
+    """Produce one record."""
     await send(world, topic, partition, [values_of(world, 1, 10)], CompressionType.NONE)

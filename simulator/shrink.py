@@ -29,7 +29,8 @@ def shrink(
     before: Callable[[], None] | None = None,
     play: Callable[..., Outcome] = play_apart,
 ) -> tuple[Plan, Outcome]:
-    """The smallest plan found in that time, and how it goes. `play` is its world's."""
+    """Return the smallest plan with the same problem found in that time, and its outcome. `play`: of its
+    world."""
     wanted = kind_of(problem)
     deadline = time.monotonic() + seconds
     best, best_outcome = plan, play(plan, before=before)

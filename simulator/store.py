@@ -99,7 +99,7 @@ class StoreFaults(Protocol):
         """Return the outcome of this call."""
 
     def latency_s(self, call: str) -> float:
-        """Seconds that this call takes beyond the usual."""
+        """Return the seconds that this call takes beyond the usual."""
 
 
 class NoStoreFaults:
@@ -245,7 +245,7 @@ class SimStore:
         return bool(done)
 
     def _begin(self, call: str, key: str) -> Verdict:
-        """The time before the call is done, and what the store says instead of doing it."""
+        """Spend the latency of a call; raise the error that it draws, or return its verdict."""
         if self._threads.current() is None:
             raise AssertionError(f"{call} {key}: the store is asked on the event loop")
         self.calls += 1
@@ -269,7 +269,7 @@ class SimStore:
         return found
 
     def _arrives(self, key: str, data: bytes, verdict: Verdict, *, whole: bool) -> bytes:
-        """A body on its way to the process. One that is cut is noticed by its length, as clients do."""
+        """Return a body as the process gets it. A cut body is noticed by its length, as clients do."""
         self._threads.spend_up_to(_CALL_S)
         if verdict in (Verdict.LOST, Verdict.LATE) or (verdict is Verdict.CUT and whole):
             raise StoreUnavailable(f"get {key}: the body ends early")

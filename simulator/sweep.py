@@ -122,7 +122,7 @@ class Forks:
         return (Result(case, UNREACHED, None) for cases in self._waiting.values() for case in cases)
 
     def end(self, result: Result) -> None:
-        """The end of a child."""
+        """Send the result to the parent and end this child."""
         with os.fdopen(self._pipe, "wb") as pipe:
             pickle.dump(result, pipe)
         os._exit(0)

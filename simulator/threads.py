@@ -80,7 +80,7 @@ class SimThreads:
         return self._default
 
     def current(self) -> Thread | None:
-        """The thread that calls, None for the loop."""
+        """Return the calling thread; None for the loop."""
         return self._threads.get(getcurrent())
 
     def spend(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ class SimThreads:
             self.spend(self._random.random() * seconds)
 
     def start(self, body: Callable[[], None]) -> None:
-        """A new thread, which begins at a drawn time."""
+        """Start a new thread, which begins at a random time."""
 
         def run() -> None:
             try:

@@ -77,7 +77,7 @@ SETTINGS: Final = {
 
 
 def joinable(machine: str) -> dict[str, str]:
-    """Settings that are stronger than `SETTINGS`: of a node that others could join."""
+    """Return settings, stronger than `SETTINGS`, of a node that others can join."""
     return {
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{machine}:9093",
@@ -186,7 +186,7 @@ class SimWorld:
     # The node
 
     async def start(self, *, wait: bool = True) -> State:
-        """A process of the node; where it is waited for, until it is ready or has ended."""
+        """Start a process of the node; with `wait`, return once it is ready or has ended."""
         last = self.machine.run
         if last is not None and last.state is not State.STOPPED:
             for _, partition in self.partitions():
@@ -235,7 +235,7 @@ class SimWorld:
             await asyncio.sleep(_LOOK_S)
 
     def ended_for_a_reason(self) -> None:
-        """A node that ended by itself says why, and something was done to it."""
+        """Check that a node ended by itself only after a fault. Raises `Violation`."""
         run = self.machine.run
         if run is None:
             return
@@ -264,7 +264,7 @@ class SimWorld:
     # What was damaged
 
     def excuse_file(self, path: PurePath) -> None:
-        """A file was damaged: what it belongs to may refuse, and must not lose anything silently."""
+        """Note a damaged file: its owner may refuse requests, but must not lose data silently."""
         why = f"a bit of {path} flipped"
         name = path.parent.name
         shared = path.parent in self.machine.log_dirs or name == METADATA
@@ -417,7 +417,7 @@ class SimWorld:
         return None if run is None or run.ended or run.node is None else run.node.partitions()
 
     async def revive(self) -> None:
-        """All faults end; within 30 s everything must be there."""
+        """End all faults; check that everything is back within 30 s."""
         self.tell("all faults end")
         self.faults.on.clear()
         self.store_faults.on.clear()
@@ -441,7 +441,7 @@ class SimWorld:
             raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended")
 
     def repair_bucket(self, *, heads: bool = False) -> None:
-        """An operator runs `firn repair --write`. What it cannot repair nothing can, and so may stay away."""
+        """Run `firn repair --write`, as an operator does. What it cannot repair may stay lost."""
         for line in self.archive.repair(self.new_uuid, self.machine.clock.now_ms(), heads=heads):
             self.tell(f"firn repair: {line}")
             if "cannot be repaired" in line:

@@ -46,7 +46,7 @@ async def kill_all(world: ClusterWorld, random: Random) -> None:
 
 
 def _without(world: ClusterWorld, *, all_in_sync: bool = False, away: int = -1) -> list[str]:
-    """Partitions of several replicas that are not led by one that is here, or not by all in sync."""
+    """List replicated partitions without a leader among the running nodes, or with replicas out of sync."""
     found = []
     for topic in world.image().topics_by_id.values():
         for index, state in topic.partitions.items():

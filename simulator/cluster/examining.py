@@ -121,7 +121,7 @@ async def _epochs(
 async def _records(
     world: ClusterWorld, client: Client, topic: TopicModel, partition: PartitionModel, start: int, end: int
 ) -> list[Record] | str:
-    """All of them, of both tiers; why they cannot be read. `NoAnswer`."""
+    """Read all records from both tiers; return why they cannot be read. Raises `NoAnswer`."""
     records: list[Record] = []
     at, deadline = start, world.loop.time() + _COLD_S
     while at < end:
@@ -150,7 +150,7 @@ def _refused(partition: PartitionModel, host: str, error: ErrorCode) -> str:
 
 
 async def revive(world: ClusterWorld, random: Random) -> None:
-    """All faults end; within 30 s everything must be there, known to all nodes alike."""
+    """End all faults; check that everything is back within 30 s, and all nodes have the same metadata."""
     world.tell("all faults end")
     for machine in world.machines:
         world.faults[machine.name].on.clear()
@@ -207,7 +207,7 @@ def _not_up(world: ClusterWorld) -> str:
 
 
 def _differs(world: ClusterWorld) -> str:
-    """Every answered change is in every image, and the images say the same."""
+    """Return why acknowledged changes are missing in an image, or images differ; else ""."""
     image = world.image()
     for machine in world.machines:
         run = machine.run

@@ -119,7 +119,7 @@ class Oracle:
         """by broker: the greatest epoch in which its process had recovered its logs"""
 
     def look(self, machines: list[Machine]) -> None:
-        """Raises `Violation`."""
+        """Check the metadata of all machines after a turn. Raises `Violation`."""
         self._sessions.look(machines)
         for machine in machines:
             run = machine.run
@@ -145,7 +145,7 @@ class Oracle:
         self.tiers.check()
 
     def _meet(self, run: Run) -> _Seen | None:
-        """A process that has opened its metadata."""
+        """Begin to follow a process that has opened its metadata."""
         publisher = None if run.node is None else run.node.metadata
         publication = None if publisher is None else publisher._publication
         if run.node is None or publisher is None or publication is None:

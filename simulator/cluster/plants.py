@@ -77,7 +77,7 @@ def answered_before_it_is_known_here() -> None:
 
 
 def answered_before_the_commit() -> None:
-    """A change counts once it is in the leader's own log."""
+    """Respond to a change once it is in the leader's own log."""
 
     async def at_once(self: Any, lead: Any, offset: int) -> None:
         return None
@@ -122,7 +122,7 @@ def waiters_in_the_order_of_their_coming() -> None:
 
 
 def stale_heartbeats_accepted() -> None:
-    """A heartbeat counts for the broker's newest process, whatever epoch it bears."""
+    """Take a heartbeat of any epoch for one of the broker's newest process."""
 
     def make(heartbeat: Any) -> Any:
         async def careless(self: Any, request: Any, **options: Any) -> Any:
@@ -150,7 +150,7 @@ def unfenced_before_it_has_recovered() -> None:
 
 
 def metadata_not_flushed() -> None:
-    """The metadata log counts as flushed, and is not."""
+    """Skip the flush of the metadata log, but count it as flushed."""
     _swap(MetadataLog, "flush", lambda _: lambda self, end_offset: None)
 
 
@@ -200,7 +200,7 @@ def shrunk_isr_counted_at_once() -> None:
 
 
 def stale_broker_epochs_counted() -> None:
-    """A replica's fetch counts, whichever of its processes sent it, and proposals name none (KIP-903)."""
+    """Count fetches of any process of a replica, and propose ISRs without broker epochs (KIP-903)."""
 
     def make(fetched: Any) -> Any:
         return lambda self, asked, session, now_ms: fetched(
@@ -263,7 +263,7 @@ def cut_where_the_leader_says() -> None:
 
 
 def cut_to_the_high_watermark() -> None:
-    """A follower of a new leader cuts its log to its own high watermark first, as before KIP-101."""
+    """Truncate a follower of a new leader to its own high watermark first, as before KIP-101."""
 
     def make(follow: Any) -> Any:
         def eager(self: Any, partition: Any, replica: Any, **options: Any) -> None:
@@ -280,7 +280,7 @@ def cut_to_the_high_watermark() -> None:
 
 
 def mark_beyond_its_end() -> None:
-    """A follower's high watermark is the leader's, whether or not its log goes so far."""
+    """Set a follower's high watermark to the leader's, even beyond its own log end."""
     _swap(Partition, "_within", lambda _: lambda self, offset: offset)
     _swap(
         FollowerMachine,
@@ -294,7 +294,7 @@ def mark_beyond_its_end() -> None:
 
 
 def mark_falls() -> None:
-    """A leader's high watermark is the least end of those that count, also where it was higher."""
+    """Set a leader's high watermark to the lowest end of the ISR, even if it was higher."""
 
     def make(advance: Any) -> Any:
         def careless(self: Any, now_ms: int) -> int:
@@ -342,12 +342,12 @@ def elects_whoever_is_alive() -> None:
 
 
 def elections_know_of_no_room() -> None:
-    """A full disk is as good as another one."""
+    """Elect leaders without regard to full disks."""
     _swap(Elections, "_has_room", lambda _: lambda self, broker_id: True)
 
 
 def followers_use_the_reserve() -> None:
-    """A replica follows whatever is left of its disk."""
+    """Let followers replicate into the disk's reserve."""
     _swap(DiskWatch, "has_room", lambda _: lambda self, partition: True)
 
 

@@ -14,7 +14,7 @@ _LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
 
 
 def somebody(world: ClusterWorld, random: Random) -> Machine:
-    """The active controller more often than by chance."""
+    """Return a random machine, often that of the active controller."""
     leaders = [
         one for one in world.alive
         if one.run and one.run.node and one.run.node.metadata and one.run.node.metadata.quorum.is_leader
@@ -23,7 +23,7 @@ def somebody(world: ClusterWorld, random: Random) -> Machine:
 
 
 async def kill(world: ClusterWorld, random: Random) -> None:
-    """One node, now and then two or all; they come back soon, or when `start` comes."""
+    """Kill one node, sometimes two or all; they start again soon, or at the act `start`."""
     count = random.choice((1, 1, 1, 1, 2, len(world.machines)))
     chosen = {somebody(world, random).name for _ in range(count)}
     if count == len(world.machines):
@@ -133,7 +133,7 @@ async def jump_clock(world: ClusterWorld, random: Random) -> None:
 
 
 async def wipe_disk(world: ClusterWorld, random: Random) -> None:
-    """A node loses its disk and gets an empty one; of a controller, the disk without its metadata log."""
+    """Give a node an empty disk, but no controller that would lose its metadata log by that."""
     there = [one for one in world.machines if world.can_lose_disk(one)]
     if not there:
         return

@@ -175,7 +175,7 @@ class Replicas:
     # What the metadata says
 
     def learn(self, record: PartitionRecord | PartitionChangeRecord, epochs: dict[int, int]) -> None:
-        """`epochs` of all brokers, as of the record."""
+        """Apply a partition record. `epochs`: broker epochs at that record."""
         key = record.topic_id or UUID(int=0), int(record.partition_id)
         if isinstance(record, PartitionRecord):
             placed = self.placed[key] = Placed(record)
@@ -218,7 +218,7 @@ class Replicas:
                 self._look_for_losses(key)
 
     def lost(self, number: int, key: Key, durable: int) -> None:
-        """A machine that has died without power keeps of the partition only what is below `durable`."""
+        """Note that a machine without power keeps only the records of a partition below `durable`."""
         mine = self._lost.setdefault(number, {})
         mine[key] = min(durable, mine.get(key, durable))
         self._look_for_losses(key)
@@ -237,7 +237,7 @@ class Replicas:
     # After each turn
 
     def look(self, machines: list[Machine], epochs: dict[int, int]) -> None:
-        """Raises `Violation`."""
+        """Check the replicas that changed in this turn. Raises `Violation`."""
         self._machines = machines
         if self._strangers:
             raise Violation(self._strangers[0])

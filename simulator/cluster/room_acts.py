@@ -106,7 +106,7 @@ async def _check_rest(world: ClusterWorld, random: Random, machine: Machine) -> 
 
 
 def _followed_bytes(world: ClusterWorld, machine: Machine) -> dict[str, int]:
-    """Bytes of the logs on the machine of partitions that others lead, by directory."""
+    """Return the size of each log directory on the machine whose partition it does not lead."""
     number, led = int(machine.name[1:]), set()
     for topic in world.image().topics_by_id.values():
         led |= {f"{topic.name}-{index}" for index, one in topic.partitions.items() if one.leader == number}

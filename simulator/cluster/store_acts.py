@@ -32,14 +32,14 @@ _LOOK_S: Final = 0.5
 
 
 def _one(world: ClusterWorld, random: Random) -> Machine:
-    """A machine; the one of the lowest unfenced broker more often than by chance."""
+    """Return a random machine, often that of the unfenced broker of the lowest id."""
     unfenced = [one.id for one in world.image().brokers.values() if not one.fenced]
     keeper = world.of_broker(min(unfenced, default=-1))
     return keeper if keeper is not None and random.random() < 0.6 else random.choice(world.machines)
 
 
 async def cut_off_store(world: ClusterWorld, random: Random) -> None:
-    """One broker does not reach the bucket any more, until the end; brokers are restarted meanwhile."""
+    """Cut one broker off from the bucket until the end; restart brokers meanwhile."""
     if world.estranged is not None or world.foreign:
         return
     machine, kind = _one(world, random), random.choice(_CUTS)
@@ -57,7 +57,7 @@ async def cut_off_store(world: ClusterWorld, random: Random) -> None:
 
 
 async def other_prefix(world: ClusterWorld, random: Random) -> None:
-    """One broker is started with another prefix, which is empty, until the end."""
+    """Start one broker with another, empty prefix, until the end."""
     if world.estranged is not None or world.foreign:
         return
     machine = _one(world, random)
@@ -77,7 +77,7 @@ async def other_prefix(world: ClusterWorld, random: Random) -> None:
 
 
 def _local_starts(world: ClusterWorld, machine: Machine) -> dict[Key, int]:
-    """The first local offset of each tiered replica on the machine's disk."""
+    """Return the first local offset of each tiered replica on the machine's disk."""
     found: dict[Key, int] = {}
     for topic, partition in world.on(machine):
         folder = machine.log_dirs[0] / str(partition)

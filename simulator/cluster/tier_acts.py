@@ -18,7 +18,7 @@ KINDS: Final = (*(kind for kind in STORE_KINDS if kind not in (SHARED, _FLIPPED)
 
 
 async def store_faults(world: ClusterWorld, random: Random) -> None:
-    """The bucket fails one node, or all."""
+    """Turn a fault of the store on or off, for one node or for all."""
     kind, names = random.choice(KINDS), list(world.store_faults)
     chosen = names if random.random() < 0.4 else [random.choice(names)]
     is_on = all(kind in world.store_faults[name].on for name in chosen)

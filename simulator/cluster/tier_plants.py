@@ -27,7 +27,7 @@ def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def uploads_above_the_high_watermark() -> None:
-    """A segment is copied once it is sealed, committed or not."""
+    """Copy sealed segments whether or not their records are committed."""
 
     def make(plan: Any) -> Any:
         return lambda sealed, **limits: plan(
@@ -51,7 +51,7 @@ def deposed_leaders_commit() -> None:
 
 
 def epoch_of_the_copier() -> None:
-    """A segment that goes to the bucket is said to be all of the newest epoch in it."""
+    """Record the newest leader epoch of a copied segment for all of it."""
 
     def make(epochs: Any) -> Any:
         def careless(from_offset: int, scanned: Any) -> Any:
@@ -63,7 +63,7 @@ def epoch_of_the_copier() -> None:
 
 
 def followers_let_go_before_the_commit() -> None:
-    """A follower's local bytes go by their size, whether or not the bucket has them."""
+    """Delete a follower's local segments although the bucket may not have them."""
     _swap(
         Partition,
         "_is_safe_below",
@@ -72,7 +72,7 @@ def followers_let_go_before_the_commit() -> None:
 
 
 def begins_with_the_archive_s_end() -> None:
-    """A replica that begins where the archive ends takes that for the beginning of the log."""
+    """Set the log start of a replica to the archive's end, where its local log begins."""
 
     def make(begin: Any) -> Any:
         return lambda self, partition, entry, start, epochs, producers: begin(
@@ -83,7 +83,7 @@ def begins_with_the_archive_s_end() -> None:
 
 
 def begins_without_epochs() -> None:
-    """A replica that begins where the archive ends knows of no epoch before."""
+    """Forget the leader epochs of the archive in a replica that begins at its end."""
 
     def make(begin: Any) -> Any:
         return lambda self, partition, entry, start, epochs, producers: begin(

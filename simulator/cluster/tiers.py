@@ -55,14 +55,14 @@ class Tiers:
         self._wrong: list[str] = []
 
     def check(self) -> None:
-        """Raises `Violation` for what was seen where raising was no use."""
+        """Raise a `Violation` that was noted in the middle of a node's call."""
         if self._wrong:
             raise Violation(self._wrong[0])
 
     # What is committed
 
     def learn(self, record: RemoteLogRecord) -> None:
-        """Raises `Violation`."""
+        """Check a committed catalog entry, and take it. Raises `Violation`."""
         key = record.topic_id or _NOBODY, int(record.partition_id)
         entry = CatalogEntry(
             int(record.version),

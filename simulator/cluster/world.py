@@ -182,7 +182,7 @@ class ClusterWorld:
 
     @contextmanager
     def formatter(self, machine: Machine, random: Random) -> Iterator[tuple[World, Process]]:
-        """A process on the machine that is none of the node's."""
+        """Yield a process on the machine that formats it, and is none of the node's."""
         process = Process("format")
         threads = SimThreads(self.loop, process, random)
         disk = SimDisk(machine.platter, process, threads, NoFaults(), self.trace, machine.clock.now_ms)
@@ -211,7 +211,7 @@ class ClusterWorld:
         return [one for one in self.machines if is_ready(one)]
 
     def image(self) -> MetadataImage:
-        """The newest that any process has."""
+        """Return the newest image of any process."""
         images = [
             one.run.node.metadata.image
             for one in self.machines
@@ -226,7 +226,7 @@ class ClusterWorld:
                     yield topic, partition
 
     def on(self, machine: Machine) -> list[tuple[TopicModel, PartitionModel]]:
-        """The partitions that the machine holds, as the committed metadata says."""
+        """Return the partitions with a replica on the machine, by the committed metadata."""
         number, placed = int(machine.name[1:]), self.oracle.replicas.placed
         return [
             (topic, partition)
@@ -235,7 +235,7 @@ class ClusterWorld:
         ]
 
     def wall_ms(self) -> int:
-        """The latest that any wall clock was until now."""
+        """Return the latest time that any wall clock has shown."""
         return max(self.latest_wall_ms, self.real_ms(), *(one.clock.now_ms() for one in self.machines))
 
     def _deleted(self) -> frozenset[UUID]:
@@ -248,13 +248,13 @@ class ClusterWorld:
         return 0 if entry is None else entry.end_offset
 
     def saw(self, partition: PartitionModel, key: Key, host: str, at: int, found: Fetched) -> int:
-        """A consumer got this from `host`; where it goes on."""
+        """Check a consumer's response from `host`; return the offset at which it goes on."""
         go_on = self.oracle.replicas.saw(key, f"{partition} at {host}", at, found)
         self.consumed += len(found.records)
         return go_on
 
     def _may_lose(self, key: Key, offset: int) -> None:
-        """Records of a partition from `offset` on may be gone."""
+        """Allow the loss of a partition's records from `offset` on."""
         for topic, partition in self.partitions():
             if (topic.topic_id, partition.index) == key:
                 self.tell(f"{partition} may lose what lies from {offset} on")
@@ -335,7 +335,7 @@ class ClusterWorld:
         self.disturbed()
 
     async def lose_power(self, machine: Machine, loss: Loss) -> None:
-        """The machine is gone from the network without a word; what it had flushed stays."""
+        """Take a machine's power: its connections are not closed, and its flushed data stays."""
         self.disturbed()
         self.troubled.add(machine.name)
         self.darkness.add(machine.name)
@@ -357,8 +357,8 @@ class ClusterWorld:
         return not is_voter or machine.metadata_dir not in machine.log_dirs
 
     def wipe(self, machine: Machine, random: Random) -> None:
-        """The machine has an empty disk: what the bucket has, and other replicas, is what is left. It is
-        formatted by an operator, or the node does that by itself."""
+        """Give the machine an empty disk: the bucket and other replicas have the data. An operator formats
+        it, or the node does."""
         self.disturbed()
         machine.kill()
         promised = self._loses(machine, lambda topic, partition: 0, answered_stays=False)
@@ -408,7 +408,7 @@ class ClusterWorld:
         return is_ready(machine)
 
     def ended_for_reasons(self) -> None:
-        """A node that ended by itself says why, and something was done to it."""
+        """Check that nodes ended by themselves only after a fault. Raises `Violation`."""
         for machine in self.machines:
             run = machine.run
             if run is None:

@@ -102,7 +102,7 @@ class Oracle:
             self._marks[machine.epoch] = state.committed
 
     def appended(self, replica: Replica, batch: Batch, before: int) -> None:
-        """`before`: the epoch of the record below."""
+        """Check a batch that was appended. `before`: epoch of the record below."""
         known = self._batches.setdefault((batch.base, batch.epoch), (batch, before))
         if known != (batch, before):
             raise Violation(f"R4: {replica.key} has {batch} after {before}, others have {known}")

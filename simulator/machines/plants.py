@@ -169,7 +169,7 @@ def truncates_too_little(machine: RaftMachine) -> None:
 
 
 def leads_again_after_a_start(machine: RaftMachine) -> None:
-    """A leader that starts goes on where it was."""
+    """Let a leader that restarts lead on in its epoch."""
 
     def make(before: Any) -> Any:
         def resume(state: Any) -> None:
@@ -245,7 +245,7 @@ def old_answers_count(machine: RaftMachine) -> None:
 
 
 def a_stranger_is_taken_for_a_voter(machine: RaftMachine) -> None:
-    """A wiped disk under the id of a voter votes, and its fetches count."""
+    """Count the votes and fetches of a wiped disk under the id of a voter."""
     core = machine.core
     core.is_me = lambda key: key.node_id in (-1, core.key.node_id)  # type: ignore[method-assign]
     machine.leading._known_as = lambda key: (  # type: ignore[method-assign]

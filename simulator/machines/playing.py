@@ -16,7 +16,7 @@ _CHUNK = 20
 
 
 def play(seed: int, plant: str | None = None) -> Result:
-    """The history of `seed`, with a planted bug if one is named."""
+    """Play the history of `seed`, with the planted bug `plant` if named."""
     return MachinesWorld(seed, PLANTS[plant] if plant is not None else None).play()
 
 

@@ -208,7 +208,7 @@ class MachinesWorld:
         return 0.0
 
     def may_fall(self, moment: str, replica: Replica) -> None:
-        """`replica` may be gone in a moment: crashed, or cut off from all others."""
+        """Crash `replica` or cut it off soon, by draw."""
         rate, random = self._falls[moment], self.random
         if rate and not self.is_healing and random.random() < rate:
             wait = random.choice((1, 4, 12)) * random.random()
@@ -331,7 +331,7 @@ class MachinesWorld:
         return True
 
     def _sets(self) -> list[VoterSet]:
-        """All that some log says, or said when it was cut; they may come to count."""
+        """Return the voter sets in every log, and each replica's newest one: all of them may count."""
         sets = [self.first.voters] if self.first is not None and self.first.voters is not None else []
         for replica in self.replicas.values():
             for batch in replica.log.batches:

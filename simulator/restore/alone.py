@@ -155,7 +155,7 @@ def _leader_of(world: SimWorld) -> LeaderOf:
 
 
 async def _fill(world: SimWorld, topic: TopicModel, batches: int) -> None:
-    """Records of 400 days ago."""
+    """Produce records with timestamps of 400 days ago."""
     old_ms = world.machine.clock.now_ms() - 400 * DAY_MS
     await fill(_leader_of(world), topic, topic.partitions[0], values_of(world, batches, 400), old_ms)
 
@@ -167,8 +167,7 @@ async def _alter(world: SimWorld, resource: str, key: str, value: str) -> None:
 
 
 async def _live(world: RestoredWorld, random: Random) -> tuple[Objects, Platter]:
-    """A cluster's first life, in which everything is kept for 401 days; the bucket and the disk as they were
-    half-way."""
+    """Play the cluster's first life, with a retention of 401 days; return bucket and disk as half-way."""
     await world.start()
     world.resource = "" if random.random() < 0.5 else "1"
     for _ in range(600):  # each writes a record: offsets of the new metadata are smaller for a while
@@ -225,8 +224,9 @@ async def _lose_disks(world: RestoredWorld, random: Random, disaster: Disaster) 
 
 
 async def _write_on_both_clones(world: RestoredWorld, random: Random) -> Platter:
-    """The disk is copied and started twice: both give the same offsets away, under the same leader epochs.
-    One of them reaches the bucket. The disk of the other."""
+    """Start two copies of the disk, which assign the same offsets in the same leader epochs.
+
+    One of them reaches the bucket. Returns the disk of the other."""
     await world.stop()
     image = world.machine.platter.copy()
     topic = world.topics[0]

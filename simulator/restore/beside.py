@@ -25,7 +25,7 @@ _BESIDE_S: Final = 60.0
 
 
 async def old_disk(world: SeveralWorld, random: Random) -> None:
-    """A third node joins, and the second one is started with its old disk and its old settings."""
+    """Let a third node join, and start the second one with its old disk and settings."""
     await grow(world, ("n3",))
     await _old_disks_return(world, ("n2",))
 
@@ -49,7 +49,7 @@ async def _old_disks_return(world: SeveralWorld, names: tuple[str, ...]) -> None
 
 
 async def second_take_over(world: SeveralWorld, random: Random) -> None:
-    """A second node takes the same bucket over while the first one runs: it is the cluster from now on."""
+    """Recover the bucket on a second node while the first one runs: the second is the cluster then."""
     machine = world.machine("n2")
     empty(machine)
     await take_over(world, by=machine)

@@ -20,11 +20,11 @@ Harm = Callable[[Bucket, Random, Objects], None]
 
 
 def nothing(bucket: Bucket, random: Random, before: Objects) -> None:
-    """The disks alone are lost."""
+    """Do nothing: only the disks are lost."""
 
 
 def flip(*prefixes: str) -> Harm:
-    """One bit of each of these objects flips."""
+    """Return a harm that flips one bit of each object with these prefixes."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         for key in _keys(bucket.objects, prefixes):
@@ -58,7 +58,7 @@ def old(*prefixes: str) -> Harm:
 
 
 def put_back(*prefixes: str) -> Harm:
-    """All of these objects that were there before are written again as they were: the store got them last."""
+    """Return a harm that writes the objects with these prefixes again as they were before, as newest."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         now_ms = max((one.modified_ms for one in bucket.objects.values()), default=0) + 1_000
@@ -69,7 +69,7 @@ def put_back(*prefixes: str) -> Harm:
 
 
 def both(first: Harm, second: Harm) -> Harm:
-    """One after the other."""
+    """Return a harm that does one after the other."""
 
     def harm(bucket: Bucket, random: Random, before: Objects) -> None:
         first(bucket, random, before)

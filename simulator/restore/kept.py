@@ -66,7 +66,7 @@ class Kept(NamedTuple):
 
 
 def kept_of(archive: Archive, topics: Iterable[TopicModel]) -> list[Kept]:
-    """All that is acknowledged and in the bucket."""
+    """Return the records that are acknowledged and in the bucket, by partition."""
     found = []
     for topic in topics:
         for partition in () if topic.deleted else topic.partitions:
@@ -83,7 +83,7 @@ async def fill(
     values: Sequence[bytes],
     written_ms: int,
 ) -> None:
-    """One batch for each value, with this timestamp. Raises `Violation` where one is not taken."""
+    """Produce a batch with this timestamp for each value. Raises `Violation` where one is refused."""
     client = await _led(leader_of, topic, partition)
     for value in values:
         builder = BatchBuilder()

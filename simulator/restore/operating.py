@@ -72,13 +72,13 @@ class SeveralWorld(ClusterWorld):
         return super().real_ms() + self.ahead_ms
 
     def jump(self, seconds: float) -> None:
-        """All clocks, and the bucket's."""
+        """Move all clocks, and the bucket's."""
         self.ahead_ms += int(seconds * 1000)
         for machine in self.machines:
             machine.clock.ahead_ms += int(seconds * 1000)
 
     def begin_anew(self) -> None:
-        """All that the oracle of the first life knows is over."""
+        """End the oracle of the first life; check only deletions from now on."""
         self.is_new_life = True
         self.loop.after_turn = lambda: None
         self.bucket.on_write = lambda *_: None
@@ -92,7 +92,7 @@ class SeveralWorld(ClusterWorld):
             self.wrong.append(f"T8: {deletion.by} deletes {deletion.key}, which is live")
 
     def check(self) -> None:
-        """Raises `Violation` for what was seen where raising was no use."""
+        """Raise a `Violation` that was noted in the middle of a node's call."""
         if self.wrong:
             raise Violation(self.wrong[0])
 
@@ -119,7 +119,7 @@ class SeveralWorld(ClusterWorld):
         return Client(self.serving[0].address)
 
     async def leader_of(self, topic: TopicModel, partition: PartitionModel) -> Client | None:
-        """`LeaderOf`."""
+        """Find the leader; a `LeaderOf`."""
         for name in self.members:
             client = Client(self.machine(name).address)
             try:
@@ -134,7 +134,7 @@ class SeveralWorld(ClusterWorld):
 
 
 async def alter_broker(world: SeveralWorld, key: str, value: str) -> None:
-    """A dynamic setting of all brokers, or of each."""
+    """Set a dynamic setting for all brokers, or for each one."""
     for resource in world.resources:
         client = Client((f"n{resource}", PORT)) if resource else world.client()
         error = await client.alter_config(4, resource, {key: value})
@@ -144,7 +144,7 @@ async def alter_broker(world: SeveralWorld, key: str, value: str) -> None:
 
 
 def lose_all(world: SeveralWorld, *, keeps_logs: bool = False) -> None:
-    """Every disk, with its metadata; of the first machine its logs may be left."""
+    """Lose all disks with their metadata; the first machine may keep its logs."""
     world.old_disks = {machine.name: machine.platter.copy() for machine in world.machines}
     world.old_bucket = dict(world.bucket.objects)
     world.members = ("n1",)
@@ -155,7 +155,7 @@ def lose_all(world: SeveralWorld, *, keeps_logs: bool = False) -> None:
 
 
 def empty(machine: Machine, *, keeps_logs: bool = False) -> None:
-    """A new disk; or one for the metadata alone."""
+    """Give the machine a new disk, or with `keeps_logs` a new metadata directory."""
     if keeps_logs:
         machine.platter.forget(machine.metadata_dir)
         machine.platter.make_root(machine.metadata_dir)
@@ -184,7 +184,7 @@ def settings_joining(world: SeveralWorld, machine: Machine) -> dict[str, str]:
 def format_machine(
     world: SeveralWorld, machine: Machine, settings: dict[str, str], *, standalone: bool
 ) -> None:
-    """`firn format --standalone`, or `--no-initial-controllers`."""
+    """Format as `firn format --standalone` does, or with `--no-initial-controllers`."""
     cluster = ClusterConfig.from_properties(settings)
     levels = effective_levels({}, cluster_features(), is_dynamic=True)
     voter = InitialController(cluster.node_id, machine.name, 9093, world.new_uuid())

@@ -136,7 +136,7 @@ async def _topic(world: SeveralWorld, name: str, configs: dict[str, str]) -> Top
 
 
 async def _fill(world: SeveralWorld, topic: TopicModel, batches: int) -> None:
-    """Records of 400 days ago."""
+    """Produce records with timestamps of 400 days ago."""
     old_ms = world.real_ms() - 400 * DAY_MS
     for partition in topic.partitions:
         await fill(world.leader_of, topic, partition, values_of(world, batches, 400), old_ms)
@@ -151,7 +151,7 @@ async def _alter_topic(world: SeveralWorld, name: str, key: str, value: str) -> 
 
 
 async def _live(world: SeveralWorld, random: Random) -> Objects:
-    """The cluster's first life, in which everything is kept for 401 days; the bucket as it was half-way."""
+    """Play the cluster's first life, with a retention of 401 days; return the bucket as half-way."""
     for machine in world.machines:
         world.start(machine)
     for machine in world.machines:
@@ -225,7 +225,7 @@ async def _suffer(world: SeveralWorld, random: Random, disaster: Disaster) -> No
 
 
 async def _stays(world: SeveralWorld, kept: list[Kept]) -> None:
-    """An hour and a month on, and of other leaders, everything is there, and new records are archived."""
+    """Check after an hour, a month and new leaders that all is there, and that new records are archived."""
     await read_back(world.leader_of, kept)
     for seconds in (HOUR_S, MONTH_S):
         world.jump(seconds)
